@@ -195,7 +195,7 @@ async def _checked_pieces(requests: AsyncIterator[Any]) -> AsyncGenerator[Any, N
 
 def _told(behaviour: Callable[[Any, Context], Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
-        async with _telling(context, method):
+        async with _reporting_errors(context, method):
             return await behaviour(_checked(request), context)
 
     return call
@@ -205,7 +205,7 @@ def _told_stream(
     behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
 ) -> Callable[[Any, Context], AsyncIterator[Any]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        async with _telling(context, method), aclosing(behaviour(_checked(request), context)) as replies:
+        async with _reporting_errors(context, method), aclosing(behaviour(_checked(request), context)) as replies:
             async for reply in replies:
                 yield reply
 
@@ -213,7 +213,7 @@ def _told_stream(
 
 
 @asynccontextmanager
-async def _telling(context: Context, method: str) -> AsyncGenerator[None, None]:
+async def _reporting_errors(context: Context, method: str) -> AsyncGenerator[None, None]:
     try:
         yield
     except FleetError as error:

@@ -132,7 +132,7 @@ def _told(method: str, code: str, seconds: float, span: Span | None) -> None:
     try:
         caller = principal()
     except LookupError:
-        # Whoever was refused at the door has no name, and is no accepted call.
+        # An unauthenticated caller has no name, and is no accepted call.
         who: dict[str, str] = {}
     else:
         who = {"tenant": caller.tenant, "caller": caller.name}

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.sandbox.landlock import Landlock
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 LANDLOCK = pytest.param(
-    Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+    IsolationLevel.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
 )
 
-CONFINED = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
+CONFINED = [pytest.param(IsolationLevel.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
 
-RUNGS = [*CONFINED, Rung.NONE]
+LEVELS = [*CONFINED, IsolationLevel.NONE]
 
 SOURCE = Path(__file__).parents[1] / "src"
 DRIVER = Path(__file__).with_name("sandbox_driver.py")
@@ -73,9 +73,9 @@ def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[st
     return subprocess.run(argv, **user, input=text, capture_output=True, text=True, check=False, timeout=120)
 
 
-def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
+def drive(level: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
     """Run commands in a workspace of a process of its own, as `sandbox_driver.py` takes them; what it says of them."""
-    text = json.dumps({"rung": rung, "commands": commands, **order})
+    text = json.dumps({"level": level, "commands": commands, **order})
     argv, env = ["-B", str(DRIVER), str(SOURCE)], os.environ | {"SECRET": "of-the-fleet"}
     if ordinary:
         finished = as_nobody([SYSTEM_PYTHON, *argv], text)

@@ -18,7 +18,7 @@ from typing import Any
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository
 
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
@@ -84,9 +84,11 @@ def mask(text: str) -> str:
     return text.replace("s3cret", "***")
 
 
-def provider_at(root: Path, home: str = "home", *, rung: Rung | None = None, **options: Any) -> GitWorkspaceProvider:
+def provider_at(
+    root: Path, home: str = "home", *, level: IsolationLevel | None = None, **options: Any
+) -> GitWorkspaceProvider:
     """A node whose callers may name any repository below `root`."""
-    sandbox = options.pop("sandbox", None) or Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
+    sandbox = options.pop("sandbox", None) or Sandbox(SandboxPolicy(level=level) if level else SandboxPolicy())
     return GitWorkspaceProvider(root / home, sandbox, allowed_roots=(root,), allow_local_paths=True, **options)
 
 
@@ -102,10 +104,10 @@ def make_provider(
 
 @asynccontextmanager
 async def opened(
-    root: Path, rung: Rung | None = None, files: Mapping[str, str | bytes] | None = None
+    root: Path, level: IsolationLevel | None = None, files: Mapping[str, str | bytes] | None = None
 ) -> AsyncGenerator[tuple[GitWorkspaceProvider, GitClone]]:
     """A clone of a new repository in an environment that nobody builds, and the node that it is on."""
-    provider = make_provider(root, rung=rung)
+    provider = make_provider(root, level=level)
     repository = await pin(provider, root, files or {"README": "x\n"})
     environment = await provider.environment(repository, EnvironmentSpec(detect=False))
     async with provider.open("e", "a", repository, environment) as clone:

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools.secrets import Secrets
@@ -124,11 +124,16 @@ class World:
     """A repository and what gathers evidence about patches to it."""
 
     def __init__(
-        self, root: Path, files: Mapping[str, str], rung: Rung | None = None, *, setup: SetupPolicy | None = None
+        self,
+        root: Path,
+        files: Mapping[str, str],
+        level: IsolationLevel | None = None,
+        *,
+        setup: SetupPolicy | None = None,
     ) -> None:
         self.root = root
         self.repo = make_repository(root / "repo", files)
-        sandbox = Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
+        sandbox = Sandbox(SandboxPolicy(level=level) if level else SandboxPolicy())
         self.provider = CountingProvider(
             root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
         )

@@ -1,4 +1,4 @@
-"""A gateway with a room behind its door, for what is said of those who come in."""
+"""A gateway with one route behind its auth middleware, for tests of who is admitted as whom."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _half() -> AsyncGenerator[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """What lies behind the door: it says who came in, and counts."""
+    """The route behind the auth middleware: it says who was admitted, and counts."""
 
     calls: int = 0
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class Room:
 
     async def who(self, request: Request) -> Answer:
         state = request.state
-        return JSONResponse({"token": state.token, "caller": state.caller, "by": state.visitor.by})
+        return JSONResponse({"token": state.token, "caller": state.caller, "by": state.authenticated.by})
 
     async def health(self, _: Request) -> Answer:
         return PlainTextResponse("alive")

@@ -15,12 +15,12 @@ from typing import Any
 
 async def main(order: dict[str, Any]) -> dict[str, Any]:
     from swe_ai_fleet.domain.command import Command
-    from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, examine_sandbox
+    from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, examine_sandbox
 
     if order.get("examine"):
-        report = await examine_sandbox(order["rung"])
+        report = await examine_sandbox(order["level"])
         return {"open": [attack.name for attack in report.leaves_open], "notes": report.notes}
-    policy = SandboxPolicy(rung=Rung(order["rung"]), grace_seconds=0.3, **order.get("policy", {}))
+    policy = SandboxPolicy(level=IsolationLevel(order["level"]), grace_seconds=0.3, **order.get("policy", {}))
     with tempfile.TemporaryDirectory(prefix="fleet-driver-") as name:
         outside, other, root = (Path(name, part) for part in ("outside", "other", "ws"))
         for directory in (outside, other, root):

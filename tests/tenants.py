@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
@@ -49,7 +49,7 @@ from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
@@ -183,7 +183,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         server = await stack.enter_async_context(EmbeddedNats(home / "nats"))
         model = await stack.enter_async_context(ScriptedModelServer(script))
         receiver = await stack.enter_async_context(WebhookReceiver())
-        book = await AccessBook.open(access_file(home / "access.toml"))
+        store = await AccessStore.open(access_file(home / "access.toml"))
         settings = Settings(
             home=home,
             nats_url=server.address.url,
@@ -197,7 +197,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
         running = await stack.enter_async_context(
-            open_context(settings, log, token=token_of("default", "host"), authenticator=book, rules=book.rules)
+            open_context(settings, log, token=token_of("default", "host"), authenticator=store, rules=store.rules)
         )
         knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
@@ -217,10 +217,10 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             rules=CouncilRules(
                 endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
             ),
-            places=lambda tenant: EndpointRules(patterns=book.rules(tenant).agent_endpoints),
+            places=lambda tenant: EndpointRules(patterns=store.rules(tenant).agent_endpoints),
         )
         executions = await stack.enter_async_context(
-            Executions(surroundings, councils=councils, quotas=Quotas(rules=book.rules, spent=meter.spent_today))
+            Executions(surroundings, councils=councils, quotas=Quotas(rules=store.rules, spent=meter.spent_today))
         )
         derivations = await stack.enter_async_context(
             Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
@@ -243,18 +243,20 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         chats = await stack.enter_async_context(
             open_chats(settings, store=MemoryKeyValue(), fleet=view, starter=view, memories=knowledge)
         )
-        desks = await stack.enter_async_context(
-            open_plan_desks(settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view)
+        plans = await stack.enter_async_context(
+            open_tenant_plan_services(
+                settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view
+            )
         )
         webhooks = await stack.enter_async_context(open_notifications(log, settings))
         served = [
             orchestrator_service(servicer),
             workflow_service(workflow_servicer(executions, settings)),
             conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
-            planning_service(PlanningServicer(desks.of, mask=Secrets())),
+            planning_service(PlanningServicer(plans.of, mask=Secrets())),
             webhooks,
         ]
-        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", book, ready, grace_seconds=0.1))
+        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
         second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
         made = World(

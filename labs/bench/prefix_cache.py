@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.solving import solve
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.factories import workspace_provider
-from swe_ai_fleet.runtime.tool_services import with_rung
+from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -77,7 +77,7 @@ async def prefix_cache_figures(directory: Path) -> dict[str, float]:
         OpenAIChatModel(base_url=server.url) as client,
     ):
         prompted = Prompted(server, client)
-        settings = await with_rung(Settings(home=directory / "home", model_url=server.url))
+        settings = await with_isolation_level(Settings(home=directory / "home", model_url=server.url))
         workspaces = workspace_provider(settings)
         repo = RepoRef(location=str(repository))
         pinned = await workspaces.pin(DEFAULT_TENANT, repo)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, choose_rung
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 
 ROUNDS = 60
 TARGET_MS = 3.0
@@ -18,21 +18,21 @@ ARGV = ("sh", "-c", "echo step >> notes.log; wc -l notes.log")
 
 
 async def sandbox_figures() -> dict[str, float]:
-    """`sandbox_<rung>_start_ms`, `sandbox_<rung>_command_ms`, `sandbox_plain_command_ms` and the overhead of each rung.
+    """`sandbox_<level>_start_ms`, `sandbox_<level>_command_ms`, `sandbox_plain_command_ms` and each overhead.
 
     Commands are medians over ROUNDS, plain and confined ones interleaved; a start is a workspace's first command.
     """
     figures: dict[str, float] = {}
-    for rung in (Rung.BUBBLEWRAP, Rung.LANDLOCK):
+    for level in (IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK):
         try:
-            await choose_rung(rung.value)
+            await choose_isolation_level(level.value)
         except PreconditionFailed:
             continue
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
             began = time.perf_counter()
-            async with Sandbox(SandboxPolicy(rung=rung)).workspace(Path(name)) as workspace:
+            async with Sandbox(SandboxPolicy(level=level)).workspace(Path(name)) as workspace:
                 await workspace.run(Command(argv=ARGV))
-                figures[f"sandbox_{rung}_start_ms"] = _ms(time.perf_counter() - began)
+                figures[f"sandbox_{level}_start_ms"] = _ms(time.perf_counter() - began)
                 confined: list[float] = []
                 plain: list[float] = []
                 for _ in range(ROUNDS):
@@ -43,8 +43,8 @@ async def sandbox_figures() -> dict[str, float]:
                     plain.append(between - began)
                     confined.append(time.perf_counter() - between)
         figures["sandbox_plain_command_ms"] = _ms(statistics.median(plain))
-        figures[f"sandbox_{rung}_command_ms"] = _ms(statistics.median(confined))
-        figures[f"sandbox_{rung}_overhead_ms"] = _ms(statistics.median(confined) - statistics.median(plain))
+        figures[f"sandbox_{level}_command_ms"] = _ms(statistics.median(confined))
+        figures[f"sandbox_{level}_overhead_ms"] = _ms(statistics.median(confined) - statistics.median(plain))
     return figures
 
 

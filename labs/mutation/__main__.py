@@ -50,7 +50,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     ),
     f"{_CORE}/context/graph.py": (
         "tests/unit/test_context_graph.py",
-        "tests/unit/test_context_book.py",
+        "tests/unit/test_context_store.py",
         "tests/unit/test_context_blocks.py",
     ),
     f"{_POOL}/ledger.py": _ADMISSION,
@@ -70,8 +70,8 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/attacks/test_records.py",
         "tests/unit/test_golden_logs.py",
     ),
-    "services/access/roles.py": ("tests/unit/test_access_book.py",),
-    "services/access/store.py": ("tests/unit/test_access_book.py",),
+    "services/access/roles.py": ("tests/unit/test_access_store.py",),
+    "services/access/store.py": ("tests/unit/test_access_store.py",),
 }
 JUDGED = Path(__file__).parent / "judged.txt"
 """Survivors that may live: `module: function: change`, under headings that say why; one has those not looked at yet."""

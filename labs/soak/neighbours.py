@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.event import MessageAdded, Writer
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Sandbox, SandboxPolicy, choose_rung
+from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Sandbox, SandboxPolicy, choose_isolation_level
 
 MOST_RATIO = 1.5
 EXECUTION = "the-same-id"
@@ -76,7 +76,7 @@ class Place:
 
     @asynccontextmanager
     async def workspace(self, owner: Owner) -> AsyncGenerator[LocalWorkspace]:
-        policy = SandboxPolicy(rung=await choose_rung("auto"), grace_seconds=0.1)
+        policy = SandboxPolicy(level=await choose_isolation_level("auto"), grace_seconds=0.1)
         with tempfile.TemporaryDirectory(dir=self.directory) as root:
             async with Sandbox(policy, self.slots()).workspace(Path(root), owner=owner) as workspace:
                 yield workspace

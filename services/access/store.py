@@ -105,10 +105,10 @@ class _Edition:
     certificates: Certificates
 
 
-class AccessBook:
+class AccessStore:
     """An Authenticator by the access file, which is read anew when it changes.
 
-    A new version that is broken changes nothing: the one before goes on counting, and the log says so.
+    A broken new version is logged and ignored: the version before stays in force.
 
     Args:
         path: The access file.
@@ -133,12 +133,12 @@ class AccessBook:
         self._following: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessBook:
-        """A book whose file has been read once. Raises InvalidRequest."""
-        book = cls(path, local=local, clock=clock)
-        await book._read()
-        book._looked_at = time.monotonic()
-        return book
+    async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessStore:
+        """An access store that has read its file once. Raises InvalidRequest."""
+        store = cls(path, local=local, clock=clock)
+        await store._read()
+        store._looked_at = time.monotonic()
+        return store
 
     @property
     def fault(self) -> str:
@@ -199,7 +199,7 @@ class AccessBook:
     @property
     def _current(self) -> _Edition:
         if self._edition is None:
-            raise LookupError("the access file has not been read: AccessBook.open")
+            raise LookupError("the access file has not been read: AccessStore.open")
         return self._edition
 
     async def _follow(self) -> None:
@@ -212,7 +212,7 @@ class AccessBook:
             if _stamp_of(self._path) in (self._current.stamp, self._refused):
                 return
             stamp = _stamp_of(self._path)
-            with self._telling(stamp):
+            with self._logging_refusal(stamp):
                 await self._read()
 
     def _look(self) -> None:
@@ -227,11 +227,11 @@ class AccessBook:
         if stamp[1] > AT_ONCE_BYTES:
             self._following = asyncio.create_task(self._follow(), name="access file")
             return
-        with self._telling(stamp):
+        with self._logging_refusal(stamp):
             self._take(stamp, read_access(self._path))
 
     @contextmanager
-    def _telling(self, stamp: _Stamp) -> Generator[None]:
+    def _logging_refusal(self, stamp: _Stamp) -> Generator[None]:
         try:
             yield
         except InvalidRequest as error:
@@ -280,8 +280,8 @@ def _stamp_of(path: Path) -> _Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
-    """The access file's book, or where there is no such file one token for everybody.
+async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:
+    """The store of the access file, or where there is no such file one token for everybody.
 
     Args:
         settings: Which file, and where the server listens.
@@ -304,14 +304,14 @@ async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
                 hint="set FLEET_ACCESS_FILE, see docs/access.md",
             )
         return OneToken(token)
-    return await AccessBook.open(settings.access_file, local=token)
+    return await AccessStore.open(settings.access_file, local=token)
 
 
-def knows(access: AccessBook | OneToken, tenant: str) -> bool:
+def knows(access: AccessStore | OneToken, tenant: str) -> bool:
     """Whether there is such a tenant: the default one, and those of the access file."""
-    return tenant == DEFAULT_TENANT or (isinstance(access, AccessBook) and tenant in access.tenants)
+    return tenant == DEFAULT_TENANT or (isinstance(access, AccessStore) and tenant in access.tenants)
 
 
 def rules_of(access: Authenticator) -> Rules | None:
     """What holds for each tenant, as the access file says it now; None where there is no such file."""
-    return access.rules if isinstance(access, AccessBook) else None
+    return access.rules if isinstance(access, AccessStore) else None

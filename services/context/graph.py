@@ -29,7 +29,7 @@ from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import (
@@ -124,13 +124,13 @@ class GraphCalls:
     """Carries out the calls about the graph.
 
     Attributes:
-        book: What projects know of themselves.
+        store: What projects know of themselves.
         source: Makes contexts of it.
         log: Has the fleet's own executions.
         mask: Hides secrets in what a session is begun again with.
     """
 
-    book: ContextBook
+    store: ContextStore
     source: ContextSource
     log: EventLog
     mask: SecretMask
@@ -146,7 +146,9 @@ class GraphCalls:
         return to_message(pb.GetContextResponse, gathered, version=version)
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
-        state = await self.book.update(tenant(), request.story_id, update(request), expected_version=_expected(request))
+        state = await self.store.update(
+            tenant(), request.story_id, update(request), expected_version=_expected(request)
+        )
         changed = state.tasks.get(request.task_id)
         decided = state.decisions.get(request.decision_id)
         return pb.UpdateContextResponse(
@@ -185,19 +187,19 @@ class GraphCalls:
 
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
         with fields_within("story"):
-            state = await self.book.create_story(tenant(), from_message(Story, request.story))
+            state = await self.store.create_story(tenant(), from_message(Story, request.story))
         return pb.CreateStoryResponse(version=state.version, story=_story(state))
 
     async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
         with fields_within("task", expected_version="expected_version"):
-            state = await self.book.create_task(
+            state = await self.store.create_task(
                 tenant(), from_message(StoryTask, request.task), expected_version=_expected(request)
             )
         return pb.CreateTaskResponse(version=state.version, task=to_message(pb.Task, state.tasks[request.task.task_id]))
 
     async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
         with fields_within("decision", expected_version="expected_version"):
-            state = await self.book.add_decision(
+            state = await self.store.add_decision(
                 tenant(), decision(request.decision, caller=caller), expected_version=_expected(request)
             )
         kept = state.decisions[request.decision.decision_id]
@@ -207,8 +209,8 @@ class GraphCalls:
         phase = from_enum(Phase, pb.Phase, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
-        before = self.book.graph(tenant()).stories.get(request.story_id)
-        state = await self.book.change_phase(
+        before = self.store.graph(tenant()).stories.get(request.story_id)
+        state = await self.store.change_phase(
             tenant(),
             request.story_id,
             phase,
@@ -223,7 +225,7 @@ class GraphCalls:
         )
 
     async def stories(self, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
-        return stories_page(self.book.graph(tenant()), request)
+        return stories_page(self.store.graph(tenant()), request)
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         size = request.page_size or DEFAULT_PAGE_SIZE
@@ -244,16 +246,16 @@ class GraphCalls:
             nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
             truncated=found.truncated,
             next_page_token=page_token(request, end) if end < len(found.relations) else "",
-            version=self.book.graph(tenant()).version(name) if kind == "story" else 0,
+            version=self.store.graph(tenant()).version(name) if kind == "story" else 0,
         )
 
     async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
         with fields_within("record"):
             record = work_record(request.record)
             await self._check_foreign(foreign(record.execution_id, field="execution_id"))
-            recorded = await self.book.record_work(tenant(), record)
+            recorded = await self.store.record_work(tenant(), record)
         return pb.RecordOperationsResponse(
-            version=self.book.graph(tenant()).version(record.story_id), already_existed=not recorded
+            version=self.store.graph(tenant()).version(record.story_id), already_existed=not recorded
         )
 
     async def _check_foreign(self, execution_id: str) -> None:
@@ -270,15 +272,15 @@ class GraphCalls:
     async def _newest(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
         """What the graph answers. Before something is said not to be there, it is looked for in the log."""
         try:
-            return await ask(self.book.graph(tenant()))
+            return await ask(self.store.graph(tenant()))
         except NotFound:
             # Another replica may have made it a moment ago.
-            await self.book.catch_up()
-            return await ask(self.book.graph(tenant()))
+            await self.store.catch_up()
+            return await ask(self.store.graph(tenant()))
 
     def _version(self, request: ContextRequest) -> int:
         """The version of the story that a context is about; 0 where it is about none."""
-        graph = self.book.graph(request.tenant)
+        graph = self.store.graph(request.tenant)
         story_id = request.story_id
         if not story_id and request.task_id:
             try:

@@ -28,14 +28,14 @@ from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.memory_index import open_memory_index
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.errors import InternalFault, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.memory.admission import MemoryLimits
 from swe_ai_fleet.memory.following import origin
 from swe_ai_fleet.memory.shared import SharedMemories
-from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageBook
+from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageUsage
 from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.embeddings import configured_embedder
@@ -85,7 +85,7 @@ class RunningContext:
     ready: Callable[[], Awaitable[bool]]
     memories: Memories
     source: ContextSource
-    book: ContextBook
+    store: ContextStore
     outcomes: LearningTracker
 
 
@@ -114,31 +114,31 @@ async def open_context(
     """
     mask = secret_mask(settings)
     async with AsyncExitStack() as stack:
-        book = await stack.enter_async_context(ContextBook(log.changes(), mask=mask))
+        store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask))
         outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
-        source = ContextGatherer(book, memories, mask=mask, token_budget=settings.context_tokens)
+        source = ContextGatherer(store, memories, mask=mask, token_budget=settings.context_tokens)
         quotas = Quotas()
         if rules is not None:
             streams: dict[str, Pieces] = {
                 "context": log.changes_held,
                 **{name: partial(log.bucket_held, name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
-            quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageBook(streams))).bytes_of)
+            quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageUsage(streams))).bytes_of)
         servicer = ContextServicer(
-            graph=GraphCalls(book=book, source=source, log=log, mask=mask),
+            graph=GraphCalls(store=store, source=source, log=log, mask=mask),
             memory=MemoryCalls(memories=memories, mask=mask),
             learning=LearningCalls(outcomes=outcomes),
             check_room=quotas.check_storage,
         )
 
-        recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
+        recorder = Recorder(log=log, store=store, outcomes=outcomes, memories=memories)
         recording: list[asyncio.Task[None]] = []
 
         async def ready() -> bool:
             # A bug that ended one of them is in the log; here it takes the service out of the way.
             try:
-                book.graph(DEFAULT_TENANT)
+                store.graph(DEFAULT_TENANT)
                 outcomes.check()
                 memories.check()
             except (Unavailable, InternalFault):
@@ -163,7 +163,7 @@ async def open_context(
             ready=ready,
             memories=memories,
             source=source,
-            book=book,
+            store=store,
             outcomes=outcomes,
         )
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.work import work_record
 from swe_ai_fleet.domain.errors import (
     FleetError,
@@ -59,41 +59,41 @@ class Recorder:
 
     Attributes:
         log: Has their events.
-        book: Gets what they did.
+        store: Gets what they did.
         outcomes: Gets how that went.
         memories: Gets what is to be learned from it, where the task asked for that.
     """
 
     log: JetStream
-    book: ContextBook
+    store: ContextStore
     outcomes: LearningTracker
     memories: Memories
 
     async def handle(self, work: Work) -> None:
         """Take one message of the log; nearly all of them are let go unread.
 
-        Raises Hopeless for an end that can never be read, another FleetError for what is to be tried again.
+        Raises PermanentError for an end that can never be read, another FleetError for what is to be tried again.
         """
         if _END not in work.data and _ELSEWHERE not in work.data:
             return
         try:
             event = await event_of(work.data, self.log)
         except (ValueError, NotFound) as fault:
-            raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
+            raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
         if isinstance(event.body, ExecutionFinished):
             await self._record(event, first=work.deliveries == 1)
 
     async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
-        if first and self.book.graph(tenant).execution(execution_id) is not None:
+        if first and self.store.graph(tenant).execution(execution_id) is not None:
             # The consumer was made anew and tells everything again; what was forgotten since is to stay forgotten.
             return
         try:
             state, events = await self._read(tenant, execution_id)
         except (PreconditionFailed, NotFound) as fault:
-            raise Hopeless(f"the events of {execution_id} cannot be read: {fault.message}") from fault
+            raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
-            raise Hopeless(f"the beginning of {execution_id} is not in the log any more")
+            raise PermanentError(f"the beginning of {execution_id} is not in the log any more")
         if state.task.kind is TaskKind.JUDGE:
             return  # nobody worked: there is nothing to remember or to learn from
         refused: list[str] = []
@@ -110,7 +110,7 @@ class Recorder:
         if postponed:
             raise postponed[0]
         if refused:
-            raise Hopeless(f"not all of {execution_id} was taken: {'; '.join(refused)}")
+            raise PermanentError(f"not all of {execution_id} was taken: {'; '.join(refused)}")
         _log.debug("recorder.recorded", execution=execution_id, status=str(state.status))
 
     async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
@@ -122,7 +122,7 @@ class Recorder:
         await self.outcomes.record(outcome_of(state, events))
 
     async def _keep_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
-        await self.book.record_work(state.task.tenant, work_record(state, events))
+        await self.store.record_work(state.task.tenant, work_record(state, events))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
         """The state of an execution and its events, those of its agents too, as far as they say what was done."""

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.auth import Authenticator
 from services.certificates import Certificates, ServerTls, server_tls
 from services.gateway.app import Surroundings, gateway_app, gateway_metrics
@@ -155,8 +155,8 @@ async def open_gateway(
         PreconditionFailed: The address cannot be bound.
     """
     keys = await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS, max_bytes=KEYS_MAX_BYTES)
-    # The door admits callers before anything is sent: the context service may ask for a token of its own. Where it
-    # takes what we take, it is shown the caller's.
+    # The auth middleware admits callers before anything is sent: the context service may ask for a token of its own.
+    # Where it takes what we take, it is shown the caller's.
     context_token = "" if settings.context_token == token else settings.context_token
     async with open_upstream(
         settings.orchestrator_url,
@@ -205,7 +205,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     # Its own token is the orchestrator's, not everybody's, once there is an access file.
-    authenticator = await AccessBook.open(settings.access_file) if settings.access_file else None
+    authenticator = await AccessStore.open(settings.access_file) if settings.access_file else None
     async with (
         open_telemetry(settings, service="fleet-gateway", mask=mask) as telemetry,
         open_state(settings, name="gateway") as state,

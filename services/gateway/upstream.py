@@ -23,7 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2
 from fleet.planning.v1 import planning_pb2
 from fleet.workflow.v1 import workflow_pb2
 from services.auth import bearer
-from services.gateway.access.credentials import Visitor
+from services.gateway.access.credentials import AuthenticatedCaller
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel
@@ -56,8 +56,8 @@ def caller_of(connection: HTTPConnection) -> Caller:
     token: str | None = state.get("token")
     if token is None:
         token = bearer(connection.headers.getlist("authorization")) or ""
-    visitor: Visitor | None = state.get("visitor")
-    who = visitor.principal if visitor else SOLE
+    authenticated: AuthenticatedCaller | None = state.get("authenticated")
+    who = authenticated.principal if authenticated else SOLE
     named = state.get("caller") or ""
     # Services name whom they call for; others are who they are.
     name = named or who.name if who.may(AccessRole.SERVICE) else who.name

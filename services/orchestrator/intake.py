@@ -17,7 +17,7 @@ from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
 from services.values import check_values
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -145,6 +145,6 @@ def _told(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaita
             await handler(work)
         except _HOPELESS as fault:
             where = f"{fault.field}: " if fault.field else ""
-            raise Hopeless(f"{where}{fault}") from fault
+            raise PermanentError(f"{where}{fault}") from fault
 
     return handle

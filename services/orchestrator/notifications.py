@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
 from services.grpc_server import Service
-from services.orchestrator.webhooks import Telling, open_listeners
+from services.orchestrator.webhooks import WebhookNotifier, open_listeners
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules
 from swe_ai_fleet.contract import from_message, to_message
@@ -27,8 +27,8 @@ from swe_ai_fleet.notifications.store import (
     DELIVERIES_KEPT_SECONDS,
     MAX_ATTEMPTS_KEPT,
     WEBHOOKS_BUCKET,
-    DeliveryBook,
-    WebhookBook,
+    DeliveryStore,
+    WebhookStore,
 )
 from swe_ai_fleet.notifications.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -43,40 +43,42 @@ class NotificationServicer(NotificationServiceServicer):
     """Serves webhooks.
 
     Args:
-        telling: What telling them takes.
+        notifier: Sends the notifications.
     """
 
-    def __init__(self, telling: Telling) -> None:
-        self._telling = telling
+    def __init__(self, notifier: WebhookNotifier) -> None:
+        self._notifier = notifier
 
     async def CreateWebhook(self, request: pb.CreateWebhookRequest, context: Context) -> pb.CreateWebhookResponse:
         webhook = _webhook(request)
         check_webhook(webhook)
-        await self._telling.rules.check(webhook.url)
+        await self._notifier.rules.check(webhook.url)
         # What happens while it is being made is told already.
-        start = await self._telling.log.last_sequence() + 1
-        kept, existed = await self._telling.book.add(webhook, start_sequence=start, same_secret=bool(request.secret))
+        start = await self._notifier.log.last_sequence() + 1
+        kept, existed = await self._notifier.webhooks.add(
+            webhook, start_sequence=start, same_secret=bool(request.secret)
+        )
         return pb.CreateWebhookResponse(
             webhook=_message(kept), secret="" if existed else kept.secret, already_existed=existed
         )
 
     async def ListWebhooks(self, request: pb.ListWebhooksRequest, context: Context) -> pb.ListWebhooksResponse:
-        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._telling.book.list(tenant())])
+        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._notifier.webhooks.list(tenant())])
 
     async def DeleteWebhook(self, request: pb.DeleteWebhookRequest, context: Context) -> pb.DeleteWebhookResponse:
-        webhook = await self._telling.book.remove(request.webhook_id, tenant())
+        webhook = await self._notifier.webhooks.remove(request.webhook_id, tenant())
         if webhook is not None:
             # Its consumer is removed by whoever listens there.
-            await self._telling.deliveries.forget(webhook)
+            await self._notifier.deliveries.forget(webhook)
         return pb.DeleteWebhookResponse(existed=webhook is not None)
 
     async def TestWebhook(self, request: pb.TestWebhookRequest, context: Context) -> pb.TestWebhookResponse:
-        made, enabled = await self._telling.test(await self._telling.book.get(request.webhook_id, tenant()))
+        made, enabled = await self._notifier.test(await self._notifier.webhooks.get(request.webhook_id, tenant()))
         return pb.TestWebhookResponse(delivery=to_message(pb.Delivery, made), enabled=enabled)
 
     async def ListDeliveries(self, request: pb.ListDeliveriesRequest, context: Context) -> pb.ListDeliveriesResponse:
-        webhook = await self._telling.book.get(request.webhook_id, tenant())
-        attempts = await self._telling.deliveries.last(webhook)
+        webhook = await self._notifier.webhooks.get(request.webhook_id, tenant())
+        attempts = await self._notifier.deliveries.last(webhook)
         shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
         return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, one) for one in shown])
 
@@ -109,19 +111,19 @@ async def open_notifications(
     webhooks = await log.bucket(WEBHOOKS_BUCKET)
     deliveries = await log.bucket(DELIVERIES_BUCKET, ttl_seconds=DELIVERIES_KEPT_SECONDS)
     changed = asyncio.Event()
-    async with WebhookBook(webhooks, changed=changed.set, now=now) as book:
-        telling = Telling(
+    async with WebhookStore(webhooks, changed=changed.set, now=now) as store:
+        notifier = WebhookNotifier(
             log=log,
-            book=book,
-            deliveries=DeliveryBook(deliveries),
+            webhooks=store,
+            deliveries=DeliveryStore(deliveries),
             rules=rules,
             mask=secret_mask(settings),
             schedule=schedule or Schedule(),
             now=now,
             tls=tls or await asyncio.to_thread(public_authorities),
         )
-        async with open_listeners(telling, changed):
-            yield notification_service(NotificationServicer(telling))
+        async with open_listeners(notifier, changed):
+            yield notification_service(NotificationServicer(notifier))
 
 
 def notification_service(servicer: NotificationServicer) -> Service:

@@ -44,7 +44,7 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEve
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.plan_service import PlanBuckets, PlanDesk, open_plan_desks
+from swe_ai_fleet.runtime.plan_service import PlanBuckets, PlanService, open_tenant_plan_services
 from swe_ai_fleet.runtime.tool_services import secret_mask
 
 if TYPE_CHECKING:
@@ -210,26 +210,30 @@ class PlanningServicer(PlanningServiceServicer):
     """Serves plan sessions.
 
     Args:
-        desks: Who takes the requests of a tenant.
+        plans: Gives the plan service of a tenant.
         mask: Replaces secrets in what calls were made with and gave.
         admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
     def __init__(
-        self, desks: Callable[[str], PlanDesk], *, mask: SecretMask, admit: Callable[[str], Awaitable[None]] = _anybody
+        self,
+        plans: Callable[[str], PlanService],
+        *,
+        mask: SecretMask,
+        admit: Callable[[str], Awaitable[None]] = _anybody,
     ) -> None:
-        self._desks = desks
+        self._plans = plans
         self._admit = admit
         self._mask = mask
 
     @property
-    def _desk(self) -> PlanDesk:
-        """That of the tenant who calls."""
-        return self._desks(tenant())
+    def _tenant_plans(self) -> PlanService:
+        """The plan service of the calling tenant."""
+        return self._plans(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
         await self._admit(tenant())
-        answer = await self._desk.execute_plan(
+        answer = await self._tenant_plans.execute_plan(
             request.goal,
             tuple(request.selected_entities),
             request.session_id,
@@ -241,7 +245,7 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
         await self._admit(tenant())
-        answer = await self._desk.approve(
+        answer = await self._tenant_plans.approve(
             request.session_id,
             request.decision,
             request.adjustment,
@@ -252,18 +256,18 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
         await self._admit(tenant())
-        return result_message(await self._desk.continue_plan(request.session_id))
+        return result_message(await self._tenant_plans.continue_plan(request.session_id))
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
         # Asked first: a session that nobody works on any more is then read as it was left.
-        working = await self._desk.working(request.session_id)
-        session = await self._desk.session(request.session_id)
+        working = await self._tenant_plans.working(request.session_id)
+        session = await self._tenant_plans.session(request.session_id)
         return pb.GetPlanSessionResponse(session=session_message(session, self._mask, working=working))
 
     async def ListPlanSessions(
         self, request: pb.ListPlanSessionsRequest, context: Context
     ) -> pb.ListPlanSessionsResponse:
-        found = await self._desk.sessions()
+        found = await self._tenant_plans.sessions()
         shown, following = page_of(request, found, lambda card: (card.updated_at, card.session_id))
         return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)
 
@@ -275,7 +279,7 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
     def view(tenant: str) -> ExecutionsView:
         return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER, by=lambda: principal().name)
 
-    async with open_plan_desks(
+    async with open_tenant_plan_services(
         stack.settings,
         buckets=await plan_buckets(stack.log),
         memories=stack.context,
@@ -284,9 +288,9 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         starter=view,
         repositories=stack.workspaces,
         spending=stack.spending,
-    ) as desks:
+    ) as plans:
         yield planning_service(
-            PlanningServicer(desks.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+            PlanningServicer(plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
         )
 
 

@@ -119,7 +119,7 @@ def fields_of(request: Message) -> Generator[None]:
         raise type(error)(error.message, field=field, hint=error.hint) from error
 
 
-def passed_over(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[str, ...]:
+def ignored_fields(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[str, ...]:
     """Fields that were given but do nothing yet, and whose absence does no harm; the reply names them."""
     if isinstance(request, pb.DeliberateRequest):
         return ()

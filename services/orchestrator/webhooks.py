@@ -1,7 +1,7 @@
-"""Telling webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
+"""Notifications to webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
 
-So a receiver that is down delays no other, what happens while no process runs is told afterwards, and an event is
-acknowledged only once its receiver took it or it is a dead letter.
+So a receiver that is down delays no other, events of a downtime are delivered afterwards, and an event is acknowledged
+only once its receiver took it or it is a dead letter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Later, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, Stored
 from swe_ai_fleet.notifications.message import message
 from swe_ai_fleet.notifications.notification import Notification, notification_of, trial, type_of, wants
 from swe_ai_fleet.notifications.retrying import Reply, Schedule
-from swe_ai_fleet.notifications.store import Attempt, DeliveryBook, DeliveryStatus, Pending, WebhookBook
+from swe_ai_fleet.notifications.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
 from swe_ai_fleet.notifications.webhook import Webhook
 from swe_ai_fleet.ports import SecretMask
 
@@ -54,7 +54,7 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         consumer=webhook.consumer,
         # Attempts are counted elsewhere; this is for faults of ours.
         max_deliveries=50,
-        # What a killed process had in its hands is told again after so long.
+        # Messages of a killed process are redelivered after so long.
         ack_wait_seconds=10.0,
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
@@ -63,15 +63,15 @@ def queue_of(webhook: Webhook) -> WorkQueue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling:
-    """What telling webhooks takes.
+class WebhookNotifier:
+    """Sends notifications to webhooks.
 
     Attributes:
         log: Has the events, and the places of the webhooks in it.
-        book: The webhooks.
+        webhooks: The webhooks.
         deliveries: What became of events.
         rules: Where messages may go.
-        mask: Masks secrets in what is told.
+        mask: Masks secrets in notifications.
         schedule: When failed deliveries are tried again.
         now: The time.
         chance: A number from 0 to 1.
@@ -79,8 +79,8 @@ class Telling:
     """
 
     log: JetStream
-    book: WebhookBook
-    deliveries: DeliveryBook
+    webhooks: WebhookStore
+    deliveries: DeliveryStore
     rules: WebhookRules
     mask: SecretMask
     schedule: Schedule = field(default_factory=Schedule)
@@ -89,13 +89,13 @@ class Telling:
     tls: ssl.SSLContext | None = None
 
     def sender(self) -> WebhookSender:
-        """One for a receiver, to be closed."""
+        """A sender for one receiver; the caller closes it."""
         return WebhookSender(self.rules, now=self.now, tls=self.tls)
 
     async def attempt(
         self, webhook: Webhook, notification: Notification, sender: WebhookSender, *, number: int, sequence: int
     ) -> tuple[Reply, Attempt]:
-        """Tell a webhook once, and note how that went. `number` counts from 1, `sequence` is 0 for a test."""
+        """Notify a webhook once, and record the attempt. `number` counts from 1, `sequence` is 0 for a test."""
         at = self.now()
         sent = message(webhook, notification, int(at.timestamp()))
         reply = await sender.send(sent, secrets=(webhook.secret,))
@@ -132,7 +132,7 @@ class Telling:
             await sender.close()
         enabled = reply.delivered and not webhook.active
         if enabled:
-            await self.book.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
+            await self.webhooks.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
         return made, enabled
 
 
@@ -140,83 +140,83 @@ class Telling:
 class Listener:
     """Takes the messages of one webhook's consumer."""
 
-    telling: Telling
+    notifier: WebhookNotifier
     consumer: str
     sender: WebhookSender
 
     async def handle(self, work: Work) -> None:
-        """Tell the webhook, if the message is of interest to it.
+        """Notify the webhook, if it subscribes to the event.
 
-        Raises Later where that failed and is to be tried again, Hopeless where it is not, FleetError for faults of the
-        surroundings.
+        Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
+        the surroundings.
         """
         if not any(mark in work.data for mark in _MARKS):
             return
-        told, webhook = self.telling, self.telling.book.named(self.consumer)
+        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
-            raise Later(_UNKNOWN_SECONDS)
+            raise RetryAfter(_UNKNOWN_SECONDS)
         notification = await self._notification(webhook, work)
         if notification is None or not wants(webhook, notification):
             return
         number = await self._number(webhook, work)
         if not number:
             return
-        reply, made = await told.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
+        reply, made = await notifier.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
-            raise Later(self._until(made.next_at))
+            raise RetryAfter(self._until(made.next_at))
         # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
         if reply.delivered:
             if number > 1:
-                await told.deliveries.settled(webhook, work.sequence)
+                await notifier.deliveries.settled(webhook, work.sequence)
             if webhook.dead_letters:
-                await told.book.delivered(webhook)
+                await notifier.webhooks.delivered(webhook)
             return
         if reply.gone:
-            await told.book.disable(webhook, GONE)
+            await notifier.webhooks.disable(webhook, GONE)
             _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
         else:
-            await told.book.given_up(webhook, reply.error)
-        raise Hopeless(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
+            await notifier.webhooks.given_up(webhook, reply.error)
+        raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
 
     async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
-        log = self.telling.log
+        log = self.notifier.log
         try:
             event = await event_of(work.data, log)
             if type_of(event.body) not in webhook.events:
                 return None
-            return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.telling.mask)
+            return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.notifier.mask)
         except (ValueError, NotFound, PreconditionFailed) as fault:
-            raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
+            raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
     async def _number(self, webhook: Webhook, work: Work) -> int:
-        """Which attempt this is; 0 where there need be none. Raises Later where it is too early."""
+        """Which attempt this is; 0 where there need be none. Raises RetryAfter where it is too early."""
         if work.deliveries == 1:
             return 1
         # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
-        if await self.telling.deliveries.taken(webhook, work.sequence):
+        if await self.notifier.deliveries.taken(webhook, work.sequence):
             return 0
-        pending = await self.telling.deliveries.pending(webhook, work.sequence)
+        pending = await self.notifier.deliveries.pending(webhook, work.sequence)
         if pending is not None:
             if (left := self._until(pending.next_at)) > _EARLY_SECONDS:
-                raise Later(left)
+                raise RetryAfter(left)
             return pending.attempts + 1
         return 1
 
     def _until(self, at: str) -> float:
-        return max(0.0, (datetime.fromisoformat(at) - self.telling.now()).total_seconds())
+        return max(0.0, (datetime.fromisoformat(at) - self.notifier.now()).total_seconds())
 
 
 @asynccontextmanager
-async def open_listeners(telling: Telling, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
-    """Listen for every webhook of the book until the context ends; `changed` says that they are others.
+async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
+    """Consume events for every webhook of the store until the context ends; `changed` is set when webhooks change.
 
     Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
     """
-    for orphan in await telling.book.orphans(await telling.log.consumers(EVENTS)):
-        # Whoever was to remove it ended before it could.
-        await telling.log.remove_consumer(EVENTS, orphan)
-    task = asyncio.create_task(_listening(telling, changed), name="webhooks")
+    for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
+        # The process that was to remove it ended before.
+        await notifier.log.remove_consumer(EVENTS, orphan)
+    task = asyncio.create_task(_listening(notifier, changed), name="webhooks")
     try:
         yield task
     finally:
@@ -224,35 +224,35 @@ async def open_listeners(telling: Telling, changed: asyncio.Event) -> AsyncGener
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _listening(telling: Telling, changed: asyncio.Event) -> None:
+async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
     listening: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
             changed.clear()
-            wanted = {webhook.consumer: webhook for webhook in telling.book.all() if webhook.active}
+            wanted = {webhook.consumer: webhook for webhook in notifier.webhooks.all() if webhook.active}
             for consumer in [name for name in listening if name not in wanted]:
                 await _ended([listening.pop(consumer)])
-                await _removed(telling.log, consumer)
+                await _removed(notifier.log, consumer)
             for consumer, webhook in wanted.items():
                 if consumer not in listening:
-                    listening[consumer] = asyncio.create_task(_consuming(telling, webhook), name=consumer)
+                    listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
             await changed.wait()
     except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("webhooks are not told any more")
+        # Nothing awaits this task, so its failure is logged here.
+        _log.exception("webhook notifications have stopped")
         raise
     finally:
         await _ended(list(listening.values()))
 
 
-async def _consuming(telling: Telling, webhook: Webhook) -> None:
-    sender = telling.sender()
-    listener = Listener(telling=telling, consumer=webhook.consumer, sender=sender)
+async def _consuming(notifier: WebhookNotifier, webhook: Webhook) -> None:
+    sender = notifier.sender()
+    listener = Listener(notifier=notifier, consumer=webhook.consumer, sender=sender)
     try:
-        await telling.log.consume(queue_of(webhook), listener.handle)
+        await notifier.log.consume(queue_of(webhook), listener.handle)
     except Exception:
-        # Nobody waits for this task either.
-        _log.exception("a webhook is not told any more", webhook=webhook.webhook_id)
+        # Nothing awaits this task either.
+        _log.exception("notifications of a webhook have stopped", webhook=webhook.webhook_id)
         raise
     finally:
         await sender.close()

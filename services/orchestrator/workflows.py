@@ -36,7 +36,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
-from swe_ai_fleet.workflows.catalog import Shelf, ShelvedWorkflow, read_shelf
+from swe_ai_fleet.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
 from swe_ai_fleet.workflows.documents import InvalidWorkflow
 from swe_ai_fleet.workflows.drawing import mermaid, said_of
 from swe_ai_fleet.workflows.reading import read_workflow
@@ -139,22 +139,22 @@ class WorkflowServicer(WorkflowServiceServicer):
 
     Args:
         executions: Where runs go.
-        shelf: Reads the workflows that there are; blocking.
+        catalog: Reads the workflows that there are; blocking.
         tools: The names of tools that workflows may use; None: they are not checked.
     """
 
     def __init__(
-        self, *, executions: Executions, shelf: Callable[[], Shelf], tools: frozenset[str] | None = None
+        self, *, executions: Executions, catalog: Callable[[], WorkflowCatalog], tools: frozenset[str] | None = None
     ) -> None:
         self._executions = executions
-        self._shelf = shelf
+        self._catalog = catalog
         self._tools = tools
 
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
-        shelf = await asyncio.to_thread(self._shelf)
+        catalog = await asyncio.to_thread(self._catalog)
         return pb.ListWorkflowsResponse(
-            workflows=[summary(one.workflow, built_in=one.built_in) for one in shelf.workflows.values()],
-            broken=[str(fault) for fault in shelf.broken],
+            workflows=[summary(one.workflow, built_in=one.built_in) for one in catalog.workflows.values()],
+            broken=[str(fault) for fault in catalog.broken],
         )
 
     async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
@@ -204,14 +204,14 @@ class WorkflowServicer(WorkflowServiceServicer):
             raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
         return pb.GetRunResponse(run=run_message(state, state.task.workflow))
 
-    async def _named(self, name: str) -> ShelvedWorkflow:
-        return (await asyncio.to_thread(self._shelf)).get(name)
+    async def _named(self, name: str) -> CatalogEntry:
+        return (await asyncio.to_thread(self._catalog)).get(name)
 
     async def _read(self, definition: str) -> Workflow:
         """The workflow of a caller's YAML, with the server's as its sub-workflows. Raises InvalidWorkflow."""
 
         def read() -> Workflow:
-            return read_workflow(definition, tools=self._tools, workflows=self._shelf().named)
+            return read_workflow(definition, tools=self._tools, workflows=self._catalog().named)
 
         return await asyncio.to_thread(read)
 
@@ -250,7 +250,7 @@ def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowSer
     """The servicer of an installation: the workflows of its directories, the tools that it has."""
     tools = tool_names(tool_access(settings))
     directories = tuple(Path(name) for name in listed(settings.workflows))
-    return WorkflowServicer(executions=executions, shelf=lambda: read_shelf(directories, tools=tools), tools=tools)
+    return WorkflowServicer(executions=executions, catalog=lambda: read_catalog(directories, tools=tools), tools=tools)
 
 
 def tool_names(access: ToolAccess) -> frozenset[str] | None:

@@ -1,7 +1,7 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
 `ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`, `MemoryManager`, `LLMAgent`,
-`WorkflowExecutor`, `DeliberateAsync` and `VLLMAgentJob` are the doors for those who use it as a library; each is loaded
+`WorkflowExecutor`, `DeliberateAsync` and `VLLMAgentJob` are the entry points of the library; each is loaded
 when first asked for, since the last one brings Ray along.
 """
 

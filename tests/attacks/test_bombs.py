@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import RepoRef
-from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED, until
@@ -164,7 +164,7 @@ def _length(size: int) -> bytes:
 class Place:
     """A provider whose gits are measured, and a repository."""
 
-    def __init__(self, root: Path, rung: Rung = Rung.NONE, *, like: Place | None = None) -> None:
+    def __init__(self, root: Path, level: IsolationLevel = IsolationLevel.NONE, *, like: Place | None = None) -> None:
         root.mkdir(exist_ok=True)
         self.repository = root / "repository"
         if like is None:
@@ -175,7 +175,7 @@ class Place:
         self.base = git(self.repository, "rev-parse", "HEAD").strip()
         self.meter = Meter(root / "meter")
         self.handed = b""
-        self.provider = provider_at(root, rung=rung, surroundings=self.meter.surroundings, fetch=self._fetch)
+        self.provider = provider_at(root, level=level, surroundings=self.meter.surroundings, fetch=self._fetch)
 
     async def _fetch(self, ref: BlobRef) -> bytes:
         return self.handed
@@ -208,14 +208,16 @@ def deltas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Bomb]:
     return place, bomb
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize("kind", [pytest.param("deltas", marks=pytest.mark.slow), "trees"])
-async def test_a_checkpoint_of_a_bomb(kind: str, rung: Rung, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_a_checkpoint_of_a_bomb(
+    kind: str, level: IsolationLevel, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if kind == "deltas":
         bombed, bomb = request.getfixturevalue("deltas")
-        place = Place(tmp_path, rung, like=bombed)
+        place = Place(tmp_path, level, like=bombed)
     else:
-        place = bombed = Place(tmp_path, rung)
+        place = bombed = Place(tmp_path, level)
         bomb = Bomb.of_trees(place.base, levels=5, width=20)
         place.unpack(bomb)
     async with place.clone() as clone:
@@ -343,7 +345,7 @@ def make(root: Path, *, limit: int = _DISK, slots: CpuSlots | None = None) -> Gi
     async def credential(tenant: str, reference: str, location: str) -> Credential:
         return Credential(username=USER, password=PASSWORD)
 
-    sandbox = Sandbox(SandboxPolicy(rung=Rung.NONE, max_disk_bytes=limit), slots)
+    sandbox = Sandbox(SandboxPolicy(level=IsolationLevel.NONE, max_disk_bytes=limit), slots)
     remote = {"protocols": ("http",), "hosts": ("127.0.0.1",), "credentials": credential}
     return provider_at(root.parent, root.name, sandbox=sandbox, **remote)
 

@@ -48,7 +48,7 @@ def tool(workspace: Path, tmp_path: Path) -> DatabaseTool:
 
 
 def children() -> set[int]:
-    """The processes that this one has started and not yet buried."""
+    """The child processes of this one, unreaped ones included."""
     path = Path(f"/proc/{os.getpid()}/task")
     return {int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import NOBODY, CommandResult, Owner
-from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from tests.confinement import CONFINED, shell, until
 from tests.unit.test_cpu_slots import holder
@@ -43,10 +43,10 @@ async def test_a_tenant_that_fills_the_machine_from_another_process(tmp_path: Pa
 
 @asynccontextmanager
 async def beside(
-    tmp_path: Path, rung: Rung, script: str, owners: list[Owner], victim: Owner, *, slots: int = SLOTS
+    tmp_path: Path, level: IsolationLevel, script: str, owners: list[Owner], victim: Owner, *, slots: int = SLOTS
 ) -> AsyncGenerator[LocalWorkspace]:
     """A workspace on a machine on which as many commands of attackers run as fit, and the others wait behind them."""
-    sandbox = Sandbox(SandboxPolicy(rung=rung), CpuSlots(tmp_path / "slots", slots))
+    sandbox = Sandbox(SandboxPolicy(level=level), CpuSlots(tmp_path / "slots", slots))
     places = {tmp_path / f"attacker-{number}": owner for number, owner in enumerate(owners)}
     async with AsyncExitStack() as stack:
         commands: list[asyncio.Task[CommandResult]] = []
@@ -65,18 +65,20 @@ async def beside(
             await asyncio.gather(*commands, return_exceptions=True)
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize("script", ["sleep 600", "while :; do :; done"])
-async def test_a_tenant_that_fills_the_machine_keeps_no_other_waiting(tmp_path: Path, rung: Rung, script: str) -> None:
+async def test_a_tenant_that_fills_the_machine_keeps_no_other_waiting(
+    tmp_path: Path, level: IsolationLevel, script: str
+) -> None:
     owners = [Owner(tenant="attacker", execution_id=f"run-{number}") for number in range(ATTACKERS)]
-    async with beside(tmp_path, rung, script, owners, VICTIM) as workspace:
+    async with beside(tmp_path, level, script, owners, VICTIM) as workspace:
         assert (await workspace.run(shell("echo done"))).stdout.text() == "done\n"
         assert len(list(tmp_path.glob("attacker-*/begun"))) == SLOTS
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_control_without_tenants_it_waits_for_all_of_them(tmp_path: Path, rung: Rung) -> None:
-    async with beside(tmp_path, rung, "sleep 600", [NOBODY] * ATTACKERS, NOBODY) as workspace:
+@pytest.mark.parametrize("level", CONFINED)
+async def test_control_without_tenants_it_waits_for_all_of_them(tmp_path: Path, level: IsolationLevel) -> None:
+    async with beside(tmp_path, level, "sleep 600", [NOBODY] * ATTACKERS, NOBODY) as workspace:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await workspace.run(shell("touch begun"))
@@ -85,8 +87,8 @@ async def test_control_without_tenants_it_waits_for_all_of_them(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ControlGroups.discover().cpu, reason="no CPU control group can be made here")
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_a_tenant_with_many_processes_has_no_more_of_a_cpu(tmp_path: Path, rung: Rung) -> None:
+@pytest.mark.parametrize("level", CONFINED)
+async def test_a_tenant_with_many_processes_has_no_more_of_a_cpu(tmp_path: Path, level: IsolationLevel) -> None:
     """All on one CPU: six commands of eight processes each, and one that counts what it gets."""
     cpu = min(os.sched_getaffinity(0))
     burn = f"for i in 1 2 3 4 5 6 7 8; do taskset -c {cpu} sh -c 'while :; do :; done' & done; wait"
@@ -99,7 +101,7 @@ async def test_a_tenant_with_many_processes_has_no_more_of_a_cpu(tmp_path: Path,
     for tenant in ("victim", "attacker"):
         place, victim = tmp_path / tenant, Owner(tenant=tenant, execution_id="theirs")
         place.mkdir()
-        async with beside(place, rung, burn, owners, victim, slots=ATTACKERS + 1) as workspace:
+        async with beside(place, level, burn, owners, victim, slots=ATTACKERS + 1) as workspace:
             seconds.append(float((await workspace.run(shell(count))).stdout.text()))
     of_its_own, as_one_of_theirs = seconds
     assert of_its_own > 1.5 * as_one_of_theirs

@@ -1,4 +1,4 @@
-"""System calls, files and variables that reach beyond a sandbox, made for real on both rungs and without one."""
+"""System calls, files and variables that reach beyond a sandbox, made for real on both levels and without one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls
 from tests.confinement import (
@@ -43,37 +43,37 @@ _CALLS = [name for name in kernel_calls.CALLS if name not in _FIRST]
 _KEY_CALLS = (250, 248, 249) if os.uname().machine == "x86_64" else (219, 217, 218)
 
 
-async def _made(rung: Rung, root: Path, *calls: str) -> dict[str, int]:
+async def _made(level: IsolationLevel, root: Path, *calls: str) -> dict[str, int]:
     """What calls of a command come to; those of `kernel_calls.SET_ID` where none is named."""
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(root) as workspace:
+    async with Sandbox(SandboxPolicy(level=level)).workspace(root) as workspace:
         result = await workspace.run(python(_SCRIPT, *calls))
     assert result.ok, result.stderr.text()
     return json.loads(result.stdout.text())
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_calls_that_no_build_needs_are_refused(rung: Rung, tmp_path: Path) -> None:
-    outside = await _made(Rung.NONE, tmp_path, *_CALLS)
+@pytest.mark.parametrize("level", CONFINED)
+async def test_calls_that_no_build_needs_are_refused(level: IsolationLevel, tmp_path: Path) -> None:
+    outside = await _made(IsolationLevel.NONE, tmp_path, *_CALLS)
     # The control: as root on a kernel that has them they are carried out. What this kernel lacks proves nothing.
     possible = {name for name, answer in outside.items() if answer == 0}
     assert possible
-    inside = await _made(rung, tmp_path, *_CALLS)
+    inside = await _made(level, tmp_path, *_CALLS)
     assert {name: inside[name] for name in possible if inside[name] not in _REFUSED} == {}
     assert 0 not in inside.values()
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_no_file_of_a_workspace_runs_as_its_owner(rung: Rung, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", CONFINED)
+async def test_no_file_of_a_workspace_runs_as_its_owner(level: IsolationLevel, tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "outside").mkdir()
-    outside = await _made(Rung.NONE, tmp_path / "outside")
+    outside = await _made(IsolationLevel.NONE, tmp_path / "outside")
     assert outside["fchmodat-4755"] == outside["openat-4755"] == 0
     assert _set_id(tmp_path / "outside")
-    inside = await _made(rung, tmp_path / "inside")
+    inside = await _made(level, tmp_path / "inside")
     assert set(inside.values()) <= {errno.EPERM, errno.ENOSYS}
     assert not _set_id(tmp_path / "inside")
     # Modes that say nothing of the kind are set as ever.
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "inside") as workspace:
+    async with Sandbox(SandboxPolicy(level=level)).workspace(tmp_path / "inside") as workspace:
         done = await workspace.run(shell("mkdir -m 1777 d && touch f && chmod 755 f && install -m 700 f d/g"))
     assert done.ok, done.stderr.text()
     assert stat.S_IMODE((tmp_path / "inside/d").stat().st_mode) == 0o1777
@@ -95,7 +95,7 @@ async def test_the_first_process_of_a_sandbox_cannot_be_traced(tmp_path: Path) -
         capture_output=True,
     )
     assert set(json.loads(control.stdout).values()) == {0}
-    inside = await _made(Rung.BUBBLEWRAP, tmp_path, *_FIRST)
+    inside = await _made(IsolationLevel.BUBBLEWRAP, tmp_path, *_FIRST)
     assert set(inside.values()) <= {errno.EPERM, errno.EACCES}
 
 
@@ -103,7 +103,7 @@ _FLEET = """
 import asyncio, ctypes, subprocess, sys
 from pathlib import Path
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 
 keyctl, add_key, request_key, root = *map(int, sys.argv[1:4]), sys.argv[4]
 kernel = ctypes.CDLL(None).syscall
@@ -115,21 +115,21 @@ print(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True
 print("fleet-login" in subprocess.run(listing, capture_output=True, text=True).stdout)
 
 async def main():
-    for rung in sys.argv[5:]:
-        async with Sandbox(SandboxPolicy(rung=Rung(rung))).workspace(Path(root)) as workspace:
+    for level in sys.argv[5:]:
+        async with Sandbox(SandboxPolicy(level=IsolationLevel(level))).workspace(Path(root)) as workspace:
             asked = await workspace.run(Command(argv=("python3", "-c", ask)))
             listed = await workspace.run(Command(argv=listing))
-        print(rung, asked.stdout.text().strip(), "fleet-login" in listed.stdout.text())
+        print(level, asked.stdout.text().strip(), "fleet-login" in listed.stdout.text())
 
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-def test_the_fleets_session_keyring_stays_outside(rung: Rung, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", CONFINED)
+def test_the_fleets_session_keyring_stays_outside(level: IsolationLevel, tmp_path: Path) -> None:
     # A fleet of its own, for the keyring that it leaves.
     done = subprocess.run(
-        [sys.executable, "-c", _FLEET, *map(str, _KEY_CALLS), str(tmp_path), rung, Rung.NONE],
+        [sys.executable, "-c", _FLEET, *map(str, _KEY_CALLS), str(tmp_path), level, IsolationLevel.NONE],
         capture_output=True,
         text=True,
         check=False,
@@ -138,15 +138,15 @@ def test_the_fleets_session_keyring_stays_outside(rung: Rung, tmp_path: Path) ->
         pytest.skip("the kernel has no keyrings, or refuses them")
     # A process beside the sandbox has the key and sees it listed; a command has it nowhere, and where it is confined it
     # does not even see that there is one.
-    assert done.stdout.splitlines()[:3] == ["True", "True", f"{rung} False False"], done.stderr
-    assert done.stdout.splitlines()[3].startswith(f"{Rung.NONE} False")
+    assert done.stdout.splitlines()[:3] == ["True", "True", f"{level} False False"], done.stderr
+    assert done.stdout.splitlines()[3].startswith(f"{IsolationLevel.NONE} False")
 
 
 @needs_bwrap
 async def test_a_server_that_stays_is_under_the_same_filter(tmp_path: Path) -> None:
     calls = [name for name in (*_CALLS, *_FIRST) if name != "request_key"]
     command = InteractiveCommand(argv=("python3", "-c", _SCRIPT, *calls))
-    process = await InteractiveProcess.start(tmp_path, command, policy=SandboxPolicy(rung=Rung.BUBBLEWRAP))
+    process = await InteractiveProcess.start(tmp_path, command, policy=SandboxPolicy(level=IsolationLevel.BUBBLEWRAP))
     try:
         answers = json.loads(await process.stdout.read())
     finally:
@@ -154,9 +154,9 @@ async def test_a_server_that_stays_is_under_the_same_filter(tmp_path: Path) -> N
     assert set(answers) == set(calls) and 0 not in answers.values()
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_the_fleets_own_helper_is_under_the_same_filter(rung: Rung, tmp_path: Path) -> None:
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
+@pytest.mark.parametrize("level", CONFINED)
+async def test_the_fleets_own_helper_is_under_the_same_filter(level: IsolationLevel, tmp_path: Path) -> None:
+    async with Sandbox(SandboxPolicy(level=level)).workspace(tmp_path) as workspace:
         confining = await workspace.confining(readable=(Path(sys.base_prefix),))
     calls = ("keyctl", "io_uring", "vsock", "userfaultfd")
     argv = (*confining, f"{sys.base_prefix}/bin/python3", "-I", "-c", _SCRIPT, *calls)
@@ -196,7 +196,7 @@ async def test_what_builds_and_tests_need_works_in_bubblewrap(tmp_path: Path) ->
     (tmp_path / "needed.py").write_text(
         f"if __name__ == '__main__':\n    {_NEEDED.strip().replace(chr(10), chr(10) + '    ')}\n"
     )
-    async with Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP)).workspace(tmp_path) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)).workspace(tmp_path) as workspace:
         result = await workspace.run(Command(argv=("python3", "needed.py"), timeout_seconds=60))
         assert result.stdout.text() == "all of it\n", result.stderr.text()
         # Debuggers trace what they start themselves.
@@ -210,10 +210,10 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 
 async def main():
-    async with Sandbox(SandboxPolicy(rung=Rung(sys.argv[3]))).workspace(Path(sys.argv[2])) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel(sys.argv[3]))).workspace(Path(sys.argv[2])) as workspace:
         told = await workspace.run(Command(argv=("sh", "-c", "./set-uid -u && id -u")))
         print(told.stdout.text(), told.stderr.text())
 
@@ -221,9 +221,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize("owner", [0, NOBODY])
-def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(rung: Rung, owner: int) -> None:
+def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(level: IsolationLevel, owner: int) -> None:
     """A file that came into the workspace from outside: of root for an ordinary user, of another for a root fleet."""
     require_ordinary_user()
     with tempfile.TemporaryDirectory() as directory:
@@ -241,7 +241,7 @@ def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(rung: Rung, owner:
         # The control.
         assert run(str(place / "set-uid"), "-u").split() == [str(owner)]
         assert (place / "set-uid").stat().st_uid == owner
-        set_uid, own = run(SYSTEM_PYTHON, "-B", "-c", _OWN_ID, str(SOURCE), directory, rung.value).split()
+        set_uid, own = run(SYSTEM_PYTHON, "-B", "-c", _OWN_ID, str(SOURCE), directory, level.value).split()
         assert set_uid == own
 
 
@@ -251,7 +251,7 @@ async def test_every_mount_of_a_sandbox_is_without_set_uid_and_devices(tmp_path:
         (tmp_path / name).mkdir()
     shown = Environment(mounts=(Mount(source=str(tmp_path / "shown"), target="/environment"),))
     writable = (Mount(source=str(tmp_path / "writable"), target="/writable"),)
-    sandbox = Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP))
+    sandbox = Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP))
     network = NetworkGrant(hosts=("example.org",))
     workspace = sandbox.workspace(tmp_path / "workspace", environment=shown, writable=writable, network=network)
     async with workspace:
@@ -282,10 +282,10 @@ def trail(tmp_path: Path) -> Path:
     return tmp_path / "trail"
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_no_launcher_runs_with_a_callers_variables(rung: Rung, tmp_path: Path, trail: Path) -> None:
+@pytest.mark.parametrize("level", CONFINED)
+async def test_no_launcher_runs_with_a_callers_variables(level: IsolationLevel, tmp_path: Path, trail: Path) -> None:
     environment = Environment(variables={**orders(trail), "SAID": "it's $HOME\n`id`"})
-    opened = Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path / "workspace", environment=environment)
+    opened = Sandbox(SandboxPolicy(level=level)).workspace(tmp_path / "workspace", environment=environment)
     async with opened as workspace:
         found = await workspace.run(shell('printf %s "$SAID"'))
     assert not list(trail.iterdir())
@@ -296,7 +296,7 @@ async def test_no_launcher_runs_with_a_callers_variables(rung: Rung, tmp_path: P
 @needs_bwrap
 async def test_no_launcher_of_a_program_that_stays_has_them(tmp_path: Path, trail: Path) -> None:
     command = InteractiveCommand(argv=("sh", "-c", 'printf "%s" "$SAID"'), variables={**orders(trail), "SAID": "a 'b'"})
-    policy = SandboxPolicy(rung=Rung.BUBBLEWRAP)
+    policy = SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)
     process = await InteractiveProcess.start(tmp_path / "workspace", command, policy=policy)
     try:
         said = await process.stdout.read()

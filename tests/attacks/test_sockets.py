@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import seccomp_filter
 from tests.attacks import socket_calls
@@ -111,23 +111,23 @@ def _order(name: str, told: dict[str, Any]) -> Command:
     return python(_SCRIPT, name, json.dumps(told), timeout_seconds=120)
 
 
-def _sandbox(rung: Rung, neighbours: Neighbours) -> Sandbox:
-    return Sandbox(SandboxPolicy(rung=rung, reserved_ports=frozenset({neighbours.reserved}), grace_seconds=0.3))
+def _sandbox(level: IsolationLevel, neighbours: Neighbours) -> Sandbox:
+    return Sandbox(SandboxPolicy(level=level, reserved_ports=frozenset({neighbours.reserved}), grace_seconds=0.3))
 
 
 @pytest.mark.parametrize(
-    ("rung", "name"),
+    ("level", "name"),
     [
-        *((Rung.NONE, name) for name in _OUT),
-        pytest.param(Rung.NONE, "hoarding", marks=pytest.mark.slow),
+        *((IsolationLevel.NONE, name) for name in _OUT),
+        pytest.param(IsolationLevel.NONE, "hoarding", marks=pytest.mark.slow),
         # In a network of its own a command listens anywhere.
-        pytest.param(Rung.BUBBLEWRAP, "listening_elsewhere", marks=needs_bwrap),
+        pytest.param(IsolationLevel.BUBBLEWRAP, "listening_elsewhere", marks=needs_bwrap),
     ],
 )
 async def test_control_without_what_is_in_the_way_everything_is_reached(
-    rung: Rung, name: str, tmp_path: Path, neighbours: Neighbours
+    level: IsolationLevel, name: str, tmp_path: Path, neighbours: Neighbours
 ) -> None:
-    async with _sandbox(rung, neighbours).workspace(tmp_path) as workspace:
+    async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
         result = await workspace.run(_order(name, neighbours.told))
     assert result.ok, result.stderr.text()
     assert json.loads(result.stdout.text())
@@ -144,15 +144,15 @@ def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", [Rung.LANDLOCK, Rung.NONE])
+@pytest.mark.parametrize("level", [IsolationLevel.LANDLOCK, IsolationLevel.NONE])
 async def test_a_connection_on_its_way_ends_with_its_listener(
-    rung: Rung, tmp_path: Path, neighbours: Neighbours
+    level: IsolationLevel, tmp_path: Path, neighbours: Neighbours
 ) -> None:
     def came(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         neighbours.came.append("the port that was free")
         writer.close()
 
-    async with _sandbox(rung, neighbours).workspace(tmp_path) as workspace:
+    async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
         running = asyncio.create_task(workspace.run(_order("on_the_way", neighbours.told)))
         while not (tmp_path / "free").exists() and not running.done():
             await asyncio.sleep(0.01)
@@ -160,7 +160,7 @@ async def test_a_connection_on_its_way_ends_with_its_listener(
             result = await running
     assert result.ok, result.stderr.text()
     # The control: what was sent again arrived at whoever had the port by then.
-    assert bool(neighbours.came) == (rung is Rung.NONE)
+    assert bool(neighbours.came) == (level is IsolationLevel.NONE)
 
 
 _SERVER = """
@@ -187,19 +187,21 @@ for family, address in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), (sock
 """
 
 
-@pytest.mark.parametrize("rung", [Rung.LANDLOCK, Rung.NONE])
-async def test_what_a_workspace_serves_is_its_own(rung: Rung, tmp_path: Path, neighbours: Neighbours) -> None:
+@pytest.mark.parametrize("level", [IsolationLevel.LANDLOCK, IsolationLevel.NONE])
+async def test_what_a_workspace_serves_is_its_own(
+    level: IsolationLevel, tmp_path: Path, neighbours: Neighbours
+) -> None:
     roots = [tmp_path / "one", tmp_path / "other"]
     for root in roots:
         root.mkdir()
-    sandbox = _sandbox(rung, neighbours)
+    sandbox = _sandbox(level, neighbours)
     async with sandbox.workspace(roots[0]) as server, sandbox.workspace(roots[1]) as client:
         serving = asyncio.create_task(server.run(python(_SERVER, timeout_seconds=60)))
         while not (roots[0] / "port").exists() and not serving.done():
             await asyncio.sleep(0.01)
         port = (roots[0] / "port").read_text()
         result = await client.run(python(_CLIENT, port, str(roots[0] / "socket")))
-        if rung is Rung.NONE:
+        if level is IsolationLevel.NONE:
             # The control: where nothing keeps them apart it answers.
             assert result.stdout.text() == "b'here'\nb'here'\n"
         else:
@@ -219,7 +221,7 @@ async def test_a_proxy_is_one_workspaces_alone(tmp_path: Path, neighbours: Neigh
     roots = [tmp_path / "granted", tmp_path / "other"]
     for root in roots:
         root.mkdir()
-    sandbox = _sandbox(Rung.LANDLOCK, neighbours)
+    sandbox = _sandbox(IsolationLevel.LANDLOCK, neighbours)
     granted = NetworkGrant(hosts=("*",))
     connect = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10); print('there')"
     async with sandbox.workspace(roots[0], network=granted) as first, sandbox.workspace(roots[1]) as second:

@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.git_workspace import GitClone, staging
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.processes import Occupants
@@ -77,19 +77,19 @@ async def _under_attack(tree: Path, root: Path, objects: Path, read: Callable[[]
     return held + await read()
 
 
-@pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
-async def test_a_link_swapped_in_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
-    async with opened(tmp_path, rung) as (_, clone):
+@pytest.mark.parametrize("level", [*CONFINED, pytest.param(IsolationLevel.NONE, id="control")])
+async def test_a_link_swapped_in_leads_git_nowhere(level: IsolationLevel, tmp_path: Path) -> None:
+    async with opened(tmp_path, level) as (_, clone):
         await clone.run(Command(argv=("true",)))
         held = await _under_attack(clone.root, tmp_path, clone.root.parent / "git/objects", lambda: _diff(clone))
     # It did read what is the clone's own; without confinement also what is the host's.
     assert b"harmless" in held
-    assert (SECRET in held) is (rung is Rung.NONE)
+    assert (SECRET in held) is (level is IsolationLevel.NONE)
 
 
 @needs_bwrap
 async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_path: Path) -> None:
-    async with opened(tmp_path, Rung.BUBBLEWRAP) as (_, clone):
+    async with opened(tmp_path, IsolationLevel.BUBBLEWRAP) as (_, clone):
         command = InteractiveCommand(argv=("cat",))
         program = await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy())
         try:
@@ -99,10 +99,10 @@ async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_p
     assert b"harmless" in held and SECRET not in held
 
 
-@pytest.mark.parametrize("rung", [*CONFINED, pytest.param(Rung.NONE, id="control")])
-async def test_pinning_a_work_tree_leads_git_nowhere(rung: Rung, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [*CONFINED, pytest.param(IsolationLevel.NONE, id="control")])
+async def test_pinning_a_work_tree_leads_git_nowhere(level: IsolationLevel, tmp_path: Path) -> None:
     tree = make_repository(tmp_path / "repository", {"README": "x\n"})
-    provider = provider_at(tmp_path, rung=rung)
+    provider = provider_at(tmp_path, level=level)
     asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
     await provider.pin("default", asked)
     (cache,) = (path for path in (tmp_path / "home/repositories").iterdir() if path.is_dir())
@@ -112,15 +112,15 @@ async def test_pinning_a_work_tree_leads_git_nowhere(rung: Rung, tmp_path: Path)
 
     held = await _under_attack(tree, tmp_path, cache / "objects", read)
     assert b"harmless" in held
-    assert (SECRET in held) is (rung is Rung.NONE)
+    assert (SECRET in held) is (level is IsolationLevel.NONE)
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 async def test_nested_repositories_are_looked_for_within_bounds(
-    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: IsolationLevel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "MAX_NAME_BYTES", 10_000)
-    async with opened(tmp_path, rung) as (_, clone):
+    async with opened(tmp_path, level) as (_, clone):
         fill = "mkdir n && cd n && git init -q . && touch a b && for i in $(seq 2000); do : >file-$i; done && echo done"
         assert await sh(clone, fill) == "done"
         with pytest.raises(ResourceExhausted, match="names"):
@@ -143,7 +143,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize(
     "name",
     [
@@ -151,8 +151,10 @@ ENDLESS = {
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("d/.gitattributes", "n/.git/HEAD")),
     ],
 )
-async def test_a_pipe_where_git_expects_a_file_is_named_at_once(rung: Rung, name: str, tmp_path: Path) -> None:
-    async with opened(tmp_path, rung) as (_, clone):
+async def test_a_pipe_where_git_expects_a_file_is_named_at_once(
+    level: IsolationLevel, name: str, tmp_path: Path
+) -> None:
+    async with opened(tmp_path, level) as (_, clone):
         # Elsewhere a pipe is nothing to git.
         assert await sh(clone, f"{ENDLESS[name]} && mkfifo other && echo y >> README && echo made") == "made"
         for read in (clone.diff, clone.checkpoint):
@@ -175,14 +177,14 @@ def _waits_at_a_pipe(directory: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize("control", [False, True])
 async def test_nobody_takes_a_pipe_away_while_git_waits(
-    control: bool, rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    control: bool, level: IsolationLevel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if control:
         monkeypatch.setattr(Occupants, "frozen", nullcontext)
-    async with opened(tmp_path, rung) as (_, clone):
+    async with opened(tmp_path, level) as (_, clone):
         living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
         await until((clone.root / "ready").exists)
         reading = asyncio.create_task(clone.diff())
@@ -200,11 +202,13 @@ async def test_nobody_takes_a_pipe_away_while_git_waits(
             await asyncio.wait([reading, living])
 
 
-@pytest.mark.parametrize("rung", CONFINED)
-async def test_a_pipe_in_a_work_tree_that_is_pinned_or_that_a_build_left_is_named(rung: Rung, tmp_path: Path) -> None:
-    provider, tree = make_provider(tmp_path, rung=rung), make_repository(tmp_path / "repository", {"README": "x\n"})
+@pytest.mark.parametrize("level", CONFINED)
+async def test_a_pipe_in_a_work_tree_that_is_pinned_or_that_a_build_left_is_named(
+    level: IsolationLevel, tmp_path: Path
+) -> None:
+    provider, tree = make_provider(tmp_path, level=level), make_repository(tmp_path / "repository", {"README": "x\n"})
     asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
-    if rung is Rung.BUBBLEWRAP:
+    if level is IsolationLevel.BUBBLEWRAP:
         built = EnvironmentSpec(detect=False, setup=("mkfifo .gitignore",))
         with pytest.raises(PreconditionFailed, match=r"gitignore' is a pipe"):
             await provider.environment(await provider.pin("default", asked), built)

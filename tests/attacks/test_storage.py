@@ -28,9 +28,9 @@ from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, Worksp
 from swe_ai_fleet.domain.task import SubmittedPatch, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import discard_checkpoints
-from swe_ai_fleet.orchestrator.quotas import Quotas, StorageBook
+from swe_ai_fleet.orchestrator.quotas import Quotas, StorageUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.confinement import CONFINED
 from tests.environments import opened
@@ -60,18 +60,18 @@ def size(directory: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", CONFINED)
+@pytest.mark.parametrize("level", CONFINED)
 async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
-    rung: Rung, tmp_path: Path, log: JetStream
+    level: IsolationLevel, tmp_path: Path, log: JetStream
 ) -> None:
     most, named = 0, list[BlobRef]()
-    async with kept(log, f"filling-{rung}", tmp_path, rung) as (keeper, clone):
+    async with kept(log, f"filling-{level}", tmp_path, level) as (keeper, clone):
         before = await held(log)
         for step in range(TIMES):
             (clone.root / "large").write_bytes(os.urandom(REWRITE))
             assert await keeper.keep(step) >= REWRITE
             most = max(most, await held(log) - before)
-            events = [stored async for stored in log.read("acme", f"filling-{rung}")]
+            events = [stored async for stored in log.read("acme", f"filling-{level}")]
             body = events[-1].event.body
             assert isinstance(body, WorkspaceCheckpointed) and body.bundle is not None
             # What the log names can be had; what it named before is gone.
@@ -87,11 +87,11 @@ async def test_rewriting_a_file_again_and_again_fills_neither_disk_nor_nats(
 
 @asynccontextmanager
 async def kept(
-    log: JetStream, execution: str, root: Path, rung: Rung, **bounds: int
+    log: JetStream, execution: str, root: Path, level: IsolationLevel, **bounds: int
 ) -> AsyncIterator[tuple[WorkspaceKeeper, GitClone]]:
     """A clone of an agent's whose checkpoints are kept."""
     owner = Owner(tenant="acme", execution_id=execution)
-    async with log.journal(writing("acme", execution)) as journal, opened(root, rung) as (_, clone):
+    async with log.journal(writing("acme", execution)) as journal, opened(root, level) as (_, clone):
         trail = AuditTrail(agent_id="a")
         yield WorkspaceKeeper(clone=clone, journal=journal, blobs=log, owner=owner, trail=trail, **bounds), clone
 
@@ -101,7 +101,7 @@ def writing(tenant: str, execution: str, agent: str = "a") -> Writer:
 
 
 async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(tmp_path: Path, log: JetStream) -> None:
-    async with kept(log, "bounded", tmp_path, Rung.NONE, max_bytes=MIB) as (keeper, clone):
+    async with kept(log, "bounded", tmp_path, IsolationLevel.NONE, max_bytes=MIB) as (keeper, clone):
         await clone.run(Command(argv=("sh", "-c", "echo small > small")))
         await keeper.keep(1)
         before = await held(log)
@@ -117,16 +117,16 @@ async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(t
 
 
 @asynccontextmanager
-async def booked(log: JetStream) -> AsyncIterator[StorageBook]:
+async def storage_usage(log: JetStream) -> AsyncIterator[StorageUsage]:
     streams = {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held}
-    async with StorageBook(streams, kept_seconds=90 * 86_400.0) as book:
-        yield book
+    async with StorageUsage(streams, kept_seconds=90 * 86_400.0) as usage:
+        yield usage
 
 
-async def told(book: StorageBook, tenant: str, least: int, most: int) -> None:
-    """Wait until a book has taken in what was stored."""
+async def told(usage: StorageUsage, tenant: str, least: int, most: int) -> None:
+    """Wait until a usage has taken in what was stored."""
     async with asyncio.timeout(10):
-        while not least <= await book.bytes_of(tenant) <= most:
+        while not least <= await usage.bytes_of(tenant) <= most:
             await asyncio.sleep(0.01)
 
 
@@ -135,15 +135,15 @@ async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> 
         quota = Quota(storage_bytes=2 * MIB) if name in ("hoarder", "judged") else Quota()
         return TenantRules(tenant=name, quota=quota)
 
-    async with booked(log) as book:
-        quotas = Quotas(rules=rules, stored=book.bytes_of)
+    async with storage_usage(log) as usage:
+        quotas = Quotas(rules=rules, stored=usage.bytes_of)
         async with World().running(quotas=quotas) as executions:
             await executions.submit(a_task("small", tenant="hoarder"))
             # The control: the same of a tenant that has no quota.
             for tenant in ("hoarder", "modest"):
                 for _ in range(3):
                     await log.put(tenant, "e", os.urandom(MIB), "text/plain")
-                await told(book, tenant, 3 * MIB, 4 * MIB)
+                await told(usage, tenant, 3 * MIB, 4 * MIB)
             await executions.submit(a_task("more", tenant="modest"))
             with pytest.raises(ResourceExhausted) as refused:
                 await executions.submit(a_task("more", tenant="hoarder"))
@@ -157,11 +157,11 @@ async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> 
                 task = replace(a_task(f"{size}", tenant="judged"), kind=TaskKind.JUDGE, patches=(patch,))
                 with nullcontext() if kept else pytest.raises(ResourceExhausted):
                     await executions.submit(task, store=lambda data=data: log.put("judged", "e", data, "text/x-diff"))
-                await told(book, "judged", *((MIB, 2 * MIB) if kept else (0, 0)))
+                await told(usage, "judged", *((MIB, 2 * MIB) if kept else (0, 0)))
 
 
 async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
-    async with booked(log) as book:
+    async with storage_usage(log) as usage:
         # The control: content that stays fills NATS.
         before = await held(log)
         for number in range(TIMES):
@@ -169,14 +169,14 @@ async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: 
             kept = await log.put("counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=place)
             await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
         assert TIMES * MIB < await held(log) - before < (TIMES + 3) * MIB
-        await told(book, "counted", 2 * MIB, 2 * MIB)
+        await told(usage, "counted", 2 * MIB, 2 * MIB)
         await log.discard(kept)
-        await told(book, "counted", MIB, MIB)
+        await told(usage, "counted", MIB, MIB)
         async with log.journal(writing("counted", "e")) as journal:
             await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
-        await told(book, "counted", MIB + 10_000, MIB + 12_000)
+        await told(usage, "counted", MIB + 10_000, MIB + 12_000)
     # Whoever begins later counts the same.
-    async with booked(log) as again:
+    async with storage_usage(log) as again:
         await told(again, "counted", MIB + 10_000, MIB + 12_000)
 
 

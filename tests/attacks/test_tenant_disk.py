@@ -13,7 +13,7 @@ from swe_ai_fleet.adapters.git_workspace import Bounds, GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
@@ -23,8 +23,8 @@ MIB = 1024**2
 BARE = Environment()
 
 
-def make(root: Path, limit: int, *, rung: Rung = Rung.NONE) -> GitWorkspaceProvider:
-    return make_provider(root, rung=rung, bounds=Bounds(tenant_disk_bytes=limit))
+def make(root: Path, limit: int, *, level: IsolationLevel = IsolationLevel.NONE) -> GitWorkspaceProvider:
+    return make_provider(root, level=level, bounds=Bounds(tenant_disk_bytes=limit))
 
 
 def filling(name: str) -> EnvironmentSpec:
@@ -45,7 +45,7 @@ def environments(root: Path) -> list[Path]:
 
 @needs_bwrap
 async def test_environments_beyond_the_limit_are_refused_then_the_oldest_goes(tmp_path: Path) -> None:
-    provider = make(tmp_path, 8 * MIB, rung=Rung.BUBBLEWRAP)
+    provider = make(tmp_path, 8 * MIB, level=IsolationLevel.BUBBLEWRAP)
     path = make_repository(tmp_path / "repo", {"README": "x\n"})
     mine = await provider.pin("acme", RepoRef(location=str(path)))
     first = await provider.environment(mine, filling("first"))
@@ -73,7 +73,7 @@ async def test_environments_beyond_the_limit_are_refused_then_the_oldest_goes(tm
 
 @needs_bwrap
 async def test_an_environment_that_an_execution_holds_stays(tmp_path: Path) -> None:
-    provider = make(tmp_path, 5 * MIB, rung=Rung.BUBBLEWRAP)
+    provider = make(tmp_path, 5 * MIB, level=IsolationLevel.BUBBLEWRAP)
     mine = await provider.pin("acme", RepoRef(location=str(make_repository(tmp_path / "repo", {"README": "x\n"}))))
     environment = await provider.environment(mine, filling("held"))
     (held,) = environments(tmp_path)
@@ -91,7 +91,7 @@ async def test_an_environment_that_an_execution_holds_stays(tmp_path: Path) -> N
     for record in (tmp_path / "home/held/acme").iterdir():
         record.unlink()
     with pytest.raises(ResourceExhausted):
-        await make(tmp_path, 2 * MIB, rung=Rung.BUBBLEWRAP).environment(mine, filling("more"))
+        await make(tmp_path, 2 * MIB, level=IsolationLevel.BUBBLEWRAP).environment(mine, filling("more"))
     assert environments(tmp_path) == []
 
 

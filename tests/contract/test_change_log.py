@@ -18,7 +18,7 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     Change,
@@ -181,8 +181,8 @@ async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedN
         await log.append(note(tenant, 1, "before"))
         future = b'{"tenant": "t", "body": {"type": "from_the_future"}}'
         await stranger.jetstream().publish(f"context.changes.{tenant}.S%2E1", future, headers={"Fleet-Version": "2"})
-        async with ContextBook(log, mask=str) as book:
-            assert book.graph(tenant).version("S.1") == 1
+        async with ContextStore(log, mask=str) as store:
+            assert store.graph(tenant).version("S.1") == 1
         # Who cannot read the last change cannot go on behind it.
         with pytest.raises(Fenced):
             await log.append(note(tenant, 2, "late"))
@@ -195,12 +195,12 @@ async def test_a_change_too_large_or_a_server_away_is_said(tmp_path: Path) -> No
         with pytest.raises(InvalidRequest):
             await log.append(note("acme", 1, "x" * 2_000_000))
         await log.append(note("acme", 1, "x"))
-        async with ContextBook(log, mask=str) as book:
+        async with ContextStore(log, mask=str) as store:
             os.kill(server.address.pid, signal.SIGKILL)
             await server.wait()
             with pytest.raises(Unavailable):
-                await book.record_work("acme", WorkRecord(execution_id="e", task_id="T"))
-            assert book.graph("acme").version("S.1") == 1
+                await store.record_work("acme", WorkRecord(execution_id="e", task_id="T"))
+            assert store.graph("acme").version("S.1") == 1
 
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden_changes"

@@ -118,14 +118,14 @@ async def test_whatever_dies_watchers_are_told_everything_once(
             headers = {"Authorization": f"Bearer {token}"}
             task = {"task_id": f"watched-{uuid.uuid4().hex[:8]}", "task_description": SLOW, "num_agents": 2}
             body = {"deliberate": task | {"repo": {"path": str(repository)}}}
-            async with _process("services.gateway.main", gateway, http) as door, aiohttp.ClientSession() as client:
+            async with _process("services.gateway.main", gateway, http) as killed, aiohttp.ClientSession() as client:
                 async with client.post(f"http://{http}/api/executions", json=body, headers=headers) as answer:
                     execution_id = (await answer.json())["execution_id"]
                 watcher = Watcher(f"ws://{http}/api/ws/executions/{execution_id}", token)
                 watching = asyncio.create_task(watcher.watch())
                 await watcher.heard(8)
-                door.kill()
-                await door.wait()
+                killed.kill()
+                await killed.wait()
             async with _process("services.gateway.main", gateway, http):
                 await watcher.heard(len(watcher.messages) + 1)
                 first.kill()

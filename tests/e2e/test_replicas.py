@@ -155,8 +155,8 @@ async def test_a_task_of_one_is_cancelled_through_the_other(pair: tuple[Replica,
     reply = await two.stub.CancelExecution(request, **two.call)
     assert reply.status == pb.DELIBERATION_STATUS_CANCELLED
     assert not [process for process in psutil.process_iter() if SLEEPING in _words(process)]
-    for door in pair:
-        state = await door.execution(execution_id)
+    for one in pair:
+        state = await one.execution(execution_id)
         assert state.status == pb.DELIBERATION_STATUS_CANCELLED
         assert state.error_message == "not wanted any more"
     await agree(one, two, execution_id)
@@ -176,7 +176,10 @@ async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica
     events = await two.events(execution_id)
     claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
     assert [claim["generation"] for claim in claims] == [1, 2]
-    assert [str(door.process.pid) in claim["owner"] for door, claim in zip(pair, claims, strict=True)] == [True, True]
+    assert [str(one.process.pid) in claim["owner"] for one, claim in zip(pair, claims, strict=True)] == [
+        True,
+        True,
+    ]
     # The conversation went on where it was: nothing that had been answered was asked again.
     steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
     assert steps == sorted(set(steps))

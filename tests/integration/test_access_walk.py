@@ -1,6 +1,6 @@
-"""Strangers at every door: a walk over each RPC, each HTTP route and each stream, made from what is really served.
+"""Strangers at every entry: a walk over each RPC, each HTTP route and each stream, made from what is really served.
 
-What answers behind the doors here says only who was let in, so that a new RPC or route is walked without a line of
+What answers behind the services here says only who was let in, so that a new RPC or route is walked without a line of
 test. That tenants do not see each other's things is walked at the end, with the real services.
 """
 
@@ -26,7 +26,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from services.access.roles import ROLES
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.auth import principal
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.main import serve_http
@@ -62,7 +62,7 @@ def filled(path: str) -> str:
 
 @dataclass(kw_only=True)
 class House:
-    """Every service of the contract behind both doors."""
+    """Every service of the contract behind gRPC and HTTP."""
 
     world: AccessWorld
     channel: grpc.aio.Channel
@@ -105,7 +105,7 @@ class House:
         names = (method if isinstance(method, str) else method.full_name for method in asked)
         return dict(zip(names, found, strict=True))
 
-    def doors(self) -> list[tuple[str, str]]:
+    def http_requests(self) -> list[tuple[str, str]]:
         """Every verb of every route that is not open, with something in the places of its path."""
         found: list[tuple[str, str]] = []
         for route in self.app.routes:
@@ -124,17 +124,17 @@ class House:
         ]
 
     async def statuses(
-        self, headers: Sequence[tuple[str, str]], doors: Iterable[tuple[str, str]] = ()
+        self, headers: Sequence[tuple[str, str]], requests: Iterable[tuple[str, str]] = ()
     ) -> dict[tuple[str, str], int]:
         """What every route answers, of all that can be said of it the status."""
-        asked = list(doors) or self.doors()
+        asked = list(requests) or self.http_requests()
         answers = await asyncio.gather(
             *(
                 self.inside.request(verb, path, headers=list(headers), content=b"{}" if verb == "POST" else None)
                 for verb, path in asked
             )
         )
-        return {door: answer.status_code for door, answer in zip(asked, answers, strict=True)}
+        return {request: answer.status_code for request, answer in zip(asked, answers, strict=True)}
 
 
 def least_request(method: MethodDescriptor) -> bytes:
@@ -196,9 +196,9 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
     world = AccessWorld(folder=tmp_path_factory.mktemp("access"))
     settings = Settings(home=world.folder, http_requests_per_minute=1_000_000)
     calls: list[tuple[str, Principal]] = []
-    book = await AccessBook.open(world.path, local=LOCAL)
+    store = await AccessStore.open(world.path, local=LOCAL)
     async with (
-        serve_grpc(everything(calls), "127.0.0.1:0", book, _ready, grace_seconds=0.1) as address,
+        serve_grpc(everything(calls), "127.0.0.1:0", store, _ready, grace_seconds=0.1) as address,
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
@@ -208,7 +208,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
             token="the gateway's own",
             ready=_ready,
             keys=MemoryKeyValue(),
-            authenticator=book,
+            authenticator=store,
             check_seconds=CHECK_SECONDS,
         )
         app = gateway_app(around)
@@ -260,14 +260,18 @@ def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
 
 
 async def test_no_stranger_reaches_any_rpc_route_or_socket(house: House) -> None:
-    methods, doors, sockets = [*METHODS, REFLECTION], house.doors(), house.sockets()
-    assert {path for _, path in doors} >= {f"/api/executions/{EXECUTION}/events", "/api/openapi.json", SESSION_PATH}
+    methods, requests, sockets = [*METHODS, REFLECTION], house.http_requests(), house.sockets()
+    assert {path for _, path in requests} >= {
+        f"/api/executions/{EXECUTION}/events",
+        "/api/openapi.json",
+        SESSION_PATH,
+    }
     assert sockets
     for what, headers in shown(house.world).items():
         codes = await house.codes(methods, headers)
         assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
         for accept in ("application/json", "text/event-stream"):
-            statuses = await house.statuses([*headers, ("accept", accept)], doors)
+            statuses = await house.statuses([*headers, ("accept", accept)], requests)
             assert set(statuses.values()) == {401}, (what, statuses)
         for url in sockets:
             async with connect(url, additional_headers=headers) as socket:

@@ -14,7 +14,7 @@ import pytest
 
 from swe_ai_fleet import FunctionCallingAgent, ToolEnabledAgent
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
@@ -58,7 +58,7 @@ def coder(server: ScriptedModelServer, clone: Path, **settings: Any) -> ToolEnab
 
 class TestMcpTools:
     async def test_they_become_functions_of_an_agent(self, tmp_path: Path) -> None:
-        policy = SandboxPolicy(rung=Rung.NONE, grace_seconds=0.5)
+        policy = SandboxPolicy(level=IsolationLevel.NONE, grace_seconds=0.5)
         small = McpServer(name="small", command=(sys.executable, str(SMALL_SERVER)), tools=("add",), confined=False)
         turns = (
             Turn(tool_calls=(("small_add", {"a": 1, "b": 2}), ("small_add", {"a": 1}), ("small_leave", {}))),

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.access.store import AccessBook
+from services.access.store import AccessStore
 from services.auth import Authenticator, OneToken
 from services.grpc_server import Service, serve_grpc
 from tests.access_world import AccessWorld, token_entry
@@ -48,7 +48,7 @@ class Room:
 
 
 @asynccontextmanager
-async def serving(room: Room, book: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
+async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
     async def ready() -> bool:
         return True
 
@@ -63,7 +63,7 @@ async def serving(room: Room, book: Authenticator, **how: float) -> AsyncGenerat
         servicer=grpc.method_handlers_generic_handler(_NAME, handlers),
     )
     async with (
-        serve_grpc([service], "127.0.0.1:0", book, ready, grace_seconds=0.1, check_seconds=0.05, **how) as address,
+        serve_grpc([service], "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=0.05, **how) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield channel
@@ -88,8 +88,8 @@ async def test_a_stream_ends_with_its_token_and_with_its_role(world: AccessWorld
     now, room = 1_000_000_000.0, Room()
     soon = token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2001-09-09T01:47:00Z")
     world.write(more=soon)
-    book = await AccessBook.open(world.path, clock=lambda: now)
-    async with serving(room, book) as channel:
+    store = await AccessStore.open(world.path, clock=lambda: now)
+    async with serving(room, store) as channel:
 
         async def begun(token: str) -> Any:
             call = opened(channel, token)

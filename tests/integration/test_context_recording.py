@@ -19,7 +19,7 @@ from services.context.recorder import RECORDER, Recorder, open_recorder
 from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
@@ -58,7 +58,7 @@ class World:
         surroundings = Surroundings(
             log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
             workspaces=ScriptedWorkspaces(), model=ScriptedModel(), pauses=(0.0,),
-            context=ContextGatherer(self.recorder.book, self.recorder.memories, mask=Secrets()),
+            context=ContextGatherer(self.recorder.store, self.recorder.memories, mask=Secrets()),
         )  # fmt: skip
         async with Executions(surroundings) as executions:
             execution_id = (await executions.submit(a_task(write))).execution_id
@@ -118,7 +118,7 @@ async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
         await log.ensure_streams()
         recorder = Recorder(
             log=log,
-            book=await stack.enter_async_context(ContextBook(log.changes(), mask=mask)),
+            store=await stack.enter_async_context(ContextStore(log.changes(), mask=mask)),
             outcomes=await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask)),
             memories=await stack.enter_async_context(open_memories(settings, log, mask=mask)),
         )
@@ -151,7 +151,7 @@ class Part:
 
 async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: World):
     execution_id, silent = await world.run(), await world.run(write=False)
-    for method, part in (("remember", "memories"), ("record", "outcomes"), ("record_work", "book")):
+    for method, part in (("remember", "memories"), ("record", "outcomes"), ("record_work", "store")):
         halting = Part(getattr(world.recorder, part), method)
         async with open_recorder(replace(world.recorder, **{part: halting}), queue=world.queue):
             await halting.asked.wait()
@@ -176,7 +176,7 @@ async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(
     away = Part(world.recorder.memories, "remember", fault=fault)
     async with open_recorder(replace(world.recorder, memories=away), queue=world.queue):
         await away.asked.wait()
-        while world.recorder.book.graph("default").execution(execution_id) is None:
+        while world.recorder.store.graph("default").execution(execution_id) is None:
             await asyncio.sleep(0.01)
         assert await world.outcomes_of(execution_id)
         assert not await world.memories_of(execution_id)
@@ -202,7 +202,7 @@ async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(
     execution_id = await world.run()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()
-    graph = world.recorder.book.graph("default")
+    graph = world.recorder.store.graph("default")
     assert await world.recorded(execution_id) == 1
     assert graph.execution(lost) is None
     work = graph.execution(large)

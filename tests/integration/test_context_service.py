@@ -196,7 +196,7 @@ async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     ]
     for request in stale:
         assert await service.refused(request) == ("FAILED_PRECONDITION", "expected_version"), request
-    state = service.running.book.graph("default").story(story_id)
+    state = service.running.store.graph("default").story(story_id)
     assert (state.version, list(state.tasks), dict(state.decisions)) == (2, [first], {})
     assert state.story is not None
     assert (state.story.title, state.story.phase) == ("T", Phase.PLAN)
@@ -449,7 +449,7 @@ async def test_what_collides_with_what_is_there_is_refused(service: Service):
         assert await service.refused(record) == ("FAILED_PRECONDITION", "record.execution_id")
         outcome = pb.RecordOutcomeRequest(outcome=pb.Outcome(subject_id=name, goal="g"))
         assert await service.refused(outcome) == ("FAILED_PRECONDITION", "outcome.subject_id")
-    assert service.running.book.graph("default").execution(later) is None
+    assert service.running.store.graph("default").execution(later) is None
 
 
 POISON = (
@@ -480,7 +480,7 @@ async def test_every_text_that_is_kept_reaches_prompts_disarmed(service: Service
         instruction=POISON, status=POISON, summary=POISON, commits=(POISON,), branch=POISON, files_changed=(POISON,),
         operations={POISON: 1}, checks={POISON: "failed"},
     )  # fmt: skip
-    await service.running.book.record_work(DEFAULT_TENANT, record)
+    await service.running.store.record_work(DEFAULT_TENANT, record)
     contexts = [
         await service.call(pb.GetContextRequest(story_id=story_id, token_budget=50_000)),
         await service.call(pb.GetContextRequest(case_id=case, task_id=task.task_id, token_budget=50_000)),
@@ -547,7 +547,7 @@ async def test_a_service_that_hears_no_more_is_not_ready(
                 await asyncio.sleep(0)
         if part == "changes":
             with pytest.raises(Unavailable, match="not followed any more: as a bug of ours would"):
-                running.book.graph("default")
+                running.store.graph("default")
 
 
 async def test_nothing_is_refused_for_not_having_heard_of_it(service: Service, nats: EmbeddedNats, tmp_path: Path):
@@ -561,7 +561,7 @@ async def test_nothing_is_refused_for_not_having_heard_of_it(service: Service, n
         async def unheard(**fields: object) -> str:
             story_id = await service.story(**fields)
             with pytest.raises(NotFound):
-                running.book.graph(DEFAULT_TENANT).story(story_id)
+                running.store.graph(DEFAULT_TENANT).story(story_id)
             return story_id
 
         # The phase before is told, and where nothing moved the phase it is in.

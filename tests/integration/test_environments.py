@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, StepOutcome
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
@@ -75,7 +75,7 @@ async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
 
 
 async def test_what_still_works_without_a_sandbox(tmp_path: Path, tools: Path) -> None:
-    provider = make_provider(tmp_path, tools, rung=Rung.NONE)
+    provider = make_provider(tmp_path, tools, level=IsolationLevel.NONE)
     pinned = await pin(provider, tmp_path, {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT})
     for setup in ((), ("pip --version",)):
         environment = await provider.environment(pinned, EnvironmentSpec(setup=setup, detect=False))
@@ -343,7 +343,7 @@ async def test_nothing_outside_is_handed_over(tmp_path: Path) -> None:
     (root / "link").symlink_to(outside)
     (root / "file-link").symlink_to(outside / "file")
     os.link(outside / "file", root / "other-name")
-    async with Sandbox(SandboxPolicy(rung=Rung.LANDLOCK)).workspace(root) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.LANDLOCK)).workspace(root) as workspace:
         deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
         assert (await workspace.run(Command(argv=("python3", "-c", deep)))).ok
         (root / "mine").write_text("x")

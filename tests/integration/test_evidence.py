@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.task import CheckSpec
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
-from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
@@ -38,7 +38,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="module")
 async def unconfined(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("evidence"), FILES, Rung.NONE)
+    return World(tmp_path_factory.mktemp("evidence"), FILES, IsolationLevel.NONE)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ async def test_the_bearer_comes_in_and_has_a_name_and_others_do_not(home: House)
         refused(answer, 400, "INVALID_ARGUMENT", "fleet-caller")
 
 
-async def test_no_spelling_of_a_path_leads_around_the_door(home: House) -> None:
+async def test_no_spelling_of_a_path_leads_around_the_auth_middleware(home: House) -> None:
     for path in ("/%61pi/who", "/api/./who", "//api/who", "/API/who", "/api/who/", "/x/../api/who"):
         answer = await raw(home.port, f"GET {path} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
         assert answer.split()[1] in (b"401", b"404"), answer

@@ -185,5 +185,5 @@ async def test_no_request_meets_a_fault_or_an_answer_that_was_not_promised(
     await asyncio.to_thread(walk.run)
     assert not walk.wrong, "\n".join(walk.wrong[:10])
     assert {one.id for one in OPERATIONS} <= walk.seen.keys()
-    # It got further than the door.
+    # It got past the auth middleware.
     assert sum(200 in seen or 201 in seen for seen in walk.seen.values()) > 15

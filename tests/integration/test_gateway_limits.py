@@ -148,7 +148,7 @@ async def test_bodies_are_bounded(home: House) -> None:
 async def test_a_body_that_does_not_come_is_given_up(home: House, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.access.guard._SESSION_SECONDS", 0.2)
     monkeypatch.setattr(f"{_BODIES}.read_body.__kwdefaults__", {"limit": _LARGEST, "seconds": 0.2})
-    monkeypatch.setattr(f"{_BODIES}.PatientReceive.__init__.__kwdefaults__", {"seconds": 0.2, "total": 60.0})
+    monkeypatch.setattr(f"{_BODIES}.TimedReceive.__init__.__kwdefaults__", {"seconds": 0.2, "total": 60.0})
     before = home.room.calls
     assert (await raw(home.port, _beginning(home, path).decode())).split()[1] == b"408"
     assert home.room.calls == before
@@ -161,7 +161,7 @@ def _beginning(home: House, path: str) -> bytes:
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ", "GET /health HTTP/1.1\r\n"])
 async def test_a_connection_that_never_asks_is_closed(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.access.limits.PatientProtocol.head_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.access.limits.HeaderTimeoutProtocol.head_seconds", 0.2)
     async with house() as built:
         waiting = asyncio.create_task(built.client.post("/api/wait", headers=BEARER))
         await built.room.entered.wait()
@@ -184,7 +184,7 @@ async def test_no_target_is_a_fault_of_ours(home: House, method: str, target: st
 async def test_a_connection_that_is_answered_need_not_be_read_for_ever(
     home: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.access.limits.PatientProtocol.head_seconds", 0.5)
+    monkeypatch.setattr("services.gateway.access.limits.HeaderTimeoutProtocol.head_seconds", 0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
     writer.write(f"POST /api/count HTTP/1.1\r\nHost: {home.authority}\r\nContent-Length: 1000000\r\n\r\n".encode())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")

@@ -274,19 +274,19 @@ async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap(
         assert ([one["sequence"] for one in got + rest], code) == (numbers(events[17:]), 1000)
 
 
-@pytest.mark.parametrize("patient", [True, False])
-async def test_a_source_that_goes_away_is_waited_for_so_long(patient: bool) -> None:
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_source_that_goes_away_is_waited_for_so_long(returns: bool) -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:10])
     async with AsyncExitStack() as kept:
         async with serving(source) as port:
-            url, _ = await kept.enter_async_context(streaming(port, patience=30.0 if patient else 0.3))
+            url, _ = await kept.enter_async_context(streaming(port, outage_timeout=30.0 if returns else 0.3))
             client = await kept.enter_async_context(opened(url, name))
             first = [json.loads(await client.recv()) for _ in range(10)]
         lost = json.loads(await client.recv())
         assert (lost["type"], lost["notice"]["code"]) == ("notice", "source_lost")
         assert "sequence" not in lost
-        if not patient:
+        if not returns:
             assert (await rest_of(client))[:2] == ([], 1013)
             return
         async with serving(source, port):
@@ -426,7 +426,7 @@ async def test_a_gateway_that_goes_says_so() -> None:
         await http.close()
 
 
-async def test_pings_are_answered_and_everything_else_is_passed_over() -> None:
+async def test_pings_are_answered_and_everything_else_is_ignored() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
     async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?from=100000") as client:

@@ -15,7 +15,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy, open_workspace
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
@@ -320,7 +320,7 @@ async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorks
     for call in (bare.clone("https://example.org/a.git"), bare.fetch(), bare.pull(), bare.push()):
         await refused(bare, call, "GitTool(remotes=")
     granted = RemoteGrant(name="origin", url="https://example.org/a.git")
-    unconfined = GitTool(workspace, remotes=GitRemotes(Sandbox(SandboxPolicy(rung=Rung.NONE)), [granted]))
+    unconfined = GitTool(workspace, remotes=GitRemotes(Sandbox(SandboxPolicy(level=IsolationLevel.NONE)), [granted]))
     await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
     assert server.seen == []
     assert not (workspace.root / "pwned").exists() and not (workspace.root / "new").exists()
@@ -416,7 +416,7 @@ while not os.path.exists("/workspace/stop"):
                 seen.add(open(f"/proc/{process}/{name}", "rb").read())
             except OSError:
                 pass
-    for folder in ("/tmp", "/run", "/home", "/courier"):
+    for folder in ("/tmp", "/run", "/home", "/transport"):
         for place, _, files in os.walk(folder):
             for file in files:
                 try:
@@ -438,7 +438,7 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     asked = 0
 
     async def look_around(request: web.Request) -> web.StreamResponse:
-        # While git is at it: what this host shows of all its processes, those of the courier among them.
+        # While git is at it: what this host shows of all its processes, those of the transport among them.
         nonlocal asked
         asked += 1
         for path in (*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")):
@@ -462,11 +462,11 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     assert asked >= 4
     seen = (workspace.root / "seen").read_bytes()
     assert b"prowl.py" in seen
-    assert any(b"/courier/repository" in content for content in everywhere)
+    assert any(b"/transport/repository" in content for content in everywhere)
     shown = b"".join([seen, *everywhere, everything_below(workspace.root), repr(tool.pipeline.trail.entries).encode()])
     for secret in (SECRET.encode(), ENCODED.encode(), SECRET.encode().replace(b" ", b"%20")):
         assert secret not in shown
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-courier-*/repository/refs/heads/fix"))
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-transport-*/repository/refs/heads/fix"))
 
 
 async def test_redirects_are_not_followed(tool: GitTool, server: GitServer) -> None:

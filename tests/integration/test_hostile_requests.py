@@ -313,7 +313,7 @@ JUDGED_FIRST = ("patches", "judge.patches")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doors:
+class Clients:
     """The fleet's gRPC servers, and its gateway."""
 
     orchestrator: grpc.aio.Channel
@@ -353,14 +353,14 @@ def _field(error: grpc.aio.AioRpcError) -> str:
 
 
 @pytest.fixture(scope="module")
-async def doors(fleet: FleetUnderTest) -> AsyncIterator[Doors]:
+async def clients(fleet: FleetUnderTest) -> AsyncIterator[Clients]:
     running = fleet.running
     async with (
         grpc.aio.insecure_channel(running.address) as orchestrator,
         grpc.aio.insecure_channel(running.context) as context,
         aiohttp.ClientSession(running.http, headers={"authorization": f"Bearer {running.token}"}) as http,
     ):
-        yield Doors(orchestrator=orchestrator, context=context, token=running.token, http=http)
+        yield Clients(orchestrator=orchestrator, context=context, token=running.token, http=http)
 
 
 def bodies(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -389,7 +389,7 @@ def test_every_rpc_has_rows() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_a_bad_value_is_refused_and_its_field_named(doors: Doors, name: str) -> None:
+async def test_a_bad_value_is_refused_and_its_field_named(clients: Clients, name: str) -> None:
     wrong: list[tuple[object, ...]] = []
     stream, inside = ALSO.get(name, ("", ""))
     for named, body in bodies(name):
@@ -399,12 +399,12 @@ async def test_a_bad_value_is_refused_and_its_field_named(doors: Doors, name: st
         if inside:
             asked.append(("SubmitTask", {inside: body}, f"{inside}.{named}"))
         for rpc, told, field in asked:
-            answer = await doors.refusal(rpc, message(rpc, told))
+            answer = await clients.refusal(rpc, message(rpc, told))
             if answer != ("INVALID_ARGUMENT", field):
                 wrong.append((rpc, field, str(told)[:200], answer))
     assert not wrong, "\n".join(map(str, wrong))
     # Nothing of it was kept.
-    assert await doors.refusal("ListExecutions", message("ListExecutions", {"task_id": "hostile"})) == ("OK", "")
+    assert await clients.refusal("ListExecutions", message("ListExecutions", {"task_id": "hostile"})) == ("OK", "")
 
 
 def _spoilt(kind: Descriptor, depth: int = 2) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -431,15 +431,15 @@ def _spoilt(kind: Descriptor, depth: int = 2) -> Iterator[tuple[str, dict[str, A
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"UploadRepository"}))
-async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(doors: Doors, name: str) -> None:
+async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(clients: Clients, name: str) -> None:
     wrong: list[tuple[object, ...]] = []
     for named, body in _spoilt(METHODS[name].input_type):
-        code, field = await doors.refusal(name, message(name, body))
+        code, field = await clients.refusal(name, message(name, body))
         judged = name == "JudgePatches" or named.startswith("judge.")
         if code != "INVALID_ARGUMENT" or (field != named and not (judged and field.startswith(JUDGED_FIRST))):
             wrong.append((named, code, field))
     # A length that promises more than there is: no message at all.
-    if (answer := await doors.refusal(name, b"\x0a\xff\xff\xff\x7f")) != ("INVALID_ARGUMENT", ""):
+    if (answer := await clients.refusal(name, b"\x0a\xff\xff\xff\x7f")) != ("INVALID_ARGUMENT", ""):
         wrong.append(("bytes", answer))
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -461,8 +461,8 @@ OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
 )
 
 
-async def test_what_is_not_there_or_not_yet_has_its_own_code(doors: Doors) -> None:
-    found = [(name, *await doors.refusal(name, message(name, body))) for name, body, _, _ in OTHERWISE]
+async def test_what_is_not_there_or_not_yet_has_its_own_code(clients: Clients) -> None:
+    found = [(name, *await clients.refusal(name, message(name, body))) for name, body, _, _ in OTHERWISE]
     assert found == [(name, code, field) for name, _, code, field in OTHERWISE]
 
 
@@ -508,20 +508,20 @@ QUERIES = (
 )
 
 
-async def test_what_is_no_request_in_json_or_in_a_query_is_refused(doors: Doors) -> None:
+async def test_what_is_no_request_in_json_or_in_a_query_is_refused(clients: Clients) -> None:
     found: list[tuple[object, ...]] = []
     for data, kind, _, _ in BODIES:
-        async with doors.http.post("/api/executions", data=data, headers={"content-type": kind}) as answer:
+        async with clients.http.post("/api/executions", data=data, headers={"content-type": kind}) as answer:
             found.append((data[:60], answer.status, (await answer.json(content_type=None)).get("field", "")))
     assert found == [(data[:60], status, field) for data, _, status, field in BODIES]
     for name, text in QUERIES:
-        async with doors.http.get(f"/api/executions?{name}={text}") as answer:
+        async with clients.http.get(f"/api/executions?{name}={text}") as answer:
             told = await answer.json(content_type="application/problem+json")
         assert (told["status"], told["code"], told["field"]) == (400, "INVALID_ARGUMENT", name), text
     assert (told["title"], told["instance"]) == ("Bad Request", "/api/executions")
-    async with doors.http.get("/api/executions?page_size=501") as answer:
+    async with clients.http.get("/api/executions?page_size=501") as answer:
         told = await answer.json(content_type=None)
     assert (told["detail"], told["hint"][:11]) == ("page_size is 501", "at most 500")
     headers = {"content-type": PLAIN}
-    async with doors.http.post("/api/executions", data=b'{\n  "deliberate": {,}\n}', headers=headers) as answer:
+    async with clients.http.post("/api/executions", data=b'{\n  "deliberate": {,}\n}', headers=headers) as answer:
         assert "line 2, column 18" in (await answer.json(content_type=None))["detail"]

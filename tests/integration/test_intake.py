@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import PLANS, TASKS, open_intake
-from swe_ai_fleet.adapters.jetstream import Credentials, Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.dead_letters import settle
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, ResourceExhausted
@@ -173,14 +173,14 @@ async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: 
             return
         if work.data == b"patient":
             raise ResourceExhausted("the queue is full")
-        if work.data.startswith(b"hopeless"):
-            raise Hopeless("far too large, and said at length: " + "x" * 900)
+        if work.data.startswith(b"permanent"):
+            raise PermanentError("far too large, and said at length: " + "x" * 900)
         deliveries.append(work.deliveries)
         raise PreconditionFailed("not\r\nFleet-Forged: yes\nyet — ever")
 
     async with place.replica(fail, max_deliveries=3):
-        # What is hopeless is not tried again and holds nobody up; what does not fit is told without its body.
-        whole = "hopeless".ljust(place.client.max_payload)
+        # A permanent error is not retried and holds up nothing else; a dead letter that is too large lacks its body.
+        whole = "permanent".ljust(place.client.max_payload)
         await place.put(whole, "fine")
         await place.empty()
         body, headers = await place.dead_letter()
@@ -245,7 +245,7 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
     async def handle(work: Work) -> None:
         await diary(work)
         if len(diary.got) < 3:
-            raise Hopeless("not today")
+            raise PermanentError("not today")
 
     async with (
         EmbeddedNats(tmp_path / "nats") as server,

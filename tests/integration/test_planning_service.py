@@ -166,8 +166,8 @@ async def replica(
         starter=view,
         repositories=workspace_provider(settings),
         tenant=tenant,
-    ) as desk:
-        service = planning_service(PlanningServicer(lambda _: desk, mask=Secrets([HIDDEN])))
+    ) as plans:
+        service = planning_service(PlanningServicer(lambda _: plans, mask=Secrets([HIDDEN])))
         serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
         async with serving as address, grpc.aio.insecure_channel(address) as channel:
             yield Replica(

@@ -21,7 +21,7 @@ import swe_ai_fleet
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
@@ -76,13 +76,13 @@ def root(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "work", {"core.py": CORE, "app/use.py": USE})
 
 
-@pytest.fixture(params=[Rung.BUBBLEWRAP, Rung.LANDLOCK, Rung.NONE])
+@pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK, IsolationLevel.NONE])
 async def workspace(request: pytest.FixtureRequest, root: Path) -> AsyncIterator[Recording]:
-    if request.param is Rung.BUBBLEWRAP and shutil.which("bwrap") is None:
+    if request.param is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    if request.param is Rung.LANDLOCK and Landlock.find() is None:
+    if request.param is IsolationLevel.LANDLOCK and Landlock.find() is None:
         pytest.skip("this kernel has no Landlock")
-    async with Sandbox(SandboxPolicy(rung=request.param)).workspace(root) as opened:
+    async with Sandbox(SandboxPolicy(level=request.param)).workspace(root) as opened:
         yield Recording(opened)
 
 
@@ -218,7 +218,7 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
         (tmp_path / "work" / name).write_text("\n".join(lines) + "\n")
     (tmp_path / "work/d.go").write_text("package d\nfunc use() { parse_request() }\n")
     (tmp_path / "work/orders.py").write_text("def cancel_order(): ...\n")
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path / "work") as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(tmp_path / "work") as workspace:
         tool = FileTool(workspace)
         assert (await tool.repo_map()).content.startswith(f"{first}:\n"), why
         for focus in ("cancel_order", "cancelling is wrong: see cancel", "orders.py", "the orders"):
@@ -278,7 +278,7 @@ class Answering:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_the_fleets_code_inside_is_read_only_and_on_nobodys_path(root: Path) -> None:
-    async with Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP)).workspace(root) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)).workspace(root) as workspace:
         await FileTool(workspace).repo_map()
         script = "ls -d /run/fleet/*/ && for place in /run/fleet/*/; do touch $place/owned && exit 9; done; exit 0"
         result = await workspace.run(Command(argv=("sh", "-c", script)))

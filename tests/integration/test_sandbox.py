@@ -15,14 +15,14 @@ import pytest
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import CpuSlots, LocalWorkspace, Rung, Sandbox, SandboxPolicy, open_workspace
+from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
 from swe_ai_fleet.sandbox.attacks import probe_workspace
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.workspace import Host
 from swe_ai_fleet.testing.repositories import write_files
-from tests.confinement import LANDLOCK, RUNGS, living, needs_bwrap, python, shell, token, until
+from tests.confinement import LANDLOCK, LEVELS, living, needs_bwrap, python, shell, token, until
 
 TRUE = Command(argv=("true",))
 NASTY = (
@@ -38,10 +38,10 @@ def directory(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=LEVELS)
 async def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalWorkspace]:
-    """A workspace on every rung: what a command gets is the same on each."""
-    sandbox = Sandbox(SandboxPolicy(rung=request.param, grace_seconds=0.3))
+    """A workspace on every isolation level: what a command gets is the same on each."""
+    sandbox = Sandbox(SandboxPolicy(level=request.param, grace_seconds=0.3))
     async with sandbox.workspace(directory(tmp_path / "ws")) as opened:
         yield opened
 
@@ -168,7 +168,7 @@ async def test_parallel_commands_do_not_kill_each_other(workspace: LocalWorkspac
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     scratch, root = directory(tmp_path / "scratch"), directory(tmp_path / "ws")
     before = set(os.listdir("/proc/self/fd"))
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(root, scratch=scratch) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root, scratch=scratch) as workspace:
         await workspace.run(shell('mkdir -p "$HOME/a/b"; touch "$HOME/a/b/c"; chmod 0 "$HOME/a/b" "$HOME/a"'))
         assert len(list(scratch.iterdir())) == 1
     assert list(scratch.iterdir()) == []
@@ -196,9 +196,9 @@ async def test_mounts_of_the_environment_are_read_only_and_writable_ones_are_not
         assert (await workspace.run(shell("echo x > /cache/x"))).ok
     assert (tmp_path / "cache/x").read_text() == "x\n"
     # Without namespaces they must stand where they are.
-    for rung in (Rung.NONE, Rung.LANDLOCK):
-        with pytest.raises(PreconditionFailed, match="/environment" if rung is Rung.LANDLOCK else ""):
-            async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path, environment=environment) as workspace:
+    for level in (IsolationLevel.NONE, IsolationLevel.LANDLOCK):
+        with pytest.raises(PreconditionFailed, match="/environment" if level is IsolationLevel.LANDLOCK else ""):
+            async with Sandbox(SandboxPolicy(level=level)).workspace(tmp_path, environment=environment) as workspace:
                 await workspace.run(TRUE)
     missing = Environment(mounts=(Mount(source=str(tmp_path / "missing"), target="/x"),))
     async with open_workspace(tmp_path, environment=missing) as workspace:
@@ -208,7 +208,7 @@ async def test_mounts_of_the_environment_are_read_only_and_writable_ones_are_not
 
 async def test_the_time_limit_counts_from_the_slot(tmp_path: Path) -> None:
     slots = CpuSlots(tmp_path / "slots", 1)
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE), slots).workspace(tmp_path) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE), slots).workspace(tmp_path) as workspace:
         first = asyncio.create_task(workspace.run(shell("sleep 0.6")))
         await asyncio.sleep(0)
         second = asyncio.create_task(workspace.run(shell("sleep 0.2", timeout_seconds=0.5)))
@@ -218,7 +218,7 @@ async def test_the_time_limit_counts_from_the_slot(tmp_path: Path) -> None:
         assert first.done()
 
 
-# --- what bubblewrap hides; what every rung hides is in test_sandbox_attacks.py ---
+# --- what bubblewrap hides; what every isolation level hides is in test_sandbox_attacks.py ---
 
 OPEN_ALL = """
 import os
@@ -261,13 +261,13 @@ async def test_what_bubblewrap_hides(tmp_path: Path) -> None:
         assert (opened.exit_code, opened.stdout.text()) == (0, "")
 
 
-@pytest.mark.parametrize("rung", [LANDLOCK])
-async def test_older_kernels_have_a_landlock_too(tmp_path: Path, rung: Rung) -> None:
+@pytest.mark.parametrize("level", [LANDLOCK])
+async def test_older_kernels_have_a_landlock_too(tmp_path: Path, level: IsolationLevel) -> None:
     secret, sleeper = tmp_path / "secret", token()
     secret.write_text("secret")
     leave = f"env -i setsid sleep {sleeper} &"
     for version in (1, 3, 5):
-        policy = SandboxPolicy(rung=rung, grace_seconds=0.3)
+        policy = SandboxPolicy(level=level, grace_seconds=0.3)
         host = Host(policy=policy, slots=None, groups=ControlGroups.discover(), landlock=Landlock(version=version))
         async with probe_workspace(host, directory(tmp_path / f"ws{version}")) as workspace:
             assert not (await workspace.run(shell(f"cat {secret} || ls {tmp_path}"))).ok
@@ -292,9 +292,9 @@ def states(word: str) -> set[str]:
     return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in living(word)}
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-async def test_commands_stand_still_and_nobody_else(rung: Rung, tmp_path: Path) -> None:
-    sandbox = Sandbox(SandboxPolicy(rung=rung))
+@pytest.mark.parametrize("level", LEVELS)
+async def test_commands_stand_still_and_nobody_else(level: IsolationLevel, tmp_path: Path) -> None:
+    sandbox = Sandbox(SandboxPolicy(level=level))
     root, elsewhere = directory(tmp_path / "tree"), directory(tmp_path / "other")
     async with sandbox.workspace(root) as workspace, sandbox.workspace(elsewhere) as other:
         running = asyncio.create_task(workspace.run(shell(FORKING)))
@@ -317,10 +317,12 @@ async def test_commands_stand_still_and_nobody_else(rung: Rung, tmp_path: Path) 
         assert (await running).ok
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-async def test_who_had_stopped_himself_stays_so_and_all_can_be_killed_meanwhile(rung: Rung, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+async def test_who_had_stopped_himself_stays_so_and_all_can_be_killed_meanwhile(
+    level: IsolationLevel, tmp_path: Path
+) -> None:
     seconds = token()
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(tmp_path) as workspace:
+    async with Sandbox(SandboxPolicy(level=level)).workspace(tmp_path) as workspace:
         running = asyncio.create_task(workspace.run(shell(f"sleep {seconds} & kill -STOP $!; wait")))
         await until(lambda: "T" in states(seconds))
         async with workspace.frozen():
@@ -334,7 +336,7 @@ async def test_who_had_stopped_himself_stays_so_and_all_can_be_killed_meanwhile(
 
 @needs_bwrap
 async def test_a_confined_program_stands_still_too(tmp_path: Path) -> None:
-    sandbox = Sandbox(SandboxPolicy(rung=Rung.BUBBLEWRAP))
+    sandbox = Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP))
     writing = InteractiveCommand(argv=("sh", "-c", f"cd /workspace && {FORKING}"))
     async with sandbox.workspace(tmp_path) as workspace:
         program = await InteractiveProcess.start(workspace.root, writing, policy=sandbox.policy)

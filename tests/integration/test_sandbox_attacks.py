@@ -1,4 +1,4 @@
-"""Each attack on the sandbox, on each rung, as root and as an ordinary user."""
+"""Each attack on the sandbox, on each isolation level, as root and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1024**2
 
 
 @pytest.fixture(params=CONFINED)
-def rung(request: pytest.FixtureRequest) -> str:
+def level(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -53,7 +53,7 @@ REFUSED = (
 )  # fmt: skip
 
 
-def test_what_lies_outside_is_neither_read_nor_changed(rung: str, ordinary: bool) -> None:
+def test_what_lies_outside_is_neither_read_nor_changed(level: str, ordinary: bool) -> None:
     """Files of the host and of other workspaces, and the processes of the fleet's own user."""
     user = {"user": NOBODY, "group": NOBODY} if ordinary else {}
     victim = subprocess.Popen(["sleep", "600"], env={"SECRET": "of-the-fleet"}, **user)
@@ -64,7 +64,7 @@ def test_what_lies_outside_is_neither_read_nor_changed(rung: str, ordinary: bool
     )  # fmt: skip
     try:
         found = drive(
-            rung,
+            level,
             ordinary,
             *(sh(script) for script in refused),
             py(f"import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) and 1)"),
@@ -97,7 +97,7 @@ while True:
 """
 
 
-def test_nothing_outlives_its_command(rung: str, ordinary: bool) -> None:
+def test_nothing_outlives_its_command(level: str, ordinary: bool) -> None:
     sleeper, name = f"{70_000_000 + secrets.randbelow(10**7)}.5", f"bomb-{secrets.token_hex(6)}"
     daemon = f"""
 import os, sys, time
@@ -110,7 +110,7 @@ for shed in range(3):
     os.wait()
 """
     daemons, killed, late, left, bomb = drive(
-        rung,
+        level,
         ordinary,
         py(braced(daemon)),
         sh(f"env -i setsid sleep {sleeper} & kill -9 $PPID; sleep 60"),
@@ -160,11 +160,11 @@ print("filled")
 """
 
 
-def test_the_disk_cannot_be_filled(rung: str, ordinary: bool) -> None:
+def test_the_disk_cannot_be_filled(level: str, ordinary: bool) -> None:
     """In the workspace, at home and in tmp; by files without a name; in directories that cannot be entered."""
     clear = sh("chmod -R u+rwx . && rm -rf ./* $HOME/fill-* $TMPDIR/fill-*")
     commands = [command for script in (EVERYWHERE, NAMELESS, TUCKED_AWAY) for command in (py(braced(script)), clear)]
-    results = drive(rung, ordinary, *commands, policy={"max_disk_bytes": 20 * MIB})["results"]
+    results = drive(level, ordinary, *commands, policy={"max_disk_bytes": 20 * MIB})["results"]
     for filling, clearing in zip(results[::2], results[1::2], strict=True):
         assert (filling["exit"], filling["out"], clearing["exit"]) == (137, "", 0), clearing
         assert "[disk limit: " in filling["err"]
@@ -185,14 +185,14 @@ for name in sys.argv[1:]:
 """
 
 
-def test_shared_memory_works_and_goes_with_the_workspace(rung: str, ordinary: bool) -> None:
+def test_shared_memory_works_and_goes_with_the_workspace(level: str, ordinary: bool) -> None:
     name = f"fleet-{secrets.token_hex(8)}"
     mine, before = Path("/dev/shm", name), Path("/dev/shm", f"{name}-before")
     before.write_text("of another process of the same user")
     if ordinary:
         os.chown(before, NOBODY, NOBODY)
     try:
-        result, listed = drive(rung, ordinary, py(SHARED, name), sh("ls /dev/shm"))["results"]
+        result, listed = drive(level, ordinary, py(SHARED, name), sh("ls /dev/shm"))["results"]
         assert (result["exit"], result["out"]) == (0, "shared\n"), result["err"]
         # Names are random; whoever may not list them finds nobody else's.
         assert before.name not in listed["out"]
@@ -202,10 +202,10 @@ def test_shared_memory_works_and_goes_with_the_workspace(rung: str, ordinary: bo
         before.unlink()
 
 
-def test_the_report_is_what_was_tried(rung: str, ordinary: bool) -> None:
-    left_open = set(drive(rung, ordinary, examine=True)["open"])
+def test_the_report_is_what_was_tried(level: str, ordinary: bool) -> None:
+    left_open = set(drive(level, ordinary, examine=True)["open"])
     by_design: set[str] = {"MEMORY"}
-    if rung == "landlock":
+    if level == "landlock":
         by_design |= {"LISTING"} | ({"METADATA"} if ordinary or os.geteuid() else set())
     assert left_open <= by_design
     assert left_open >= by_design - {"MEMORY"}

@@ -11,7 +11,7 @@ import pytest
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, NetworkGrant, Sandbox, SandboxPolicy
 from tests.confinement import CONFINED
 
 FETCH = """
@@ -80,19 +80,19 @@ async def service() -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def networked(
-    rung: Rung, root: Path, *hosts: str, private: tuple[str, ...] = ()
+    level: IsolationLevel, root: Path, *hosts: str, private: tuple[str, ...] = ()
 ) -> AsyncGenerator[LocalWorkspace]:
     """A workspace with a grant."""
     grant = NetworkGrant(hosts=hosts, private_hosts=private)
     # A long path: a unix address would not hold it.
     scratch = root / ("long" * 30)
     scratch.mkdir()
-    async with Sandbox(SandboxPolicy(rung=rung)).workspace(root, network=grant, scratch=scratch) as workspace:
+    async with Sandbox(SandboxPolicy(level=level)).workspace(root, network=grant, scratch=scratch) as workspace:
         yield workspace
 
 
 @pytest.fixture(params=CONFINED)
-def rung(request: pytest.FixtureRequest) -> Rung:
+def level(request: pytest.FixtureRequest) -> IsolationLevel:
     return request.param
 
 
@@ -102,9 +102,11 @@ def fetch(*arguments: str, script: str = FETCH) -> Command:
     return Command(argv=("python3", "-c", script, *arguments), variables=variables, timeout_seconds=60)
 
 
-async def test_hosts_are_reached_where_the_grant_names_them(rung: Rung, tmp_path: Path, service: Service) -> None:
+async def test_hosts_are_reached_where_the_grant_names_them(
+    level: IsolationLevel, tmp_path: Path, service: Service
+) -> None:
     address = f"localhost:{service.port}"
-    async with networked(rung, tmp_path, "allowed.example", private=(address,)) as workspace:
+    async with networked(level, tmp_path, "allowed.example", private=(address,)) as workspace:
 
         async def said(*arguments: str, script: str = FETCH) -> str:
             return (await workspace.run(fetch(*arguments, script=script))).stdout.text()
@@ -127,8 +129,10 @@ SPELLINGS = (
 )  # fmt: skip
 
 
-async def test_no_spelling_of_a_private_address_is_reached(rung: Rung, tmp_path: Path, service: Service) -> None:
-    async with networked(rung, tmp_path, "*", f"*:{service.port}") as workspace:
+async def test_no_spelling_of_a_private_address_is_reached(
+    level: IsolationLevel, tmp_path: Path, service: Service
+) -> None:
+    async with networked(level, tmp_path, "*", f"*:{service.port}") as workspace:
         for target in (f"{spelled}:{port}" for spelled in SPELLINGS for port in (service.port, 80)):
             status = (await workspace.run(fetch(target, script=TUNNEL))).stdout.text().splitlines()[0]
             # A resolver may know nothing of the odder spellings.
@@ -153,7 +157,7 @@ for family, address in (
 """
 
 
-async def test_there_is_no_way_around_the_proxy(rung: Rung, tmp_path: Path, service: Service) -> None:
+async def test_there_is_no_way_around_the_proxy(level: IsolationLevel, tmp_path: Path, service: Service) -> None:
     root, outside, abstract = tmp_path / "ws", tmp_path / "s", f"fleet-test-{service.port}"
     root.mkdir()
     # An agent's environment brings its grant.
@@ -162,7 +166,7 @@ async def test_there_is_no_way_around_the_proxy(rung: Rung, tmp_path: Path, serv
     async with (
         await asyncio.start_unix_server(service.answer, outside),
         await asyncio.start_unix_server(service.answer, f"\0{abstract}"),
-        Sandbox(SandboxPolicy(rung=rung)).workspace(root, environment=environment) as workspace,
+        Sandbox(SandboxPolicy(level=level)).workspace(root, environment=environment) as workspace,
     ):
         result = await workspace.run(fetch(str(service.port), str(outside), abstract, script=AROUND))
         assert (result.exit_code, result.stdout.text()) == (0, "")
@@ -192,10 +196,12 @@ print(connection.makefile("rb").read().decode())
 """
 
 
-async def test_malformed_and_second_requests_are_refused(rung: Rung, tmp_path: Path, service: Service) -> None:
+async def test_malformed_and_second_requests_are_refused(
+    level: IsolationLevel, tmp_path: Path, service: Service
+) -> None:
     address = f"localhost:{service.port}"
     service.linger_seconds = 0.3
-    async with networked(rung, tmp_path, private=(address,)) as workspace:
+    async with networked(level, tmp_path, private=(address,)) as workspace:
         for template, status in MALFORMED.items():
             result = await workspace.run(
                 fetch(f"{template.format(port=service.port)}\r\nAUTHORIZED\r\n", script=SAYING)

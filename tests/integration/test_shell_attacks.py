@@ -13,7 +13,7 @@ import pytest
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import Attack, LocalWorkspace, Rung, Sandbox, SandboxPolicy, examine_sandbox
+from swe_ai_fleet.sandbox import Attack, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, examine_sandbox
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
@@ -26,7 +26,7 @@ LIMITS = ToolLimits(command_timeout_seconds=30.0, observation_chars=2_000)
 
 
 @pytest.fixture(params=CONFINED)
-def rung(request: pytest.FixtureRequest) -> Rung:
+def level(request: pytest.FixtureRequest) -> IsolationLevel:
     return request.param
 
 
@@ -37,8 +37,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def sandbox(rung: Rung, **limits: int) -> Sandbox:
-    return Sandbox(SandboxPolicy(rung=rung, grace_seconds=0.3, **limits))
+def sandbox(level: IsolationLevel, **limits: int) -> Sandbox:
+    return Sandbox(SandboxPolicy(level=level, grace_seconds=0.3, **limits))
 
 
 def shell(workspace: LocalWorkspace) -> ShellTool:
@@ -56,14 +56,16 @@ async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolRes
     return result, ended
 
 
-async def test_what_is_not_its_own(rung: Rung, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_its_own(
+    level: IsolationLevel, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys, environments, neighbours, other processes: without namespaces their arguments are seen, and no more."""
     home, neighbour = tmp_path / "home", tmp_path / "neighbour"
     for directory in (home / ".ssh", neighbour):
         directory.mkdir(parents=True)
     (home / ".ssh" / "id_ed25519").write_text(SECRET)
     monkeypatch.setenv("FLEET_TEST_SECRET", SECRET)
-    both = sandbox(rung)
+    both = sandbox(level)
     async with both.workspace(root) as workspace, both.workspace(neighbour) as other:
         assert (await other.run(Command(argv=("sh", "-c", f"echo {SECRET} >key; cat key")))).ok
         victim = await asyncio.create_subprocess_exec("cat", "/dev/stdin", stdin=PIPE, stdout=PIPE)
@@ -83,15 +85,15 @@ async def test_what_is_not_its_own(rung: Rung, root: Path, tmp_path: Path, monke
                 result, entry = await tried(shell(workspace), command)
                 assert entry.outcome is Outcome.ERROR and SECRET not in result.observation(), command
             _, entry = await tried(shell(workspace), f"tr '\\0' ' ' </proc/{victim.pid}/cmdline | grep /dev/stdin")
-            assert entry.outcome is (Outcome.SUCCESS if rung is Rung.LANDLOCK else Outcome.ERROR)
+            assert entry.outcome is (Outcome.SUCCESS if level is IsolationLevel.LANDLOCK else Outcome.ERROR)
             assert victim.returncode is None
         finally:
             victim.kill()
             await victim.wait()
 
 
-async def test_a_network_that_was_not_granted(rung: Rung, root: Path) -> None:
-    async with sandbox(rung).workspace(root) as workspace:
+async def test_a_network_that_was_not_granted(level: IsolationLevel, root: Path) -> None:
+    async with sandbox(level).workspace(root) as workspace:
         tool = shell(workspace)
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.setblocking(False)
@@ -103,18 +105,18 @@ async def test_a_network_that_was_not_granted(rung: Rung, root: Path) -> None:
                 server.accept()
 
 
-async def test_a_process_that_outlives_the_call(rung: Rung, root: Path) -> None:
+async def test_a_process_that_outlives_the_call(level: IsolationLevel, root: Path) -> None:
     seconds = str(900_000 + uuid.uuid4().int % 90_000)
     leave = f"setsid nohup sleep {seconds} >/dev/null 2>&1 & (sleep {seconds} &)"
-    async with sandbox(rung).workspace(root) as workspace:
+    async with sandbox(level).workspace(root) as workspace:
         for end, outcome in (("echo left", Outcome.SUCCESS), ("wait", Outcome.TIMEOUT)):
             _, entry = await tried(shell(workspace), f"{leave}; {end}", timeout_seconds=0.5 if end == "wait" else 30)
             assert (entry.outcome, living(seconds)) == (outcome, [])
 
 
-async def test_a_flood_with_a_secret_at_its_seams(rung: Rung, root: Path) -> None:
+async def test_a_flood_with_a_secret_at_its_seams(level: IsolationLevel, root: Path) -> None:
     (root / "word").write_text(f"{SECRET} ")
-    async with sandbox(rung).workspace(root) as workspace:
+    async with sandbox(level).workspace(root) as workspace:
         tool = ShellTool(workspace, Pipeline(limits=LIMITS, mask=Secrets([SECRET])))
         # Words of one length without a line end: wherever head and tail are cut, a word is cut with them.
         flood = "cat word; yes \"$(cat word)\" | tr -d '\\n' | head -c 9000000; echo; echo end"
@@ -139,13 +141,13 @@ WITHOUT_END = {
 
 
 @pytest.mark.parametrize("what", WITHOUT_END)
-async def test_what_is_without_end(rung: Rung, root: Path, what: str) -> None:
-    if what == "memory" and Attack.MEMORY in (await examine_sandbox(rung.value)).leaves_open:
+async def test_what_is_without_end(level: IsolationLevel, root: Path, what: str) -> None:
+    if what == "memory" and Attack.MEMORY in (await examine_sandbox(level.value)).leaves_open:
         pytest.skip("no memory control group is writable")
     limits, line, said = WITHOUT_END[what]
     program = f"import os, time\nMIB, held = 1 << 20, []\nfor at in range(200):\n    {line}\n    time.sleep(0.01)\n"
     (root / "attack.py").write_text(f"{program}print('all of it')\n")
-    async with sandbox(rung, **limits).workspace(root) as workspace:
+    async with sandbox(level, **limits).workspace(root) as workspace:
         tool = shell(workspace)
         result, entry = await tried(tool, "exec python3 attack.py")
         assert entry.outcome is Outcome.ERROR, result.observation()
@@ -160,7 +162,7 @@ async def test_what_is_without_end(rung: Rung, root: Path, what: str) -> None:
 
 @pytest.mark.parametrize("policy", [Policy(read_only=True), Policy(denied=frozenset({"shell"}))])
 async def test_a_shell_that_was_not_granted(root: Path, policy: Policy) -> None:
-    async with sandbox(Rung.NONE).workspace(root) as workspace:
+    async with sandbox(IsolationLevel.NONE).workspace(root) as workspace:
         tool = ShellTool(workspace, Pipeline(policy=policy))
         result = await tool.run_command("touch made")
     assert result.outcome is Outcome.REFUSED and not (root / "made").exists()

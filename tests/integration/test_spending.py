@@ -17,7 +17,7 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
@@ -81,14 +81,14 @@ async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket:
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
         async with (
             open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
-            open_plan_desks(settings, spending=spending) as desks,
+            open_tenant_plan_services(settings, spending=spending) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
             if what == "chat":
                 usage = (await chats.of("small").send("s", "What is new?")).usage
             else:
-                await desks.of("small").execute_plan("Find out what is new.", session_id="s")
-                usage = (await desks.of("small").session("s")).usage
+                await plans.of("small").execute_plan("Find out what is new.", session_id="s")
+                usage = (await plans.of("small").session("s")).usage
     assert usage.model_calls > 0
     assert await spending.today("small") == usage.total_tokens > 0
     assert await quotas.check_tokens("another") == 1

@@ -18,7 +18,7 @@ from services.grpc_server import serve_grpc
 from services.orchestrator.servicer import orchestrator_service
 from services.orchestrator.task_context import TaskContexts
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -36,7 +36,7 @@ MASK = Secrets([SECRET])
 @dataclass(frozen=True, kw_only=True)
 class Service:
     stub: Any
-    book: ContextBook
+    store: ContextStore
     executions: Executions
 
     async def get(self, **fields: object) -> pb.GetTaskContextResponse:
@@ -50,8 +50,8 @@ async def ready() -> bool:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Service]:
     log = MemoryLog()
-    async with asyncio.timeout(SECONDS), ContextBook(MemoryChanges(), mask=Secrets()) as book:
-        source = ContextGatherer(book, None, mask=Secrets())
+    async with asyncio.timeout(SECONDS), ContextStore(MemoryChanges(), mask=Secrets()) as store:
+        source = ContextGatherer(store, None, mask=Secrets())
         async with Executions(surroundings(log, context=source)) as executions:
             contexts = TaskContexts(source=source, executions=executions, mask=MASK)
             service = [orchestrator_service(servicer_of(executions, log, contexts=contexts))]
@@ -59,20 +59,20 @@ async def serving() -> AsyncIterator[Service]:
                 serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
                 grpc.aio.insecure_channel(address) as channel,
             ):
-                yield Service(stub=OrchestratorServiceStub(channel), book=book, executions=executions)
+                yield Service(stub=OrchestratorServiceStub(channel), store=store, executions=executions)
 
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
     async with serving() as running:
-        book = running.book
-        await book.create_story("default", Story(story_id="S-1", title="Log in with a passkey", case_id="C-1"))
-        await book.create_task("default", StoryTask(task_id="T-1", story_id="S-1", title="The endpoint"))
-        await book.add_decision(
+        store = running.store
+        await store.create_story("default", Story(story_id="S-1", title="Log in with a passkey", case_id="C-1"))
+        await store.create_task("default", StoryTask(task_id="T-1", story_id="S-1", title="The endpoint"))
+        await store.add_decision(
             "default", Decision(decision_id="D-1", story_id="S-1", title="WebAuthn level 2", roles=(Role.DEV,))
         )
         record = WorkRecord(execution_id="x-1", task_id="T-1", story_id="S-1", status="failed", summary="No luck yet.")
-        await book.record_work("default", record)
+        await store.record_work("default", record)
         yield running
 
 

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
@@ -191,7 +191,7 @@ class Node:
     """A node, and the uploads that it takes; nodes of one log share what they took."""
 
     def __init__(self, place: Path, log: MemoryLog, *, max_bytes: int = 1_000_000) -> None:
-        self.workspaces = GitWorkspaceProvider(place, Sandbox(SandboxPolicy(rung=Rung.NONE)), fetch=log.get)
+        self.workspaces = GitWorkspaceProvider(place, Sandbox(SandboxPolicy(level=IsolationLevel.NONE)), fetch=log.get)
         self.uploads = Uploads(workspaces=self.workspaces, blobs=log, max_bytes=max_bytes)
 
     async def upload(self, requests: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:

@@ -22,8 +22,8 @@ from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.grpc_server import serve_grpc
 from services.orchestrator.notifications import open_notifications
-from services.orchestrator.webhooks import Listener, Telling
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work
+from services.orchestrator.webhooks import Listener, WebhookNotifier
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -66,7 +66,7 @@ class Service:
     """A replica's webhooks, and how they are reached."""
 
     stub: NotificationServiceStub
-    telling: Telling
+    notifier: WebhookNotifier
     log: JetStream
 
     async def create(self, url: str, **fields: Any) -> pb.CreateWebhookResponse:
@@ -137,8 +137,8 @@ class World:
             serve_grpc([service], "127.0.0.1:0", TOKEN, _ready) as address,
             grpc.aio.insecure_channel(address) as channel,
         ):
-            telling = service.servicer._telling
-            yield Service(stub=NotificationServiceStub(channel), telling=telling, log=log)
+            notifier = service.servicer._notifier
+            yield Service(stub=NotificationServiceStub(channel), notifier=notifier, log=log)
 
     async def begin(self, task_id: str) -> str:
         task = Task(
@@ -202,8 +202,8 @@ def content(message: Received) -> dict[str, Any]:
 
 async def again(service: Service, made: pb.CreateWebhookResponse, stored: StoredEvent, *, deliveries: int) -> None:
     """An event as the server gives it once more, to a process that knows nothing of the first time."""
-    sender = service.telling.sender()
-    listener = Listener(telling=service.telling, consumer=made.webhook.consumer, sender=sender)
+    sender = service.notifier.sender()
+    listener = Listener(notifier=service.notifier, consumer=made.webhook.consumer, sender=sender)
     work = Work(subject="", data=to_json(stored.event), headers={}, sequence=stored.sequence, deliveries=deliveries)
     try:
         await listener.handle(work)
@@ -228,9 +228,9 @@ async def test_what_failed_is_tried_again_under_the_same_id(world: World) -> Non
         assert (third.status, third.next_at_ms) == (pb.DELIVERY_STATUS_DELIVERED, 0)
         assert not receiver.on("/")
         # The process ends after the receiver took it, before it is forgotten that it did not at first.
-        webhook = await service.telling.book.get(task_id)
+        webhook = await service.notifier.webhooks.get(task_id)
         before = Pending(attempts=1, next_at=webhook.created_at)
-        await service.telling.deliveries.failed(webhook, end.sequence, before)
+        await service.notifier.deliveries.failed(webhook, end.sequence, before)
         await again(service, made, end, deliveries=4)
         assert len(receiver.on("/flaky")) == 3
 
@@ -290,7 +290,7 @@ async def test_a_receiver_that_is_gone_is_told_no_more(world: World) -> None:
     receiver.answers["/gone"].append(Answer(status=410))
     async with world.served() as service:
         made = await service.told(receiver.url("/gone"), task_id, webhook_id=task_id)
-        before = await service.telling.book.get(task_id)
+        before = await service.notifier.webhooks.get(task_id)
         await service.told(receiver.url("/witness"), task_id)
         await world.quiet(f"{task_id}-1")
         await service.gone(made.webhook.consumer)
@@ -302,7 +302,7 @@ async def test_a_receiver_that_is_gone_is_told_no_more(world: World) -> None:
         tried = await service.test(task_id)
         assert (tried.enabled, tried.delivery.status) == (True, pb.DELIVERY_STATUS_DELIVERED)
         # What is still said of the place that it had before does not count any more.
-        await service.telling.book.disable(before, "late")
+        await service.notifier.webhooks.disable(before, "late")
         await world.quiet(f"{task_id}-3")
         _, test, last = await receiver.until("/gone", 3)
         assert content(test)["type"] == "webhook.test"
@@ -326,7 +326,7 @@ async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: Emb
         assert json.loads(letter.data or b"")["execution_id"] == execution_id
         assert "tried 4 times, at last: HTTP 500" in (letter.headers or {})["Fleet-Reason"]
         # A dead letter that could not be written does not begin anew.
-        with pytest.raises(Hopeless, match="was tried 4 times"):
+        with pytest.raises(PermanentError, match="was tried 4 times"):
             await again(service, made, await world.end_of(execution_id), deliveries=5)
         assert (await service.deliveries(task_id))[0].status == pb.DELIVERY_STATUS_DEAD
         await world.quiet(f"{task_id}-2")
@@ -365,7 +365,7 @@ async def test_a_deleted_webhook_hears_nothing_and_leaves_nothing(world: World) 
     async with world.served() as service:
         assert anew.webhook.consumer not in await service.log.consumers(STREAM)
         assert not {task_id, busy} & (await service.list()).keys()
-        assert await service.telling.book.orphans([f"webhook-{task_id}-strange-00000000"]) == ()
+        assert await service.notifier.webhooks.orphans([f"webhook-{task_id}-strange-00000000"]) == ()
     await bucket.delete(f"{task_id}-strange")
 
 

@@ -112,7 +112,7 @@ def test_other_words_mean_nothing_named(text: str) -> None:
     assert resolve(text, FILES, turn=2) == ()
 
 
-class TestTelling:
+class TestNotes:
     def test_the_model_gets_exact_names(self) -> None:
         told = note(resolve("the second one", FILES, turn=2))
         assert '“the second one”: file "b.py", number 2 of 3' in told

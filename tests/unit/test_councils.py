@@ -110,7 +110,7 @@ class TestSeats:
             assert not member.endpoint or taken <= member.max_concurrent_tasks
 
 
-class TestBook:
+class TestCouncilStore:
     async def test_who_may_join_and_who_is_left(self) -> None:
         councils = council_store(None, council(own("a"), own("b")))
         again = await councils.register(TENANT, Role.DEV, own("a", languages=("go",)))

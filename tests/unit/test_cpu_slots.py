@@ -97,7 +97,7 @@ async def test_who_holds_more_than_its_own_slot_is_told(tmp_path: Path) -> None:
         assert told[2:] == [("a", False)]
 
 
-async def test_waiters_of_a_killed_process_are_passed_over(tmp_path: Path) -> None:
+async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
     process = await holder(tmp_path, 1)
     waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
     await until(lambda: list((tmp_path / "waiting").iterdir()))

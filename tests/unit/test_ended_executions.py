@@ -12,7 +12,7 @@ from services.context.recorder import Recorder
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.agents.run_memory import RememberingTools
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
@@ -81,15 +81,15 @@ async def left(*said: Said, task: Task = TASK, end: ev.ExecutionFinished) -> Lef
     pinned = PinnedRepository(tenant=task.tenant, location=LOCATION, commit="b" * 40)
     started = ev.ExecutionStarted(task=task, repository=pinned, fingerprint="f")
     async with (
-        ContextBook(MemoryChanges(), mask=Secrets()) as book,
+        ContextStore(MemoryChanges(), mask=Secrets()) as store,
         LearningTracker(MemoryKeyValue(), mask=Secrets()) as outcomes,
     ):
         for agent, body in (("_", started), *said, ("_", end)):
             writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
             last = await log.tell(writer, body)
-        recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
+        recorder = Recorder(log=log, store=store, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
         await recorder.handle(Work(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
-        known = book.graph(task.tenant).execution(task.execution_id)
+        known = store.graph(task.tenant).execution(task.execution_id)
         assert known is not None
         ended_at = last.event.at
         assert (known.record.ended_at, {one.created_at for one in memories.memories} <= {ended_at}) == (ended_at, True)

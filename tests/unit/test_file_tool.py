@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolLimits
 
 PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
@@ -188,7 +188,7 @@ async def searching(
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text("" if "empty" in path else f"double = '{path}'\n")
     (root / "src/blob.bin").write_bytes(b"double\0")
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(root) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root) as workspace:
 
         async def without(command: Command) -> CommandResult:
             absent = CommandResult(exit_code=127, stdout=Output(), stderr=Output(), duration_ms=0)

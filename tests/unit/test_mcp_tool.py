@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.mcp.listing import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
@@ -51,7 +51,7 @@ async def opened(
     root: Path, *servers: McpServer, pipeline: Pipeline | None = None, **options: object
 ) -> AsyncIterator[McpTool]:
     """A toolkit over a directory, its servers unconfined: this suite needs no sandbox."""
-    policy = SandboxPolicy(rung=Rung.NONE, grace_seconds=0.5)
+    policy = SandboxPolicy(level=IsolationLevel.NONE, grace_seconds=0.5)
     async with Sandbox(policy).workspace(root) as workspace:
         settings = {"sandbox": policy, "restart_seconds": 0.01, **options}
         async with McpTool(workspace, pipeline, servers=servers, **settings) as kit:
@@ -412,7 +412,7 @@ async def site() -> AsyncIterator[Site]:
 async def reached(site: Site, root: Path, path: str = "/mcp", **changes: object) -> AsyncIterator[McpTool]:
     values: dict[str, object] = {"private": True, "tools": ("*",), "time_limit_seconds": 20.0, "start_seconds": 5.0}
     server = McpServer(name="web", url=f"http://127.0.0.1:{site.port}{path}", **{**values, **changes})
-    policy = SandboxPolicy(rung=Rung.NONE, grace_seconds=0.5)
+    policy = SandboxPolicy(level=IsolationLevel.NONE, grace_seconds=0.5)
     async with (
         Sandbox(policy).workspace(root) as workspace,
         McpTool(workspace, servers=(server,), sandbox=policy, restart_seconds=0.01) as kit,

@@ -200,7 +200,7 @@ def test_a_checkpoint_makes_what_came_before_it_safe():
     assert [one.call_id for one in state.lost] == ["b"]
 
 
-def test_events_of_others_are_passed_over():
+def test_events_of_others_are_ignored():
     other = events([*BEGIN, reply(1, "a"), finished("a")], agent_id="agent-dev-2")
     assert fold_run([*events(BEGIN), *other], AGENT).messages == OPENING
 

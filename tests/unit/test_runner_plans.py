@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.tests.planning import Planner
@@ -24,7 +24,7 @@ ONE_RULE = "left out, since it tests nothing: {}"
 async def plan(root: Path, argv: tuple[str, ...] | str, *paths: str, directory: str = ".", **selected: Any) -> Plan:
     """The plan for a command, or for a shell line, in the directory as it is."""
     selection = Selection(paths=paths, **selected)
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(root) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root) as workspace:
         planner = Planner(workspace=workspace)
         read = planner.line if isinstance(argv, str) else planner.plan
         return (await read(argv, selection, directory)).plan

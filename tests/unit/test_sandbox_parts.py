@@ -14,7 +14,7 @@ import pytest
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.tool_services import sandbox_policy
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.disk import measure
@@ -79,7 +79,7 @@ async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path)
         "cwd": [{"cwd": "../other"}, {"cwd": "/etc"}, {"cwd": "a\0"}],
         "variables": [{"variables": {"A B": "1"}}, {"variables": {"A;id": "1"}}, {"variables": {"A": "\0"}}],
     }
-    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as workspace:
+    async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(tmp_path) as workspace:
         for field, commands in wrong.items():
             for given in commands:
                 with pytest.raises(InvalidRequest) as refused:

@@ -49,7 +49,7 @@ from swe_ai_fleet.orchestrator.workflow_tasks import node_name, node_run
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
-from swe_ai_fleet.workflows.catalog import read_shelf
+from swe_ai_fleet.workflows.catalog import read_catalog
 from tests.unit.test_executions import World, published
 
 
@@ -607,7 +607,7 @@ async def test_tests_that_fail_on_a_delivered_branch_cost_nobody_the_branch(worl
         return ToolResult(success=False, operation=assignment.tool, error="1 failed", exit_code=1)
 
     world.fleet.operating = fails
-    workflow = read_shelf().get(name).workflow
+    workflow = read_catalog().get(name).workflow
     given = {one.name: "leftpad" for one in workflow.inputs if one.required and one.default is None}
     async with driven(world, a_run(workflow=WorkflowTask(workflow=workflow, inputs=json.dumps(given)))) as run:
         if name == "upgrade-dependency":

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowTask,
 )
 from swe_ai_fleet.workflows import InvalidWorkflow, WorkflowExecutor, WorkflowFault, read_workflow, workflow_schema
-from swe_ai_fleet.workflows.catalog import read_shelf
+from swe_ai_fleet.workflows.catalog import read_catalog
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(
@@ -262,11 +262,11 @@ def test_an_operator_s_directory_adds_and_replaces(tmp_path: Path) -> None:
         "notes.txt": "no workflow",
     }.items():
         (tmp_path / name).write_text(text)
-    shelf = read_shelf((tmp_path, tmp_path / "gone"))
+    catalog = read_catalog((tmp_path, tmp_path / "gone"))
     built_in = {"fix-issue", "research-report", "review-pull-request", "upgrade-dependency"}
-    assert set(shelf.workflows) == {*built_in, "mine"}
-    assert not shelf.get("fix-issue").built_in
-    assert shelf.get("mine").workflow.nodes[0].workflow == shelf.get("fix-issue").workflow
-    assert [fault.file for fault in shelf.broken] == [str(tmp_path / "bad.yaml"), str(tmp_path / "lost.yaml")]
+    assert set(catalog.workflows) == {*built_in, "mine"}
+    assert not catalog.get("fix-issue").built_in
+    assert catalog.get("mine").workflow.nodes[0].workflow == catalog.get("fix-issue").workflow
+    assert [fault.file for fault in catalog.broken] == [str(tmp_path / "bad.yaml"), str(tmp_path / "lost.yaml")]
     with pytest.raises(NotFound):
-        shelf.get("lost")
+        catalog.get("lost")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
-from swe_ai_fleet.adapters.jetstream import Hopeless, Work
+from swe_ai_fleet.adapters.jetstream import PermanentError, Work
 from swe_ai_fleet.codec import to_json, to_plain
 from swe_ai_fleet.domain.assignment import (
     AssignmentKind,
@@ -189,7 +189,7 @@ async def test_what_is_no_job_or_has_somebody_elses_assignment_is_not_begun() ->
         (_message(_job(), "agent.jobs.other.low"), "came in on"),
         (_message(_job(tenant="other")), "came in on"),
     ):
-        with pytest.raises(Hopeless, match=reason):
+        with pytest.raises(PermanentError, match=reason):
             await _runner(backend).handle(work, 2)
     for job, fault in (
         (replace(_job(), errand={"what": 1}), "InternalFault"),

@@ -88,11 +88,11 @@ def _die_with_parent() -> None:
 def main() -> None:
     """Run the job in the directory named on the command line."""
     # The whole group is told to end; this process waits for the steps to have ended, and says how.
-    signal.signal(signal.SIGTERM, _passed_over)
+    signal.signal(signal.SIGTERM, _ignore_signal)
     asyncio.run(run(Path(sys.argv[1]), os.environ))
 
 
-def _passed_over(signal_number: int, frame: object) -> None:
+def _ignore_signal(signal_number: int, frame: object) -> None:
     """A SIGTERM is the steps' business."""
 
 

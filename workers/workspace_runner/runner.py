@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import Hopeless, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import Job, JobOutcome, JobPriority, seconds_of
@@ -173,7 +173,7 @@ class Runner:
     counts: Counts = field(default_factory=Counts)
 
     async def handle(self, work: Work, rank: int) -> None:
-        """One message of `agent.jobs.>`. Handling it again changes nothing. Raises Hopeless for what is no job."""
+        """One message of `agent.jobs.>`. Idempotent. Raises PermanentError for what is no job."""
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
@@ -301,15 +301,15 @@ def _read(work: Work) -> Job:
     try:
         job = from_json(Job, work.data)
     except ValueError as fault:
-        raise Hopeless(f"the message is no job: {fault}"[:1000]) from fault
+        raise PermanentError(f"the message is no job: {fault}"[:1000]) from fault
     try:
         for name in ("job_id", "tenant", "task_id", "execution_id"):
             check_identifier(getattr(job, name), field=name)
     except FleetError as fault:
-        raise Hopeless(f"{fault.field}: {fault}") from fault
+        raise PermanentError(f"{fault.field}: {fault}") from fault
     tokens = work.subject.split(".")
     if len(tokens) != 4 or work.subject != job_subject(job.tenant, tokens[3]):
-        raise Hopeless(f"a job of tenant {job.tenant} came in on {work.subject[:200]}")
+        raise PermanentError(f"a job of tenant {job.tenant} came in on {work.subject[:200]}")
     return job
 
 

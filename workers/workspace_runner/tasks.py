@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.requests import submitted_task
 from services.values import check_values
-from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.codec import from_json, to_plain
@@ -70,12 +70,12 @@ class TaskRunner:
     pauses: Sequence[float] = PAUSES
 
     async def handle(self, work: Work) -> None:
-        """One message: the JSON of a SubmitTaskRequest. Raises Hopeless for what is no task that can be done here."""
+        """One message: the JSON of a SubmitTaskRequest. Raises PermanentError for a task that cannot be run here."""
         try:
             task = read_task(work)
         except (InvalidRequest, NotAvailable) as fault:
             where = f"{fault.field}: " if fault.field else ""
-            raise Hopeless(f"{where}{fault}") from fault
+            raise PermanentError(f"{where}{fault}") from fault
         outcome, last = await self._solved(task)
         try:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))

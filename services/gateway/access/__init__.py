@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 
 from services.auth import Authenticator
-from services.gateway.access.guard import CHECK_SECONDS, Door
+from services.gateway.access.guard import CHECK_SECONDS, AuthMiddleware
 from services.gateway.access.origins import Places, SecureAnswers
 from services.gateway.access.sign_in import session_routes
 from services.gateway.problems import BugMiddleware
@@ -23,12 +23,12 @@ def access_middleware(
     *,
     check_seconds: float = CHECK_SECONDS,
 ) -> list[Middleware]:
-    """What stands before every room, the outermost first; `Door` has the arguments. Raises InvalidRequest."""
+    """What stands before every room, the outermost first; `AuthMiddleware` has the arguments. Raises InvalidRequest."""
     return [
         Middleware(SecureAnswers),
         Middleware(BugMiddleware),
         Middleware(
-            Door,
+            AuthMiddleware,
             places=Places(settings),
             per_minute=settings.http_requests_per_minute,
             token=token,

@@ -117,12 +117,12 @@ class Shown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visitor:
-    """Who may come in.
+class AuthenticatedCaller:
+    """A caller whose credentials hold.
 
     Attributes:
-        by: What let it in.
-        token: For the services behind: the visitor's own.
+        by: Which credential the request showed.
+        token: For the services behind: the caller's own.
         principal: Who it is.
         expires: When that ends, in seconds since 1970; 0 = no end is known.
     """
@@ -147,14 +147,14 @@ class Credentials:
         self._sessions = Sessions(token) if token else None
         self._authenticator = authenticator or OneToken(token or None)
 
-    async def visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
+    async def authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:
         """Who sent it; None where it shows nothing that holds. Pages of named origins must send the bearer.
 
         Raises:
             Refusal: It names a tenant that is not its own.
             Unavailable: It cannot be told now.
         """
-        found = await self._visitor(headers, host, origin)
+        found = await self._authenticate(headers, host, origin)
         tenants = values(headers, b"fleet-tenant")
         if found is not None and any(one != found.principal.tenant.encode() for one in tenants):
             raise Refusal(
@@ -165,9 +165,9 @@ class Credentials:
             )
         return found
 
-    async def _visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
+    async def _authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:
         if self._open:
-            return Visitor(by=Shown.NOTHING, token="")
+            return AuthenticatedCaller(by=Shown.NOTHING, token="")
         shown = values(headers, b"authorization")
         if shown:
             token = bearer(shown)
@@ -182,17 +182,17 @@ class Credentials:
                     return found
         return None
 
-    async def may_stay(self, visitor: Visitor) -> bool:
-        """Whether who came in before would be let in as the same now."""
+    async def may_stay(self, authenticated: AuthenticatedCaller) -> bool:
+        """Whether a caller who was admitted before would be admitted as the same principal now."""
         if self._open:
             return True
-        if 0 < visitor.expires <= time.time():
+        if 0 < authenticated.expires <= time.time():
             return False
         try:
-            found = await self._known(visitor.by, visitor.token)
+            found = await self._known(authenticated.by, authenticated.token)
         except Unavailable:
             return True
-        return found is not None and found.principal == visitor.principal
+        return found is not None and found.principal == authenticated.principal
 
     async def new_session(self, token: str, name: str) -> str | None:
         """The value of a cookie of that name for who shows the token; None where it is another one.
@@ -217,12 +217,12 @@ class Credentials:
             )
         return self._sessions.new(name, token, until=admission.expires)
 
-    async def _known(self, by: Shown, token: str, *, until: int = 0) -> Visitor | None:
+    async def _known(self, by: Shown, token: str, *, until: int = 0) -> AuthenticatedCaller | None:
         admission = await self._admission(token)
         if admission is None:
             return None
         ends = [int(end) for end in (admission.expires, until) if end]
-        return Visitor(by=by, token=token, principal=admission.principal, expires=min(ends, default=0))
+        return AuthenticatedCaller(by=by, token=token, principal=admission.principal, expires=min(ends, default=0))
 
     async def _admission(self, token: str) -> Admission | None:
         try:
@@ -255,21 +255,21 @@ BODY_TYPES = (b"application/json", b"application/octet-stream", b"application/x-
 """Types that no form of another page can send."""
 
 
-def check_site(headers: Headers, visitor: Visitor | None, origin: Origin) -> None:
+def check_site(headers: Headers, authenticated: AuthenticatedCaller | None, origin: Origin) -> None:
     """That no other site's page had a browser send it, as far as the browser says so. Raises Refusal.
 
     A page of another origin, named or not, says so in `Origin`: this is about those requests that carry none.
     """
-    by_bearer = visitor is not None and visitor.by is Shown.BEARER
+    by_bearer = authenticated is not None and authenticated.by is Shown.BEARER
     if not by_bearer and origin is Origin.NONE and _is_of_another_site(headers):
         raise _not_ours("sec-fetch-site")
 
 
-def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin) -> None:
+def check_intent(method: str, headers: Headers, authenticated: AuthenticatedCaller, origin: Origin) -> None:
     """That it was our own page, not a stranger's, that has a browser change something. Raises Refusal."""
-    if visitor.by is Shown.BEARER or method in _SAFE:
+    if authenticated.by is Shown.BEARER or method in _SAFE:
         return
-    if visitor.by is Shown.COOKIE and origin is not Origin.OURS:
+    if authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
         raise _not_ours("origin")
     if has_body(headers) and media_type(headers) not in BODY_TYPES:
         raise Refusal(

@@ -1,6 +1,6 @@
-"""Streams that go on for hours end soon after what let their watcher in.
+"""Authentication of every request; a stream ends soon after the credentials of its watcher.
 
-The gateway's door: every request and every WebSocket passes here before any room sees it.
+The gateway's auth middleware: every request and every WebSocket passes here before any route sees it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.access.stay import CHECK_SECONDS
 from services.auth import Authenticator
 from services.gateway.access.credentials import (
+    AuthenticatedCaller,
     Credentials,
     Shown,
-    Visitor,
     caller,
     check_embedding,
     check_intent,
@@ -30,7 +30,7 @@ from services.gateway.access.limits import (
     Allowance,
     Buckets,
     Gone,
-    PatientReceive,
+    TimedReceive,
     answer_early,
     peer,
     read_again,
@@ -58,12 +58,12 @@ from swe_ai_fleet.ports import KeyValue
 async def while_admitted(
     work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
 ) -> bool:
-    """Carry work out for as long as somebody may stay; whether it came to its own end.
+    """Run work for as long as its caller stays admitted; whether it ended by itself.
 
     Args:
-        work: Is cancelled, and waited for, where they may not.
-        may_stay: Asked again and again.
-        seconds: Between two questions.
+        work: Cancelled, and awaited, when the caller is no longer admitted.
+        may_stay: Whether the caller is still admitted; called periodically.
+        seconds: Between two calls.
     """
     working = asyncio.ensure_future(work)
     try:
@@ -93,19 +93,19 @@ NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
 """Close codes of WebSockets."""
 
 
-class Door:
-    """Lets in who may come in, and says who it is in `scope["state"]`: token, caller, visitor.
+class AuthMiddleware:
+    """Admits authenticated requests, and describes the caller in `scope["state"]`: token, caller, authenticated.
 
-    What is not under `/api/` is the page, which everybody may see; no other room is reached without the token.
+    Paths outside `/api/` are the page, which is public; every other route needs a token.
 
     Args:
-        app: The rooms behind it.
+        app: The routes behind it.
         places: Which names and pages are ours.
         per_minute: Requests of one client.
         token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
         keys: Where answers to idempotency keys are kept.
-        authenticator: Knows callers by their tokens; None: there is one token.
-        check_seconds: Between two looks at whether a watcher may still be in.
+        authenticator: Authenticates callers by their tokens; None: there is one token.
+        check_seconds: Between two checks that a watcher is still admitted.
     """
 
     def __init__(
@@ -151,23 +151,23 @@ class Door:
             return
         send = adding(send, shared(headers, origin))
         try:
-            visitor = await self._credentials.visitor(headers, host, origin)
+            authenticated = await self._credentials.authenticate(headers, host, origin)
             # Before it is counted: what strangers' pages send must not use up what our own page may send.
-            check_site(headers, visitor, origin)
-            send = adding(send, self._count(scope, visitor))
+            check_site(headers, authenticated, origin)
+            send = adding(send, self._count(scope, authenticated))
             if is_preflight(method, headers):
                 await preflight(origin)(scope, receive, send)
                 return
             signing_in = path == SESSION_PATH and method == "POST"
-            if visitor is None and not signing_in:
+            if authenticated is None and not signing_in:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
                 raise foreign()
-            if visitor is not None and not visitor.principal.roles and path != SESSION_PATH:
+            if authenticated is not None and not authenticated.principal.roles and path != SESSION_PATH:
                 raise _no_role()
-            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
+            check_intent(method, headers, authenticated or AuthenticatedCaller(by=Shown.NOTHING, token=""), origin)
             scope.setdefault("state", {}).update(
-                token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
+                token=authenticated.token if authenticated else "", caller=caller(headers), authenticated=authenticated
             )
             await self._pass_on(scope, receive, send, signing_in=signing_in)
         except Refusal as refused:
@@ -182,7 +182,7 @@ class Door:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
         if scope["path"] in _UPLOADS:
-            await self._upload(scope, PatientReceive(receive), send)
+            await self._upload(scope, TimedReceive(receive), send)
             return
         body = b""
         if signing_in:
@@ -194,12 +194,12 @@ class Door:
         if key is None:
             await self._carry_out(scope, again, send)
             return
-        owner, who, secret = _owner(scope), scope["state"]["visitor"].principal, scope["path"] in _SECRETS
+        owner, who, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
         await self._answers.once(
             key, self._carry_out, scope, again, send, owner=owner, who=who, body=body, secret=secret
         )
 
-    async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
+    async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         except ClientDisconnect:
@@ -212,20 +212,22 @@ class Door:
         try:
             host = self._places.host(headers, scope["server"])
             origin = self._places.origin(headers, host)
-            visitor = await self._credentials.visitor(headers, host, origin)
-            if visitor is not None and visitor.by is Shown.COOKIE and origin is not Origin.OURS:
+            authenticated = await self._credentials.authenticate(headers, host, origin)
+            if authenticated is not None and authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
                 raise foreign()
-            check_site(headers, visitor, origin)
-            self._count(scope, visitor)
-            if visitor is None:
+            check_site(headers, authenticated, origin)
+            self._count(scope, authenticated)
+            if authenticated is None:
                 raise unauthenticated()
-            if not visitor.principal.roles:
+            if not authenticated.principal.roles:
                 raise _no_role()
-            scope.setdefault("state", {}).update(token=visitor.token, caller=caller(headers), visitor=visitor)
+            scope.setdefault("state", {}).update(
+                token=authenticated.token, caller=caller(headers), authenticated=authenticated
+            )
         except Refusal as refused:
             await _close(refused, receive, send)
         except FleetError as error:
-            # Whether it may come in cannot be told now.
+            # The authenticator cannot be asked now.
             await _close(Refusal(503, error.message), receive, send)
         else:
             if not await self._stays(scope, self._app(scope, receive, send)):
@@ -250,18 +252,20 @@ class Door:
         if not await self._stays(scope, self._app(scope, receive, sending)):
             if not begun:
                 raise unauthenticated()
-            # Without the event that says that all is told: the client comes back, and is refused.
+            # No end-of-stream event: the client reconnects and gets 401.
             with suppress(OSError, RuntimeError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _stays(self, scope: Scope, work: Awaitable[None]) -> bool:
-        visitor: Visitor = scope["state"]["visitor"]
-        return await while_admitted(work, lambda: self._credentials.may_stay(visitor), seconds=self._check_seconds)
+        authenticated: AuthenticatedCaller = scope["state"]["authenticated"]
+        return await while_admitted(
+            work, lambda: self._credentials.may_stay(authenticated), seconds=self._check_seconds
+        )
 
-    def _count(self, scope: Scope, visitor: Visitor | None) -> list[tuple[str, str]]:
+    def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
-        left = self._buckets.take(_bucket(visitor, peer(address)))
+        left = self._buckets.take(_bucket(authenticated, peer(address)))
         told = _told(left, self._buckets.per_minute)
         if not left.admitted:
             raise Refusal(
@@ -274,18 +278,18 @@ class Door:
         return told
 
 
-def _bucket(visitor: Visitor | None, address: str) -> str:
+def _bucket(authenticated: AuthenticatedCaller | None, address: str) -> str:
     """Whose requests are counted together: a known caller's from everywhere, others' by where they come from."""
-    if visitor is None:
+    if authenticated is None:
         return f"out {address}"
-    who = visitor.principal
+    who = authenticated.principal
     return f"in {address}" if who.sole else f"as {who.tenant} {who.name}"
 
 
 def _owner(scope: Scope) -> tuple[str, ...]:
     """Whose idempotency keys are one space: a tenant's caller, whichever token they show now."""
     state = scope["state"]
-    who: Principal = state["visitor"].principal
+    who: Principal = state["authenticated"].principal
     if who.sole:
         return state["token"], state["caller"]
     return "caller", who.tenant, who.name, state["caller"]

@@ -89,7 +89,7 @@ def read_again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-class PatientReceive:
+class TimedReceive:
     """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone.
 
     Args:
@@ -136,7 +136,7 @@ def _too_large(limit: int) -> Refusal:
 HEAD_SECONDS = 15.0
 
 
-class PatientProtocol(H11Protocol):
+class HeaderTimeoutProtocol(H11Protocol):
     """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
 
     uvicorn closes connections that are silent after an answer; not those that never asked, that send a header a minute,

@@ -12,9 +12,9 @@ from starlette.routing import BaseRoute, Route
 from services.auth import Authenticator
 from services.gateway.access.credentials import (
     SECONDS,
+    AuthenticatedCaller,
     Credentials,
     Shown,
-    Visitor,
     cookie_name,
     media_type,
     set_cookie,
@@ -28,16 +28,16 @@ REFUSALS_PER_MINUTE = 10
 
 
 def session_routes(token: str | None, authenticator: Authenticator | None = None) -> list[BaseRoute]:
-    """What can be done with a session; who may is decided at the door. `Credentials` has the arguments."""
-    desk = _Desk(Credentials(token, authenticator))
+    """What can be done with a session; the auth middleware decides who may. `Credentials` has the arguments."""
+    routes = _SessionRoutes(Credentials(token, authenticator))
     return [
-        Route("/api/session", desk.open, methods=["POST"]),
-        Route("/api/session", desk.show, methods=["GET"]),
-        Route("/api/session", desk.end, methods=["DELETE"]),
+        Route("/api/session", routes.open, methods=["POST"]),
+        Route("/api/session", routes.show, methods=["GET"]),
+        Route("/api/session", routes.end, methods=["DELETE"]),
     ]
 
 
-class _Desk:
+class _SessionRoutes:
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._refusals = Buckets(REFUSALS_PER_MINUTE)
@@ -63,17 +63,17 @@ class _Desk:
 
     async def show(self, request: Request) -> Response:
         """GET: who the caller is, by what that is known, and until when."""
-        visitor = cast("Visitor", request.state.visitor)
-        who = visitor.principal
+        authenticated = cast("AuthenticatedCaller", request.state.authenticated)
+        who = authenticated.principal
         told: dict[str, object] = {
             "authenticated": True,
-            "by": visitor.by,
+            "by": authenticated.by,
             "tenant": who.tenant,
             "name": who.name,
             "roles": sorted(who.roles),
         }
-        if visitor.expires:
-            told["expires_at_ms"] = visitor.expires * 1000
+        if authenticated.expires:
+            told["expires_at_ms"] = authenticated.expires * 1000
         return JSONResponse(told)
 
     async def end(self, request: Request) -> Response:
@@ -93,7 +93,7 @@ def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]
     if secure is None:
         secure = request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
     host = Authority.parse(request.headers["host"].encode("latin-1"))
-    assert host is not None, "checked at the door"
+    assert host is not None, "checked by the auth middleware"
     return cookie_name(host, secure=secure), secure
 
 

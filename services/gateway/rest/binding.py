@@ -42,7 +42,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
     query = [(name, text) for name, text in request.query_params.multi_items() if name not in own]
     named = {field: request.path_params[name] for name, field in operation.parameters.items()}
     if operation.has_body:
-        # The door has bounded it.
+        # The auth middleware has bounded its size.
         data = await request.body()
         if data:
             _check_media_type(request)

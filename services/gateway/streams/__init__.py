@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from services.gateway.streams import audit, pages, websocket
 from services.gateway.streams.feeds import LINGER_SECONDS, Feeds
-from services.gateway.streams.source import PATIENCE_SECONDS
+from services.gateway.streams.source import OUTAGE_TIMEOUT_SECONDS
 from services.gateway.upstream import Upstream
 
 __all__ = ["Streams"]
@@ -19,7 +19,7 @@ class Streams:
         upstream: The services that have the events.
         max_watchers: How many may watch at once.
         linger: Seconds that a feed outlives its last watcher.
-        patience: Seconds without the services after which watchers are sent away.
+        outage_timeout: Seconds without the services after which watchers are sent away.
         send_seconds: How long the client of a WebSocket may take to read what is sent to it at once.
     """
 
@@ -29,10 +29,10 @@ class Streams:
         *,
         max_watchers: int,
         linger: float = LINGER_SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
         send_seconds: float = websocket.SEND_SECONDS,
     ) -> None:
-        self.feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger, patience=patience)
+        self.feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger, outage_timeout=outage_timeout)
         self._upstream = upstream
         self._send_seconds = send_seconds
 

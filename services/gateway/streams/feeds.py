@@ -21,7 +21,7 @@ import structlog
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.messages import Message, Messages, json_bytes
 from services.gateway.streams.ring import Ring
-from services.gateway.streams.source import PATIENCE_SECONDS, Events, OpenEvents, steady_events
+from services.gateway.streams.source import OUTAGE_TIMEOUT_SECONDS, Events, OpenEvents, steady_events
 from services.gateway.upstream import Upstream, method
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, ResourceExhausted, Unavailable
 
@@ -48,7 +48,7 @@ class Feed:
         execution_id: Whose events.
         open_events: Streams them from a sequence number on.
         ring: Takes the messages.
-        patience: Seconds without the services after which the feed ends.
+        outage_timeout: Seconds without the services after which the feed ends.
         reachable: Whether the services can be reached now.
     """
 
@@ -58,7 +58,7 @@ class Feed:
         open_events: OpenEvents,
         ring: Ring,
         *,
-        patience: float = PATIENCE_SECONDS,
+        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
         reachable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.execution_id = execution_id
@@ -67,7 +67,7 @@ class Feed:
         self.watchers = 0
         self.ended = False
         self.fault: Exception | None = None
-        self._patience = patience
+        self._outage_timeout = outage_timeout
         self._reachable = reachable
         self._opened_ms = time.time() * 1000
         self._fresh = False
@@ -112,7 +112,11 @@ class Feed:
     async def _read(self) -> None:
         fold, count = Messages(), 0
         events = steady_events(
-            self.open_events, patience=self._patience, reachable=self._reachable, lost=self._lost, back=self._back
+            self.open_events,
+            outage_timeout=self._outage_timeout,
+            reachable=self._reachable,
+            lost=self._lost,
+            back=self._back,
         )
         try:
             async for event in events:
@@ -187,7 +191,7 @@ class Feeds:
         upstream: Has the events.
         max_watchers: How many may watch at once, all executions together.
         linger: Seconds that a feed outlives its last watcher.
-        patience: Seconds without the services after which watchers are sent away.
+        outage_timeout: Seconds without the services after which watchers are sent away.
     """
 
     def __init__(
@@ -196,14 +200,14 @@ class Feeds:
         *,
         max_watchers: int,
         linger: float = LINGER_SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
     ) -> None:
         self.past = asyncio.Semaphore(READERS_OF_THE_PAST)
         self.watchers = 0
         self._upstream = upstream
         self._max_watchers = max_watchers
         self._linger = linger
-        self._patience = patience
+        self._outage_timeout = outage_timeout
         self._feeds: dict[Key, Feed] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._going = False
@@ -228,7 +232,7 @@ class Feeds:
         if feed is None or feed.fault is not None:
             opened = self._events(execution_id, text=text, token=token, caller=caller)
             feed = self._feeds[key] = Feed(
-                execution_id, opened, Ring(self._room), patience=self._patience, reachable=self._reachable
+                execution_id, opened, Ring(self._room), outage_timeout=self._outage_timeout, reachable=self._reachable
             )
             for other in self._feeds.values():
                 other.ring.trim()

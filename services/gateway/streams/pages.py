@@ -86,14 +86,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            telling = asyncio.create_task(self._tell(send))
+            sending = asyncio.create_task(self._tell(send))
             listening = asyncio.create_task(_gone(receive))
             try:
-                await asyncio.wait((telling, listening), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                telling.cancel()
+                sending.cancel()
                 listening.cancel()
-                told, _ = await asyncio.gather(telling, listening, return_exceptions=True)
+                told, _ = await asyncio.gather(sending, listening, return_exceptions=True)
             if isinstance(told, Exception):
                 raise told
 

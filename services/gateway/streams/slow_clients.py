@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from services.gateway.access.limits import PatientProtocol
+from services.gateway.access.limits import HeaderTimeoutProtocol
 
 FRAMES = "fleet.frames"
 GOING_AWAY = 1001
@@ -86,7 +86,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
 STALLED_SECONDS = 30.0
 
 
-class StalledProtocol(PatientProtocol):
+class StalledProtocol(HeaderTimeoutProtocol):
     """Drops a connection that takes nothing of what waits for it for `stalled_seconds`.
 
     Without it an answer without an end, or a large one, is kept for a client that is there and never reads.

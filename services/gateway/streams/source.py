@@ -21,7 +21,7 @@ OpenEvents = Callable[[int], Events]
 """An execution's events from a sequence number on."""
 PAUSES = (0.1, 0.3, 1.0, 2.0)
 """Seconds before each further attempt; the last one again and again."""
-PATIENCE_SECONDS = 30.0
+OUTAGE_TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 _FINAL = frozenset(
     (
@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 async def steady_events(
     open_events: OpenEvents,
     *,
-    patience: float = PATIENCE_SECONDS,
+    outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
     reachable: Callable[[], bool] = lambda: False,
     lost: Callable[[str], None] = lambda _: None,
     back: Callable[[], None] = lambda: None,
@@ -50,7 +50,7 @@ async def steady_events(
 
     Args:
         open_events: Streams them from a sequence number on.
-        patience: Seconds without the service after which it is given up.
+        outage_timeout: Seconds without the service after which it is given up.
         reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
         lost: Told why, when the service begins to fail.
         back: Told when it answers again.
@@ -101,7 +101,7 @@ async def steady_events(
             lost("the orchestrator does not answer")
             _log.warning("watching.source_lost", reason=reason)
         pause = next(pauses)
-        if loop.time() - failing_since + pause > patience:
+        if loop.time() - failing_since + pause > outage_timeout:
             raise Unavailable("the orchestrator does not answer", hint="try again later")
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
 

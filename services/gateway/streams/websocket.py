@@ -72,14 +72,14 @@ class WatchSocket:
 
     async def _serve(self, connection: HTTPConnection, receive: Receive, send: Send) -> None:
         listening = asyncio.create_task(_listen(receive, send))
-        telling = asyncio.create_task(self._tell(connection, send))
+        sending = asyncio.create_task(self._tell(connection, send))
         try:
             # Whichever is first: the client goes, or everything is told.
-            await asyncio.wait((listening, telling), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
         finally:
             listening.cancel()
-            telling.cancel()
-            heard, told = await asyncio.gather(listening, telling, return_exceptions=True)
+            sending.cancel()
+            heard, told = await asyncio.gather(listening, sending, return_exceptions=True)
         for one in (heard, told):
             if isinstance(one, Exception):
                 raise one

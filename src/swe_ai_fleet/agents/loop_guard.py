@@ -166,12 +166,12 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A loop that was found: what it is called, what it is said to be, its steps, when it may be pointed out again."""
+    """A loop that was found: its kind, how it is described, its steps, and after how many more it is reported again."""
 
     kind: str
     text: str
     steps: int
-    patience: int = 1
+    cooldown: int = 1
 
 
 class LoopGuard:
@@ -315,20 +315,20 @@ class LoopGuard:
                 if self._cycle_runs[period] >= period * (needed - 1):
                     length = self._cycle_runs[period] + period
                     what = f"the same {period} steps {length // period} times, with the same outcomes"
-                    return _Pattern("cycle", what, length, patience=period)
+                    return _Pattern("cycle", what, length, cooldown=period)
         if self._errors >= (_WAITS if waiting else _ERRORS):
             what = f"{self._errors} errors of the same kind in a row"
             return _Pattern("errors", what, self._error_steps)
         if self._idle >= (2 * _WAITS if waiting else _IDLE_STEPS):
             what = f"{self._idle} steps without anything new"
-            return _Pattern("no progress", what, self._idle, patience=max(1, _IDLE_STEPS // 3))
+            return _Pattern("no progress", what, self._idle, cooldown=max(1, _IDLE_STEPS // 3))
         return None
 
     def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
         level = self._levels[pattern.kind]
         action = self._ladder[min(level, len(self._ladder) - 1)]
         self._levels[pattern.kind] = level + 1
-        self._silent_until[pattern.kind] = self._number + pattern.patience
+        self._silent_until[pattern.kind] = self._number + pattern.cooldown
         if action is LoopAction.REPLAN:
             self._start_over()
         text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._others(looped)}"

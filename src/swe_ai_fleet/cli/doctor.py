@@ -75,7 +75,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _model(settings),
         _vllm(settings),
         _memory(settings),
-        _door(settings, server=server),
+        _exposure(settings, server=server),
         _traces(settings),
         _fleet(settings, server=server, token=token),
     )
@@ -124,7 +124,7 @@ async def _traces(settings: Settings) -> Finding:
     return await traces(settings)
 
 
-async def _door(settings: Settings, *, server: str) -> list[Finding]:
+async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
     # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
     from swe_ai_fleet.cli.service_findings import access, transport, ways
 
@@ -133,7 +133,7 @@ async def _door(settings: Settings, *, server: str) -> list[Finding]:
 
 
 async def _sandbox(settings: Settings) -> Finding:
-    from swe_ai_fleet.sandbox import Rung, examine_sandbox
+    from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
 
     path = shutil.which("bwrap")
     found = _VERSION.search((await output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
@@ -144,8 +144,8 @@ async def _sandbox(settings: Settings) -> Finding:
         return faulty("sandbox", error, version=version)
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
-    told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
-    version = version if report.rung is Rung.BUBBLEWRAP else ""
+    told = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
+    version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
     return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
 
 
@@ -153,10 +153,10 @@ async def _setup_network(settings: Settings) -> list[Finding]:
     """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
     from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
     from swe_ai_fleet.runtime.factories import setup_policy
-    from swe_ai_fleet.runtime.tool_services import make_sandbox, with_rung
+    from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
 
     try:
-        settings = await with_rung(settings)
+        settings = await with_isolation_level(settings)
         if settings.sandbox != "bubblewrap":
             cause = f"not tried: the rung {settings.sandbox} grants no network"
             return [Finding(part="set-up network", state=Health.ABSENT, cause=cause, mend="install bubblewrap")]

@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport, StepOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
-from swe_ai_fleet.runtime.tool_services import with_rung
+from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import command_line
 
@@ -52,7 +52,7 @@ async def explain_environment(
 
     named = repo_ref(repo, ref=ref, uncommitted=uncommitted)
     reference = RepoRef(location=named.path or named.url, ref=ref, uncommitted=uncommitted)
-    workspaces = workspace_provider(await with_rung(settings))
+    workspaces = workspace_provider(await with_isolation_level(settings))
     pinned = await workspaces.pin(DEFAULT_TENANT, reference)
     screen.note(f"building the environment of {pinned.commit[:12]}, or taking it from the cache ...")
     environment = await workspaces.environment(pinned, spec)

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditFile, AuditTrail
 from swe_ai_fleet.tools.builtin import BuiltinTools
@@ -76,7 +76,7 @@ async def run_tool(
     )
     policy = Policy(role=Role.parse(role), read_only=read_only)
     pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings))
-    settings = await with_rung(settings)
+    settings = await with_isolation_level(settings)
     access = tool_access(settings)
     network = access.hosts(Constraints())
     async with _workspace(settings, root, network, builds=spec.executes) as opened:

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import Workflow
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.watching.text import one_line
-from swe_ai_fleet.workflows.catalog import SUFFIXES, Shelf, read_shelf
+from swe_ai_fleet.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
 from swe_ai_fleet.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.workflows.drawing import mermaid
 from swe_ai_fleet.workflows.reading import read_workflow
@@ -50,11 +50,11 @@ def file_text(path: Path) -> str:
 
 async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
     """Print what is wrong with files, a fault a line; exit code 2 where anything is."""
-    shelf = await _shelf(settings)
+    catalog = await _catalog(settings)
     faults: list[WorkflowFault] = []
     for path in paths:
         try:
-            await asyncio.to_thread(_read, path, shelf)
+            await asyncio.to_thread(_read, path, catalog)
         except InvalidWorkflow as error:
             faults.extend(error.faults)
     if screen.json:
@@ -88,23 +88,23 @@ async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | 
 
 async def known(settings: Settings, name: str) -> Workflow:
     """The workflow of a file, or one that is known here by name. Raises CommandFault, InvalidWorkflow."""
-    shelf = await _shelf(settings)
+    catalog = await _catalog(settings)
     if is_file(name):
-        return await asyncio.to_thread(_read, Path(name), shelf)
+        return await asyncio.to_thread(_read, Path(name), catalog)
     try:
-        return shelf.get(name).workflow
+        return catalog.get(name).workflow
     except NotFound as error:
         raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
 
 
-def _read(path: Path, shelf: Shelf) -> Workflow:
+def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
     # Servers and plug-ins may bring further tools, of which only a fleet knows.
-    return read_workflow(file_text(path), file=str(path), workflows=shelf.named, tools=None)
+    return read_workflow(file_text(path), file=str(path), workflows=catalog.named, tools=None)
 
 
-async def _shelf(settings: Settings) -> Shelf:
+async def _catalog(settings: Settings) -> WorkflowCatalog:
     directories = tuple(Path(name) for name in listed(settings.workflows))
-    return await asyncio.to_thread(read_shelf, directories)
+    return await asyncio.to_thread(read_catalog, directories)
 
 
 _SHOWN_CHARS = 4_000

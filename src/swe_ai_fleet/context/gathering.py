@@ -8,7 +8,7 @@ from swe_ai_fleet.agents.sub_agents.recall.ranking import names
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
 from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
 from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -29,16 +29,16 @@ class ContextGatherer:
     """A `ContextSource`.
 
     Args:
-        book: What projects know of themselves.
+        store: What projects know of themselves.
         memories: What is remembered; None: nothing is recalled.
         mask: Hides secrets in what is shown.
         token_budget: What a context may have where its request names no budget.
     """
 
     def __init__(
-        self, book: ContextBook, memories: Memories | None, *, mask: SecretMask, token_budget: int = DEFAULT_TOKENS
+        self, store: ContextStore, memories: Memories | None, *, mask: SecretMask, token_budget: int = DEFAULT_TOKENS
     ) -> None:
-        self._book = book
+        self._store = store
         self._memories = memories
         self._mask = mask
         self._token_budget = token_budget
@@ -58,7 +58,7 @@ class ContextGatherer:
             if not request.namespaces:
                 raise
             states, missing = (), (fault.message, *missing)
-        part = excerpt(self._book.graph(request.tenant), states, request.task_id)
+        part = excerpt(self._store.graph(request.tenant), states, request.task_id)
         viewpoint = Viewpoint(
             role=request.role,
             phase=request.phase or _phase(states),
@@ -83,11 +83,11 @@ class ContextGatherer:
 
     async def _chosen(self, request: ContextRequest) -> tuple[StoryState, ...]:
         try:
-            return chosen(self._book.graph(request.tenant), request)
+            return chosen(self._store.graph(request.tenant), request)
         except NotFound:
             # Another replica may have made it a moment ago.
-            await self._book.catch_up()
-            return chosen(self._book.graph(request.tenant), request)
+            await self._store.catch_up()
+            return chosen(self._store.graph(request.tenant), request)
 
     async def _recalled(self, request: ContextRequest) -> tuple[Recollection, ...]:
         if self._memories is None or not request.namespaces or not request.query.strip():

@@ -1,4 +1,4 @@
-"""The book of what projects know: use cases that change it, and a graph that follows the log."""
+"""The store of what projects know: use cases that change it, and a graph that follows the log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from swe_ai_fleet.ports import ChangeLog, SecretMask
 _TRIES = 20
 
 
-class ContextBook:
+class ContextStore:
     """Stories, tasks, decisions, phases and records of work of all tenants. In its async context it follows the log.
 
     What one replica has written it knows at once, what another one has, as soon as the log tells it. Where two change
@@ -265,3 +265,7 @@ def _same(known: object, wanted: object, field: str, name: str) -> None:
     """Nothing, where what is there is what is wanted. Raises AlreadyExists."""
     if known != wanted:
         raise AlreadyExists(f"{name} exists with other content", field=field, hint="update it, or choose another id")
+
+
+ContextBook = ContextStore
+"""The former name of `ContextStore`, kept for callers that import it."""

@@ -94,8 +94,8 @@ class Answer:
         )
 
 
-class Telling:
-    """Hears a run and tells of calls, results and text, secrets masked.
+class ProgressNotifier:
+    """Reports the calls, results and text of a run as they happen, secrets masked.
 
     Args:
         secrets: What is masked.

@@ -21,7 +21,7 @@ from swe_ai_fleet.conversations.phrases import NamedThing
 from swe_ai_fleet.conversations.references import Reference, Standing, note, question, resolve, vague_question
 from swe_ai_fleet.conversations.reply_run import ChatRules, Reply, reply_to
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Proposal, Session
-from swe_ai_fleet.conversations.tools import Desk, fleet_tools, keep, proposed, table_of, untagged
+from swe_ai_fleet.conversations.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope
@@ -120,19 +120,19 @@ class Answering:
         for reference in references:
             if reference.standing is Standing.RESOLVED:
                 naming.chosen(reference.things)
-        desk = Desk(
+        context = TurnContext(
             text=text,
             scope=MemoryScope(tenant=session.tenant, namespaces=session.namespaces),
             source=f"agent:chat-{session.session_id}",
             now=now,
             nonce=session.nonce,
         )
-        notes = [await self._recalled(desk), note(references)]
+        notes = [await self._recalled(context), note(references)]
         if waiting:
             left = reply_run.DECLINED if said == "no" else reply_run.LAPSED
             notes.append(reply_run.UNSURE if waiting.key else left)
-        notes.append(await self._kept(desk))
-        return await self._replied(session, text, [one for one in notes if one], desk, naming, references, tell)
+        notes.append(await self._kept(context))
+        return await self._replied(session, text, [one for one in notes if one], context, naming, references, tell)
 
     def starts(self, session: Session, text: str, seen_turn: int | None) -> bool:
         """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
@@ -145,12 +145,12 @@ class Answering:
         session: Session,
         text: str,
         notes: Sequence[str],
-        desk: Desk,
+        context: TurnContext,
         naming: Naming,
         references: tuple[Reference, ...],
         tell: Callable[[AgentResponse], None],
     ) -> Answered:
-        setup = self._setup(desk)
+        setup = self._setup(context)
         content = "\n\n".join([*notes, reply_run.MESSAGE, text]) if notes else text
         message = UserMessage(content=content)
         before = (SystemMessage(content=self._system(setup)), *session.shown)
@@ -165,7 +165,7 @@ class Answering:
         found = [table_of(call.name, result) for call, result in reply.calls]
         told = bool(last_list(answer)) or any(isinstance(part, Table) for part in read(answer))
         tables = () if told else tuple(table for table in found if table)[-MAX_TABLES:]
-        proposal = replace(desk.proposal, turn=session.count + 1) if desk.proposal else None
+        proposal = replace(context.proposal, turn=session.count + 1) if context.proposal else None
         if proposal is not None:
             answer = f"{untagged(answer)}\n\n{self._clean(proposed(proposal))}"
         messages = _ending(reply.messages, answer)
@@ -208,35 +208,35 @@ class Answering:
             success=bool(execution_id),
         )
 
-    async def _recalled(self, desk: Desk) -> str:
+    async def _recalled(self, context: TurnContext) -> str:
         """What is remembered of the matter, as the model is shown it; empty for nothing."""
-        if self.memories is None or not desk.scope.namespaces:
+        if self.memories is None or not context.scope.namespaces:
             return ""
         try:
             async with asyncio.timeout(self.rules.recall_seconds):
-                found = await self.memories.recall(desk.text[:2_000], desk.scope, limit=self.rules.recalled)
+                found = await self.memories.recall(context.text[:2_000], context.scope, limit=self.rules.recalled)
         except (FleetError, TimeoutError) as fault:
             _log.warning("chat.nothing_recalled", reason=str(fault) or "it took too long")
             return ""
-        return presented(found, self.secrets, seed=desk.nonce)
+        return presented(found, self.secrets, seed=context.nonce)
 
-    async def _kept(self, desk: Desk) -> str:
+    async def _kept(self, context: TurnContext) -> str:
         """Keep what the person asks to be remembered; what the model is told of it."""
-        if not asks_to_remember(desk.text):
+        if not asks_to_remember(context.text):
             return ""
-        if self.memories is None or not desk.scope.namespaces:
+        if self.memories is None or not context.scope.namespaces:
             return reply_run.NO_MEMORY
-        if not to_remember(desk.text):
+        if not to_remember(context.text):
             return ""  # the model knows better what "this" is, and has a tool for it
         try:
             async with asyncio.timeout(self.rules.keep_seconds):
-                return reply_run.KEPT.format(text=await keep(self.memories, desk))
+                return reply_run.KEPT.format(text=await keep(self.memories, context))
         except (FleetError, TimeoutError) as fault:
             return reply_run.NOT_KEPT.format(why=str(fault) or "the memory does not answer")
 
-    def _setup(self, desk: Desk) -> Setup:
+    def _setup(self, context: TurnContext) -> Setup:
         own = fleet_tools(
-            desk, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
+            context, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
         )
         mine = {tool.name: tool for tool in own}
         given = {name: tool for name, tool in self.setup.tools.items() if name not in mine}

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
-from swe_ai_fleet.conversations.answer import Answer, Progress, Telling
+from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressNotifier
 from swe_ai_fleet.conversations.answering import Answered, Answering
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.formatting.pages import Channel
@@ -210,8 +210,8 @@ class Chat:
             session = session.trying()
         revision = await self._put(session, kept.revision if kept else 0)
         told: asyncio.Queue[Progress | None] = asyncio.Queue()
-        telling = Telling(self._secrets, told.put_nowait)
-        work = asyncio.create_task(self._work(session, revision, text, channel, message_id, seen_turn, telling.hear))
+        notifier = ProgressNotifier(self._secrets, told.put_nowait)
+        work = asyncio.create_task(self._work(session, revision, text, channel, message_id, seen_turn, notifier.hear))
         work.add_done_callback(lambda _: told.put_nowait(None))
         try:
             while (one := await told.get()) is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.function_calling.model_middleware import PatientModel, ShownTools, WholeResults
+from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import CHAT, Setup
 from swe_ai_fleet.agents.history import History, summariser
@@ -138,16 +138,16 @@ async def reply_to(
     budget = Budget(setup.limits)
     # A chat's answer is what the model says, so there is no call to end with.
     shown = ShownTools(model, {FINAL_ANSWER.name: None})
-    patient = PatientModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
+    retrying = RetryingModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
     mode, mode_rules = _way(request, toolbox, rules)
     history = History(
         (*before, message),
         context_tokens=await _context_tokens(model) if mode is PlanningMode.AGENTIC else 0,
-        summarise=summariser(patient, budget),
+        summarise=summariser(retrying, budget),
         task=message,
     )
     parts = RunParts(
-        model=patient,
+        model=retrying,
         toolbox=toolbox,
         history=history,
         budget=budget,

@@ -32,8 +32,8 @@ from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, prese
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
-    """What one turn's tools work with and leave: the person's words, the proposal, what was kept."""
+class TurnContext:
+    """What the tools of one turn share: the person's message, the proposal, the memories that were stored."""
 
     text: str
     scope: MemoryScope
@@ -61,8 +61,8 @@ class SearchMemory(BaseTool):
     network = False
     locks = frozenset[str]()
 
-    def __init__(self, memories: Memories, desk: Desk, mask: SecretMask) -> None:
-        self._memory = FleetMemory(memories, desk.scope, mask=mask)
+    def __init__(self, memories: Memories, context: TurnContext, mask: SecretMask) -> None:
+        self._memory = FleetMemory(memories, context.scope, mask=mask)
 
     async def execute(self, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, object]:
         """What is known. Raises FleetError."""
@@ -88,30 +88,30 @@ class Remember(BaseTool):
     network = False
     locks = frozenset({"memory"})
 
-    def __init__(self, memories: Memories, desk: Desk) -> None:
+    def __init__(self, memories: Memories, context: TurnContext) -> None:
         self._memories = memories
-        self._desk = desk
+        self._context = context
 
     async def execute(self) -> dict[str, object]:
         """What was kept. Raises ToolFailure where nobody asked for it, another FleetError where it cannot be kept."""
-        if not asks_to_remember(self._desk.text):
+        if not asks_to_remember(self._context.text):
             raise ToolFailure("the person did not ask for anything to be remembered")
-        return {"remembered": await keep(self._memories, self._desk)}
+        return {"remembered": await keep(self._memories, self._context)}
 
 
-async def keep(memories: Memories, desk: Desk) -> str:
+async def keep(memories: Memories, context: TurnContext) -> str:
     """Remember what the person said, in the first of the session's namespaces; what was kept. Raises FleetError."""
-    text = to_remember(desk.text) or desk.text[:2_000]
-    if text not in desk.remembered:
+    text = to_remember(context.text) or context.text[:2_000]
+    if text not in context.remembered:
         memory = Memory(
-            namespace=desk.scope.namespaces[0],
+            namespace=context.scope.namespaces[0],
             text=text,
-            tenant=desk.scope.tenant,
-            source=desk.source,
-            created_at=desk.now,
+            tenant=context.scope.tenant,
+            source=context.source,
+            created_at=context.now,
         )
         await memories.remember(memory)
-        desk.remembered.append(text)
+        context.remembered.append(text)
     return text
 
 
@@ -197,8 +197,8 @@ class StartTask(BaseTool):
     network = False
     locks = frozenset({"proposal"})
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
 
     async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
         """What is proposed. Raises ToolFailure for what is no task, and for a second one in a turn."""
@@ -213,9 +213,9 @@ class StartTask(BaseTool):
             raise ToolFailure(f"the description is too long; at most {MAX_DESCRIPTION_CHARS} characters")
         if not 0 <= agents <= 64:
             raise ToolFailure("agents goes from 1 to 64; leave it out for the usual number")
-        if self._desk.proposal is not None:
+        if self._context.proposal is not None:
             raise ToolFailure("one task is proposed in this turn already; propose the other one after the person's yes")
-        self._desk.proposal = Proposal(
+        self._context.proposal = Proposal(
             description=description.strip(), repository=repository.strip(), ref=ref.strip(), agents=agents
         )
         return {
@@ -225,16 +225,16 @@ class StartTask(BaseTool):
 
 
 def fleet_tools(
-    desk: Desk, *, fleet: FleetView | None, proposes: bool, memories: Memories | None, mask: SecretMask
+    context: TurnContext, *, fleet: FleetView | None, proposes: bool, memories: Memories | None, mask: SecretMask
 ) -> list[BaseTool]:
     """The tools of one turn, in an order that never changes."""
     tools: list[BaseTool] = []
     if fleet is not None:
         tools += [ListExecutions(fleet), ShowExecution(fleet)]
     if proposes:
-        tools.append(StartTask(desk))
-    if memories is not None and desk.scope.namespaces:
-        tools += [SearchMemory(memories, desk, mask), Remember(memories, desk)]
+        tools.append(StartTask(context))
+    if memories is not None and context.scope.namespaces:
+        tools += [SearchMemory(memories, context, mask), Remember(memories, context)]
     return tools
 
 

@@ -33,12 +33,12 @@ _DOT = "="
 _log = structlog.get_logger(__name__)
 
 
-class WebhookBook:
-    """Keeps webhooks, and knows what is kept wherever it was changed. An async context.
+class WebhookStore:
+    """Stores webhooks, and follows changes that other replicas make. An async context.
 
     Args:
         store: Where they are kept, secrets and all.
-        changed: Hears that the webhooks of `all` are others.
+        changed: Called when the webhooks of `all` have changed.
         now: The time.
     """
 
@@ -270,7 +270,7 @@ class _Kept:
     attempts: tuple[Attempt, ...] = ()
 
 
-class DeliveryBook:
+class DeliveryStore:
     """Keeps attempts in a store that forgets them after a while.
 
     Args:

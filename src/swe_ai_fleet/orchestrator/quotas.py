@@ -243,7 +243,7 @@ _PATIENCE_SECONDS = 5.0
 _HINT = "restart the orchestrator"
 
 
-class StorageBook:
+class StorageUsage:
     """Sums by tenant what streams hold. An async context: inside, they are read in the background, then followed.
 
     Memory grows with tenants, days and places in use, not with what is stored.
@@ -265,7 +265,7 @@ class StorageBook:
         self._reading: asyncio.Task[None] | None = None
         self._read = asyncio.Event()
 
-    async def __aenter__(self) -> StorageBook:
+    async def __aenter__(self) -> StorageUsage:
         self._reading = asyncio.create_task(self._begin(), name="storage")
         return self
 

@@ -37,7 +37,7 @@ from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, 
 from swe_ai_fleet.runtime.equipment import open_context_client, open_equipment, outside_agents
 from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
-from swe_ai_fleet.runtime.tool_services import with_rung
+from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
@@ -110,7 +110,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
 
     `prepared` makes of the node's repositories those of a container, where somebody else has cloned already.
     """
-    settings, telemetry = await with_rung(settings), own_telemetry()
+    settings, telemetry = await with_isolation_level(settings), own_telemetry()
     async with (
         connect_log(settings, name=host, waits=PATIENCE_SECONDS) as log,
         log.live_texts() as live,

@@ -19,7 +19,7 @@ from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.spending import Spending
-from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.operation import Toolkit
@@ -145,7 +145,7 @@ async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
     if not settings.mcp_servers:
         yield ()
         return
-    here = await with_rung(settings)
+    here = await with_isolation_level(settings)
     async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED) as kits:
         for kit in kits:
             kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}

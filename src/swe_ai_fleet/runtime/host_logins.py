@@ -121,13 +121,13 @@ async def open_host_logins(
             f"{settings.nats_issuer_file} cannot be read: {error.strerror}", field="nats_issuer_file"
         ) from error
     logins = HostLogins(store=await log.bucket(HOSTS_BUCKET, ttl_seconds=GRANT_SECONDS), admit=admit)
-    door = _Door(
+    callout = _AuthCallout(
         hosts=logins.store,
         jobs=JobBoard(log.made_bucket(JOBS_BUCKET), log) if settings.executor == "kubernetes" else None,
         token=settings.nats_token if admit is not None else "",
     )
     heard = asyncio.Event()
-    work = (log.answer_logins(Issuer(seed), door.let_in, heard=heard), log.answer_hosts(), logins.keep())
+    work = (log.answer_logins(Issuer(seed), callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
     tasks = [asyncio.create_task(_told(one), name="hosts on NATS") for one in work]
     try:
         await heard.wait()
@@ -148,15 +148,15 @@ async def _told(work: Coroutine[object, object, None]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Door:
-    """Decides who is let in, by the bucket of grants; the token of a server of our own opens everything, as ever."""
+class _AuthCallout:
+    """Answers auth callouts of NATS from the bucket of grants; the token of a server of our own grants everything."""
 
     hosts: KeyValue
     jobs: JobBoard | None
     token: str
 
-    async def let_in(self, shown: str) -> NatsLogin:
-        """Who shows a token. Raises PreconditionFailed for what lets nobody in, Unavailable."""
+    async def authenticate(self, shown: str) -> NatsLogin:
+        """The login of a token. Raises PreconditionFailed for a token that grants none, Unavailable."""
         if self.token and hmac.compare_digest(shown.encode(), self.token.encode()):
             return NatsLogin(account=ACCOUNT)
         name, _, rest = shown.partition(".")

@@ -47,7 +47,13 @@ from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.spending import Spending
-from swe_ai_fleet.runtime.tool_services import make_sandbox, operator_tools, secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import (
+    make_sandbox,
+    operator_tools,
+    secret_mask,
+    tool_access,
+    with_isolation_level,
+)
 from swe_ai_fleet.settings import Settings
 
 R = TypeVar("R")
@@ -55,14 +61,14 @@ AT_ONCE = 32
 _log = structlog.get_logger(__name__)
 
 
-class PlanDesk:
+class PlanService:
     """Takes requests for plan sessions; an async context manager.
 
-    Whoever asks may go away: the request goes on, and its session has what came of it. The same request again, while it
-    is carried out here, waits for the same answer. Leaving the context ends what is still carried out.
+    A request outlives its caller, and its session keeps the result. The same request again, while the first one runs
+    here, waits for the same answer. Leaving the context cancels running requests.
 
     Args:
-        sessions: Who carries requests out.
+        sessions: Runs the requests.
         at_once: So many at a time; more are refused.
     """
 
@@ -119,7 +125,7 @@ class PlanDesk:
         return await self._sessions.session(session_id)
 
     async def working(self, session_id: str) -> bool:
-        """Whether a request of it is being carried out now, here or elsewhere. Raises Unavailable."""
+        """Whether a request of it runs now, here or elsewhere. Raises Unavailable."""
         return await self._sessions.working(session_id)
 
     async def sessions(self) -> tuple[SessionCard, ...]:
@@ -148,16 +154,16 @@ class PlanDesk:
             _log.error("plan.request_failed", exc_info=fault)
 
 
-class PlanDesks:
-    """The desks of all tenants; an async context manager. No tenant reaches another's sessions.
+class TenantPlanServices:
+    """The plan services of all tenants; an async context manager. No tenant reaches another's sessions.
 
     Args:
-        make: Makes what carries out a tenant's requests.
+        make: Makes the plan sessions of a tenant.
     """
 
     def __init__(self, make: Callable[[str], PlanSessions]) -> None:
         self._make = make
-        self._desks: dict[str, PlanDesk] = {}
+        self._plans: dict[str, PlanService] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,14 +171,14 @@ class PlanDesks:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for desk in self._desks.values():
-            await desk.__aexit__(kind, error, traceback)
+        for service in self._plans.values():
+            await service.__aexit__(kind, error, traceback)
 
-    def of(self, tenant: str) -> PlanDesk:
-        """The desk of a tenant."""
-        if tenant not in self._desks:
-            self._desks[tenant] = PlanDesk(self._make(tenant))
-        return self._desks[tenant]
+    def of(self, tenant: str) -> PlanService:
+        """The plan service of a tenant."""
+        if tenant not in self._plans:
+            self._plans[tenant] = PlanService(self._make(tenant))
+        return self._plans[tenant]
 
 
 async def _awaited(work: Callable[[], Awaitable[R]]) -> R:
@@ -239,9 +245,9 @@ async def open_plans(
     starter: TaskStarter | None = None,
     repositories: WorkspaceProvider | None = None,
     tenant: str = DEFAULT_TENANT,
-) -> AsyncGenerator[PlanDesk]:
-    """The plan sessions of one tenant, until the context ends; see `open_plan_desks`."""
-    async with open_plan_desks(
+) -> AsyncGenerator[PlanService]:
+    """The plan sessions of one tenant, until the context ends; see `open_tenant_plan_services`."""
+    async with open_tenant_plan_services(
         settings,
         buckets=buckets,
         memories=memories,
@@ -249,12 +255,12 @@ async def open_plans(
         fleet=lambda _: fleet,
         starter=lambda _: starter,
         repositories=repositories,
-    ) as desks:
-        yield desks.of(tenant)
+    ) as plans:
+        yield plans.of(tenant)
 
 
 @asynccontextmanager
-async def open_plan_desks(
+async def open_tenant_plan_services(
     settings: Settings,
     *,
     buckets: PlanBuckets | None = None,
@@ -264,7 +270,7 @@ async def open_plan_desks(
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
     spending: Spending | None = None,
-) -> AsyncGenerator[PlanDesks]:
+) -> AsyncGenerator[TenantPlanServices]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
     Args:
@@ -281,7 +287,7 @@ async def open_plan_desks(
         InvalidRequest: No model server is configured, or a setting is malformed.
         PreconditionFailed: The sandbox of the settings cannot be had here.
     """
-    here = await with_rung(settings)
+    here = await with_isolation_level(settings)
     access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
     patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
     async with (
@@ -322,8 +328,8 @@ async def open_plan_desks(
                 mask=mask,
             )
 
-        async with PlanDesks(made) as desks:
-            yield desks
+        async with TenantPlanServices(made) as plans:
+            yield plans
 
 
 def plan_limits(settings: Settings) -> Limits:

@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.orchestrator.run_names import is_draft
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import open_toolkits
@@ -87,7 +87,7 @@ async def replay(
     if fork_at is not None and not 0 <= fork_at <= len(run.steps):
         raise InvalidRequest(f"the run has {len(run.steps)} steps", field="fork_at", hint=f"0 to {len(run.steps)}")
     task = state.task
-    settings = await with_rung(settings)
+    settings = await with_isolation_level(settings)
     access = tool_access(settings)
     workspaces = workspace_provider(settings)
     pinned = state.repository

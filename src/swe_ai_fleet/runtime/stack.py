@@ -24,7 +24,7 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageBook, no_rules
+from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.equipment import (
@@ -43,7 +43,7 @@ from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
-from swe_ai_fleet.runtime.tool_services import tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -69,7 +69,7 @@ class Stack:
     view: FleetView
     meter: Meter
     spending: Spending
-    storage: StorageBook
+    storage: StorageUsage
     leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
@@ -149,7 +149,7 @@ async def open_stack(
         hint = "it holds a directory for each tenant; docs/tenants.md"
         raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
-    here = await with_rung(settings)
+    here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
@@ -191,7 +191,7 @@ async def open_stack(
             return await meter.spent_today(tenant) + await spending.today(tenant)
 
         storage = await stack.enter_async_context(
-            StorageBook(
+            StorageUsage(
                 {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )

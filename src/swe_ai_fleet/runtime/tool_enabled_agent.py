@@ -31,7 +31,7 @@ from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.library_requests import read_constraints
-from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_rung
+from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import all_toolkits
@@ -106,7 +106,7 @@ class ToolEnabledAgent:
         self.execution_id = execution_id(
             tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=1
         )
-        settings = await with_rung(self._settings)
+        settings = await with_isolation_level(self._settings)
         access = tool_access(settings)
         async with AsyncExitStack() as stack:
             workspaces = workspace_provider(settings)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
-from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy, choose_rung
+from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.settings import Settings, listed, on_loopback
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import TOOLKITS, ToolAccess
@@ -36,22 +36,22 @@ from swe_ai_fleet.tools.secrets import Secrets
 SLOTS_PER_CPU = 2
 
 
-async def with_rung(settings: Settings) -> Settings:
-    """The settings with the rung that works on this node in the place of `auto`. Raises PreconditionFailed."""
-    return settings.model_copy(update={"sandbox": str(await choose_rung(settings.sandbox))})
+async def with_isolation_level(settings: Settings) -> Settings:
+    """The settings with the isolation level that works on this node instead of `auto`. Raises PreconditionFailed."""
+    return settings.model_copy(update={"sandbox": str(await choose_isolation_level(settings.sandbox))})
 
 
 def make_sandbox(settings: Settings) -> Sandbox:
-    """The sandbox of this node. Whether the machine offers the wanted rung shows with the first command."""
+    """The sandbox of this node. Whether the machine offers the wanted isolation level shows with the first command."""
     count = settings.cpu_slots or SLOTS_PER_CPU * (os.cpu_count() or 1)
     return Sandbox(sandbox_policy(settings), CpuSlots(settings.home / "slots", count))
 
 
 def sandbox_policy(settings: Settings) -> SandboxPolicy:
-    """The rung and the limits of every sandbox of this node. Where `auto` was not tried out it means bubblewrap."""
-    rung = Rung.BUBBLEWRAP if settings.sandbox == "auto" else Rung(settings.sandbox)
+    """The isolation level and the limits of every sandbox of this node; an `auto` that was not tried is bubblewrap."""
+    level = IsolationLevel.BUBBLEWRAP if settings.sandbox == "auto" else IsolationLevel(settings.sandbox)
     return SandboxPolicy(
-        rung=rung,
+        level=level,
         max_processes=settings.max_processes,
         max_cpus=settings.max_cpus,
         max_disk_bytes=settings.max_disk_bytes,
@@ -185,7 +185,7 @@ async def operator_tools(
     """One toolkit with all of them while the context lasts; none where no server is configured.
 
     Args:
-        settings: The servers, and a sandbox that works here (see `with_rung`).
+        settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
         reserved: Names that their tools cannot have.
     """

@@ -3,8 +3,8 @@
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
-from swe_ai_fleet.sandbox.probe import SandboxReport, choose_rung, examine_sandbox
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.probe import SandboxReport, choose_isolation_level, examine_sandbox
 from swe_ai_fleet.sandbox.processes import raise_file_limit
 from swe_ai_fleet.sandbox.proxy import Refusal, RefusalReason
 from swe_ai_fleet.sandbox.sandbox import Sandbox, default_slots, open_workspace
@@ -13,15 +13,15 @@ from swe_ai_fleet.sandbox.workspace import LocalWorkspace
 __all__ = [
     "Attack",
     "CpuSlots",
+    "IsolationLevel",
     "LocalWorkspace",
     "NetworkGrant",
     "Refusal",
     "RefusalReason",
-    "Rung",
     "Sandbox",
     "SandboxPolicy",
     "SandboxReport",
-    "choose_rung",
+    "choose_isolation_level",
     "default_slots",
     "examine_sandbox",
     "open_workspace",

@@ -148,7 +148,7 @@ async def successful_attacks(open_workspace: Callable[[Host, Path], LocalWorkspa
 
     The limits are low for it; memory is tried only where a control group is to bound it. It takes about a second.
     """
-    host = replace(host, policy=replace(_LIMITS, rung=host.policy.rung))
+    host = replace(host, policy=replace(_LIMITS, level=host.policy.level))
     found: set[Attack] = set() if host.groups.memory else {Attack.MEMORY}
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
         for number, trial in enumerate((_reach, _limits, _disk)):
@@ -247,7 +247,7 @@ def probe_workspace(host: Host, root: Path) -> LocalWorkspace:
     return LocalWorkspace(
         lambda: _already(host),
         root,
-        rung=host.policy.rung,
+        level=host.policy.level,
         max_sessions=1,
         environment=Environment(),
         network=None,

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
 from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.processes import Occupants, leave_session_keyring
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
@@ -95,8 +95,8 @@ class InteractiveProcess:
 
         Raises PreconditionFailed where it is to be confined and cannot be, Unavailable where it does not start.
         """
-        if command.confined and policy.rung is not Rung.BUBBLEWRAP:
-            raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.rung}")
+        if command.confined and policy.level is not IsolationLevel.BUBBLEWRAP:
+            raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.level}")
         occupants = Occupants.of(root) if command.confined and not command.read_only_workspace else None
         if occupants is not None:
             occupants.ever = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Rung(StrEnum):
+class IsolationLevel(StrEnum):
     """How strongly commands are confined, strongest first."""
 
     BUBBLEWRAP = "bubblewrap"
@@ -16,12 +16,12 @@ class Rung(StrEnum):
     @property
     def mounts(self) -> bool:
         """Whether commands see files at places of the sandbox's choice: the workspace at `/workspace`."""
-        return self is Rung.BUBBLEWRAP
+        return self is IsolationLevel.BUBBLEWRAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxPolicy:
-    """The rung and the limits of every workspace of a sandbox.
+    """The isolation level and the limits of every workspace of a sandbox.
 
     `max_processes`, `max_memory_bytes` and `max_cpus` hold for one session (one running command and what it started);
     `max_file_bytes` is the largest single file a command can write, `max_disk_bytes` what a workspace, its home and its
@@ -31,7 +31,7 @@ class SandboxPolicy:
     the host's loopback (`landlock`) they never listen at `reserved_ports`.
     """
 
-    rung: Rung = Rung.BUBBLEWRAP
+    level: IsolationLevel = IsolationLevel.BUBBLEWRAP
     max_processes: int = 512
     max_memory_bytes: int = 4 * 1024**3
     max_cpus: float = 2.0

@@ -1,6 +1,6 @@
 """What the fleet itself runs in, as far as that shows.
 
-Which rung this host can hold, and what that closes.
+Which isolation level this host supports, and which attacks it closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swe_ai_fleet.sandbox.attacks import Attack, has_loopback, probe_workspace, 
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known
 from swe_ai_fleet.sandbox.workspace import Host
 
@@ -70,9 +70,9 @@ _GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblew
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxReport:
-    """The rung that holds here, which attacks it closes, and what an operator should know besides."""
+    """The isolation level that holds here, which attacks it closes, and what an operator should know besides."""
 
-    rung: Rung
+    level: IsolationLevel
     closes: tuple[Attack, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -81,23 +81,23 @@ class SandboxReport:
         return tuple(attack for attack in Attack if attack not in self.closes)
 
 
-async def choose_rung(requested: Requested) -> Rung:
-    """The rung for a request: `auto` is the strongest that holds, by trying it; `none` must be named.
+async def choose_isolation_level(requested: Requested) -> IsolationLevel:
+    """The isolation level for a request: `auto` is the strongest that holds, by trying it; `none` must be named.
 
     Raises PreconditionFailed, its hint being the one command that mends it.
     """
-    return (await _choose(requested)).policy.rung
+    return (await _choose(requested)).policy.level
 
 
 async def examine_sandbox(requested: Requested) -> SandboxReport:
-    """Try the requested rung, and from within it every attack. Raises PreconditionFailed as `choose_rung` does."""
+    """Try the requested isolation level, and from within it every attack. Raises as `choose_isolation_level`."""
     around = surroundings(Path("/"), os.environ)
     notes = [f"the fleet itself runs in {around}"] if around else []
     host = await _choose(requested)
-    if host.policy.rung is Rung.NONE:
+    if host.policy.level is IsolationLevel.NONE:
         # Its commands could do what they try.
         return SandboxReport(
-            rung=Rung.NONE,
+            level=IsolationLevel.NONE,
             closes=(Attack.FILE_SIZE, Attack.DISK),
             notes=(
                 *notes,
@@ -117,7 +117,7 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
     if not host.groups.cpu:
         notes.append("no cpu control group is writable: a command, or a tenant with many, can use all CPUs")
     closes = tuple(attack for attack in Attack if attack not in succeeded)
-    return SandboxReport(rung=host.policy.rung, closes=closes, notes=tuple(notes))
+    return SandboxReport(level=host.policy.level, closes=closes, notes=tuple(notes))
 
 
 def _bubblewrap_notes(bubblewrap: Bubblewrap) -> list[str]:
@@ -152,10 +152,10 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
 
 
 async def _choose(requested: Requested) -> Host:
-    """The host with the rung that a request comes to, tried. Raises as `choose_rung`."""
+    """The host with the isolation level that a request comes to, tried. Raises as `choose_isolation_level`."""
     groups = ControlGroups.discover()
     if requested == "none":
-        return Host(policy=SandboxPolicy(rung=Rung.NONE), slots=None, groups=groups)
+        return Host(policy=SandboxPolicy(level=IsolationLevel.NONE), slots=None, groups=groups)
     if requested == "landlock":
         return await _landlock_host(groups)
     try:
@@ -173,7 +173,7 @@ async def _bubblewrap_host(groups: ControlGroups, *, strict: bool) -> Host:
     bubblewrap = await Bubblewrap.find()
     if bubblewrap is None:
         raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
-    policy = SandboxPolicy(rung=Rung.BUBBLEWRAP)
+    policy = SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)
     host = Host(policy=policy, slots=None, groups=groups, bubblewrap=bubblewrap)
     await _try(host)
     if strict and os.geteuid() == 0 and not groups.processes:
@@ -185,7 +185,7 @@ async def _bubblewrap_host(groups: ControlGroups, *, strict: bool) -> Host:
 
 
 async def _landlock_host(groups: ControlGroups) -> Host:
-    policy = SandboxPolicy(rung=Rung.LANDLOCK)
+    policy = SandboxPolicy(level=IsolationLevel.LANDLOCK)
     host = Host(policy=policy, slots=None, groups=groups, landlock=require_landlock())
     await _try(host)
     return host
@@ -198,16 +198,16 @@ def install_hint() -> str:
 
 
 async def _try(host: Host) -> None:
-    rung = host.policy.rung
+    level = host.policy.level
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as root:
         async with probe_workspace(host, Path(root)) as workspace:
             try:
                 result = await workspace.run(Command(argv=("true",), timeout_seconds=30, light=True))
             except FleetError as error:
                 hint = _mend() if host.bubblewrap else error.hint
-                raise PreconditionFailed(f"{rung} does not work here: {error.message}", hint=hint) from error
+                raise PreconditionFailed(f"{level} does not work here: {error.message}", hint=hint) from error
     if not result.ok:
-        raise PreconditionFailed(f"{rung} does not work here: `true` ended with {result.exit_code}")
+        raise PreconditionFailed(f"{level} does not work here: `true` ended with {result.exit_code}")
 
 
 def _mend() -> str:

@@ -17,8 +17,8 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import require_landlock
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
-from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.probe import choose_isolation_level, install_hint
 from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
 
 _BARE = Environment()
@@ -60,13 +60,13 @@ class Sandbox:
         `environment.mounts` are shown read-only, `writable` mounts read-write. Without a network grant commands reach
         nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
         temporary directory). `owner` is who commands run for: tenants share slots and CPUs evenly, then the executions
-        of one. With the rung `none` mounts raise PreconditionFailed and the network is the host's; with
+        of one. With the isolation level `none` mounts raise PreconditionFailed and the network is the host's; with
         `landlock` mounts must stand at their own place.
         """
         return LocalWorkspace(
             self._look,
             root,
-            rung=self._policy.rung,
+            level=self._policy.level,
             max_sessions=self._policy.max_sessions,
             environment=environment,
             network=environment.network if network is None else network,
@@ -86,12 +86,12 @@ class Sandbox:
         async with self._looking:
             if self._host is None:
                 bubblewrap = None
-                if self._policy.rung is Rung.BUBBLEWRAP:
+                if self._policy.level is IsolationLevel.BUBBLEWRAP:
                     bubblewrap = await Bubblewrap.find()
                     if bubblewrap is None:
                         raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
                 landlock = None
-                if self._policy.rung is Rung.LANDLOCK:
+                if self._policy.level is IsolationLevel.LANDLOCK:
                     landlock = require_landlock()
                 groups = ControlGroups.discover()
                 if self._slots is not None:
@@ -115,7 +115,7 @@ def default_slots() -> CpuSlots:
 async def open_workspace(
     path: Path, *, environment: Environment = _BARE, network: NetworkGrant | None = None
 ) -> AsyncGenerator[LocalWorkspace]:
-    """A workspace over `path` with the default policy on the strongest rung there is. Raises PreconditionFailed."""
-    sandbox = Sandbox(SandboxPolicy(rung=await choose_rung("auto")), default_slots())
+    """A workspace over `path` with the default policy on the strongest level there is. Raises PreconditionFailed."""
+    sandbox = Sandbox(SandboxPolicy(level=await choose_isolation_level("auto")), default_slots())
     async with sandbox.workspace(path, environment=environment, network=network) as workspace:
         yield workspace

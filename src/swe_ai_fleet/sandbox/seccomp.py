@@ -1,4 +1,4 @@
-"""The system calls that a command must not make, as a filter for the kernel: one place for both rungs."""
+"""The system calls that a command must not make, as a filter for the kernel: one place for both isolation levels."""
 
 from __future__ import annotations
 

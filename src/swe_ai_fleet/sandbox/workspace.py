@@ -35,7 +35,7 @@ from swe_ai_fleet.sandbox.landlock import (
     landlock_helper,
     remove_shared_memory,
 )
-from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
@@ -53,7 +53,7 @@ _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What workspaces have to work with: policy, slots, control groups, and what the rung stands on."""
+    """What workspaces have to work with: policy, slots, control groups, and what the isolation level stands on."""
 
     policy: SandboxPolicy
     slots: CpuSlots | None
@@ -62,7 +62,7 @@ class Host:
     landlock: Landlock | None = None
 
     def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
-        """The argv before a program of ours that is to see these places alone; empty with the rung `none`."""
+        """The argv before a program of ours that is to see these places alone; empty with the level `none`."""
         if self.landlock is not None:
             return tuple(landlock_helper(self.landlock, readable=readable, writable=writable))
         if self.bubblewrap is not None:
@@ -84,7 +84,7 @@ class _Ground:
 class LocalWorkspace:
     """A directory that commands run in; implements `ports.Workspace`.
 
-    Commands see it at `/workspace` (with the rungs `landlock` and `none`: where it is), and beside it a home and a /tmp
+    Commands see it at `/workspace` (with the levels `landlock` and `none`: where it is), beside it a home and a /tmp
     which all commands of the workspace share and which vanish with it. Sessions start with the first command. Where
     the fleet is root, what commands write belongs to root: keep the directory below one that nobody else may enter.
     With `landlock` root hands the directory over to a user of the workspace's own until it is closed.
@@ -95,7 +95,7 @@ class LocalWorkspace:
         host: Callable[[], Awaitable[Host]],
         root: Path,
         *,
-        rung: Rung,
+        level: IsolationLevel,
         max_sessions: int,
         environment: Environment,
         network: NetworkGrant | None,
@@ -103,18 +103,18 @@ class LocalWorkspace:
         scratch: Path | None,
         owner: Owner = NOBODY,
     ) -> None:
-        if rung is Rung.NONE and (environment.mounts or writable):
+        if level is IsolationLevel.NONE and (environment.mounts or writable):
             raise PreconditionFailed(
                 "without a sandbox nothing can be mounted into a workspace",
                 hint="install bubblewrap, or build in place",
             )
-        if rung is Rung.LANDLOCK:
+        if level is IsolationLevel.LANDLOCK:
             check_mounts((*environment.mounts, *writable))
         self._host = host
         self._root = root.resolve()
-        self._rung = rung
+        self._level = level
         self._environment = environment
-        self._network = network if rung is not Rung.NONE else None
+        self._network = network if level is not IsolationLevel.NONE else None
         self._writable = writable
         self._scratch_parent = scratch
         self._owner = owner
@@ -137,7 +137,7 @@ class LocalWorkspace:
     @property
     def mount(self) -> str:
         """Where commands see it."""
-        return jail.WORKSPACE if self._rung.mounts else str(self._root)
+        return jail.WORKSPACE if self._level.mounts else str(self._root)
 
     @property
     def environment(self) -> Environment:
@@ -166,7 +166,7 @@ class LocalWorkspace:
         make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
         PreconditionFailed where the sandbox does not start.
         """
-        before = jail.forwarding() if self._network is not None and self._rung.mounts else ()
+        before = jail.forwarding() if self._network is not None and self._level.mounts else ()
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
         disk = ground.disk
@@ -201,7 +201,7 @@ class LocalWorkspace:
 
         It reads the workspace's directory and `readable`, and writes `writable`, all at their own places. Without it a
         process of the workspace that lives could swap a directory for a link to any place while the program works. With
-        the rung `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
+        the level `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
         """
         return (await self._host()).confining((self._root, *readable), writable)
 
@@ -262,7 +262,7 @@ class LocalWorkspace:
         proxy_url = ""
         try:
             await asyncio.to_thread(handover.give)
-            if proxy is not None and self._rung.mounts:
+            if proxy is not None and self._level.mounts:
                 await proxy.start(scratch.proxy_socket)
                 proxy_url = jail.PROXY_URL
             elif proxy is not None:
@@ -369,7 +369,7 @@ class LocalWorkspace:
             home=str(ground.scratch.home),
             tmp=str(ground.scratch.tmp),
             proxy=ground.proxy_url,
-            isolated=self._rung is not Rung.NONE,
+            isolated=self._level is not IsolationLevel.NONE,
             interpreters=str(stand_ins().interpreter(own_interpreter(), linked=True)),
         )
 

@@ -17,7 +17,7 @@ MAX_FILES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShelvedWorkflow:
+class CatalogEntry:
     """A workflow that can run, its sub-workflows resolved, and the text of its file."""
 
     workflow: Workflow
@@ -27,10 +27,10 @@ class ShelvedWorkflow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """What there is. `broken` is the first fault of each file that cannot run."""
+class WorkflowCatalog:
+    """The workflows by name. `broken` is the first fault of each file that cannot run."""
 
-    workflows: Mapping[str, ShelvedWorkflow] = field(default_factory=dict[str, ShelvedWorkflow])
+    workflows: Mapping[str, CatalogEntry] = field(default_factory=dict[str, CatalogEntry])
     broken: tuple[WorkflowFault, ...] = ()
 
     @property
@@ -38,7 +38,7 @@ class Shelf:
         """What files may name as their sub-workflows."""
         return {name: one.workflow for name, one in self.workflows.items()}
 
-    def get(self, name: str) -> ShelvedWorkflow:
+    def get(self, name: str) -> CatalogEntry:
         """The workflow of that name. Raises NotFound."""
         if name not in self.workflows:
             known = ", ".join(sorted(self.workflows)) or "there are none"
@@ -46,7 +46,7 @@ class Shelf:
         return self.workflows[name]
 
 
-def read_shelf(directories: Sequence[Path] = (), *, tools: Collection[str] | None = None) -> Shelf:
+def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | None = None) -> WorkflowCatalog:
     """Read all files; one in a later directory takes the place of an earlier one of the same name.
 
     Blocking: call it in a thread. `tools` None: names of tools are not checked.
@@ -63,15 +63,15 @@ def read_shelf(directories: Sequence[Path] = (), *, tools: Collection[str] | Non
         else:
             named[workflow.name] = workflow
             sound.append((file, text, built_in))
-    shelved: dict[str, ShelvedWorkflow] = {}
+    entries: dict[str, CatalogEntry] = {}
     for file, text, built_in in sound:
         try:
             workflow = read_workflow(text, file=file, tools=tools, workflows=named)
         except InvalidWorkflow as error:
             broken.append(error.faults[0])
         else:
-            shelved[workflow.name] = ShelvedWorkflow(workflow=workflow, text=text, file=file, built_in=built_in)
-    return Shelf(workflows=dict(sorted(shelved.items())), broken=tuple(broken))
+            entries[workflow.name] = CatalogEntry(workflow=workflow, text=text, file=file, built_in=built_in)
+    return WorkflowCatalog(workflows=dict(sorted(entries.items())), broken=tuple(broken))
 
 
 def _built_in() -> Iterator[tuple[str, str, bool]]:

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
@@ -37,8 +37,8 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Premises:
-    """The directories of one clone: the agent's tree, and beside it what the agent never sees.
+class CloneDirs:
+    """The directories of one clone: the agent's work tree, and beside it the git directory that the agent never sees.
 
     `git_dir` is a git directory of our own with its own index: whatever is written into the tree's `.git` (config,
     hooks, filters) is nothing to the git that we run. `attached` is a tree of the caller's own, wherever it lies.
@@ -83,7 +83,7 @@ class GitClone:
         self,
         git: Git,
         workspace: LocalWorkspace,
-        premises: Premises,
+        clone_dirs: CloneDirs,
         history: History,
         *,
         base_commit: str,
@@ -91,7 +91,7 @@ class GitClone:
     ) -> None:
         self._git = git
         self._workspace = workspace
-        self._premises = premises
+        self._clone_dirs = clone_dirs
         self._history = history
         self._base_commit = base_commit
         self._bounds = bounds
@@ -133,7 +133,7 @@ class GitClone:
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
-        layout = replace(self._premises.layout, work_tree=None)
+        layout = replace(self._clone_dirs.layout, work_tree=None)
         async with self._staged():
             against = ("diff", "--cached", self._base_commit)
             try:
@@ -159,8 +159,8 @@ class GitClone:
         """
         if self._used:
             raise PreconditionFailed("a patch can only be applied before anything has run in the clone")
-        dot_git = self._premises.tree / ".git"
-        layout = Layout(git_dir=dot_git, work_tree=self._premises.tree, alternates=(self._history.objects,))
+        dot_git = self._clone_dirs.tree / ".git"
+        layout = Layout(git_dir=dot_git, work_tree=self._clone_dirs.tree, alternates=(self._history.objects,))
         async with self._index:
             if branch:
                 await self._begin(branch, layout)
@@ -168,7 +168,7 @@ class GitClone:
                 return
             await self._make_room(patch)
             try:
-                await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
+                await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._clone_dirs.tree)
             except PatchRejected:
                 await self._furnish()
                 raise
@@ -203,14 +203,14 @@ class GitClone:
         async with self._index:
             if self._staged_bytes > _COMPACTED_BYTES:
                 # What is as the commit has it keeps what is known of its file, and is not read again.
-                await self._git.run("read-tree", "--reset", self._base_commit, layout=self._premises.layout)
-                await finished(asyncio.to_thread(_forget_staged, self._premises))
+                await self._git.run("read-tree", "--reset", self._base_commit, layout=self._clone_dirs.layout)
+                await finished(asyncio.to_thread(_forget_staged, self._clone_dirs))
                 self._staged_bytes = 0
                 self._known_heads.clear()
         async with self._staged():
             taken = await checkpoints.take(
                 self._git,
-                replace(self._premises.layout, work_tree=None),
+                replace(self._clone_dirs.layout, work_tree=None),
                 self._workspace,
                 base=self._base_commit,
                 head=head or self._base_commit,
@@ -228,12 +228,12 @@ class GitClone:
         """
         if self._used:
             raise PreconditionFailed("a checkpoint can only be restored before anything has run in the clone")
-        tree = self._premises.tree
+        tree = self._clone_dirs.tree
         layout = Layout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
         async with self._index:
             # What another clone had committed under a name of the environment's goes before it.
-            await asyncio.to_thread(remove, tree, self._premises.furnishing.kept)
-            await checkpoints.restore(self._git, layout, checkpoint, scratch=self._premises.git_dir)
+            await asyncio.to_thread(remove, tree, self._clone_dirs.furnishing.kept)
+            await checkpoints.restore(self._git, layout, checkpoint, scratch=self._clone_dirs.git_dir)
             await self._furnish()
         # What HEAD is now, the clone's own git says.
         self._restored = True
@@ -243,7 +243,7 @@ class GitClone:
         async with self._index:
             return await bundled(
                 self._git,
-                self._premises.layout,
+                self._clone_dirs.layout,
                 self._base_commit,
                 shallow=bool(self._history.shallow),
                 max_bytes=max_bytes,
@@ -251,13 +251,13 @@ class GitClone:
 
     async def _make_room(self, patch: bytes) -> None:
         """Take away what the environment has put where a patch puts a file of its own."""
-        kept = frozenset(self._premises.furnishing.kept)
+        kept = frozenset(self._clone_dirs.furnishing.kept)
         if kept:
-            await asyncio.to_thread(remove, self._premises.tree, kept.intersection(await touched(self._git, patch)))
+            await asyncio.to_thread(remove, self._clone_dirs.tree, kept.intersection(await touched(self._git, patch)))
 
     async def _furnish(self) -> None:
-        premises = self._premises
-        await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
+        clone_dirs = self._clone_dirs
+        await finished(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     @asynccontextmanager
     async def _staged(self) -> AsyncGenerator[None]:
@@ -268,12 +268,12 @@ class GitClone:
                 yield
             except ResourceExhausted:
                 # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
-                await self._git.run("read-tree", self._base_commit, layout=self._premises.layout)
+                await self._git.run("read-tree", self._base_commit, layout=self._clone_dirs.layout)
                 raise
 
     async def _stage(self) -> None:
         """Bring our own index up to the tree."""
-        layout = self._premises.layout
+        layout = self._clone_dirs.layout
         if self._submodules is None:
             self._submodules = await gitlinks(self._git, layout)
         async with self._workspace.frozen():
@@ -282,7 +282,7 @@ class GitClone:
                 # Not everybody can be stopped everywhere: who lives could lead git out of the tree while it reads.
                 stores = await asyncio.to_thread(object_stores, self._history.objects)
                 confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
-            await stage(self._git, layout, self._premises.tree, self._submodules, confining=confining)
+            await stage(self._git, layout, self._clone_dirs.tree, self._submodules, confining=confining)
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
@@ -327,22 +327,22 @@ class Clones:
         directories that its commands may write to.
         """
         history = history_of(seed)
-        if self._sandbox.policy.rung is not Rung.NONE:
+        if self._sandbox.policy.level is not IsolationLevel.NONE:
             # At the same place as on the host, which is what the clone's alternates say.
             seen = Mount(source=str(history.objects), target=str(history.objects))
             environment = replace(environment, mounts=(*environment.mounts, seen))
         async with (
-            self._premises(owner.execution_id, name, seed, furnishing) as premises,
+            self._clone_dirs(owner.execution_id, name, seed, furnishing) as clone_dirs,
             self._sandbox.workspace(
-                premises.tree, environment=environment, writable=writable, scratch=premises.directory, owner=owner
+                clone_dirs.tree, environment=environment, writable=writable, scratch=clone_dirs.directory, owner=owner
             ) as workspace,
             _warming(workspace),
         ):
-            await self._fill(premises, seed)
+            await self._fill(clone_dirs, seed)
             yield GitClone(
                 self._git,
                 workspace,
-                premises,
+                clone_dirs,
                 history,
                 base_commit=seed.name,
                 bounds=self._bounds,
@@ -365,39 +365,39 @@ class Clones:
         history = history_of(seed)
         directory = self._home / "attached" / f"{name}-{secrets.token_hex(4)}"
         root, furnished = furnishing or (Path(), Furnishing())
-        premises = Premises(
+        clone_dirs = CloneDirs(
             directory=directory,
             lock=directory.with_name(f"{directory.name}.lock"),
             attached=tree,
             root=root,
             furnishing=furnished,
         )
-        held = _hold(premises.lock)
+        held = _hold(clone_dirs.lock)
         try:
             await finished(
                 asyncio.to_thread(
                     write_git_dir,
-                    premises.git_dir,
+                    clone_dirs.git_dir,
                     head=seed.name,
                     history=history,
                     excludes=(*BY_PRODUCTS, *furnished.excludes),
                     work_tree=True,
                 )
             )
-            await self._git.run("read-tree", seed.name, layout=premises.layout)
+            await self._git.run("read-tree", seed.name, layout=clone_dirs.layout)
             if furnished:
                 await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
             async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
                 yield GitClone(
                     self._git,
                     workspace,
-                    premises,
+                    clone_dirs,
                     history,
                     base_commit=seed.name,
                     bounds=self._bounds,
                 )
         finally:
-            await finished(asyncio.to_thread(_remove_premises, premises, held))
+            await finished(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
 
     async def copy(self, tree: Path, seed: Path, branch: str) -> None:
         """A clone of the seed's commit that stands on its own, at `tree`, for the caller to keep."""
@@ -421,36 +421,36 @@ class Clones:
         await self._check_out_submodules(tree, seed, dot_git / "submodule-index")
 
     @asynccontextmanager
-    async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
+    async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[CloneDirs]:
         """The directories of a clone with the seed's commit checked out, without a sandbox."""
-        async with self._premises(execution_id, name, seed) as premises:
-            await self._fill(premises, seed)
-            yield premises
+        async with self._clone_dirs(execution_id, name, seed) as clone_dirs:
+            await self._fill(clone_dirs, seed)
+            yield clone_dirs
 
     @asynccontextmanager
-    async def _premises(
+    async def _clone_dirs(
         self, execution_id: str, name: str, seed: Path, furnishing: tuple[Path, Furnishing] | None = None
-    ) -> AsyncGenerator[Premises]:
+    ) -> AsyncGenerator[CloneDirs]:
         """The directories of a clone, its tree still empty; gone at the end."""
         directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
         root, furnished = furnishing or (Path(), Furnishing())
         lock = directory.with_name(f"{directory.name}.lock")
-        premises = Premises(directory=directory, lock=lock, root=root, furnishing=furnished)
-        held = _hold(premises.lock)
+        clone_dirs = CloneDirs(directory=directory, lock=lock, root=root, furnishing=furnished)
+        held = _hold(clone_dirs.lock)
         try:
-            await finished(asyncio.to_thread(_write_premises, premises, seed))
-            yield premises
+            await finished(asyncio.to_thread(_write_clone_dirs, clone_dirs, seed))
+            yield clone_dirs
         finally:
-            await finished(asyncio.to_thread(_remove_premises, premises, held))
+            await finished(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
 
-    async def _fill(self, premises: Premises, seed: Path) -> None:
+    async def _fill(self, clone_dirs: CloneDirs, seed: Path) -> None:
         """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
-        await self._check_out(premises.tree)
+        await self._check_out(clone_dirs.tree)
         # With its time, which tells git which of its entries it may trust.
-        shutil.copy2(premises.tree / ".git/index", premises.git_dir / "index")
-        await self._check_out_submodules(premises.tree, seed, premises.git_dir / "submodule-index")
-        if premises.furnishing:
-            await finished(asyncio.to_thread(furnish, premises.tree, premises.root, premises.furnishing))
+        shutil.copy2(clone_dirs.tree / ".git/index", clone_dirs.git_dir / "index")
+        await self._check_out_submodules(clone_dirs.tree, seed, clone_dirs.git_dir / "submodule-index")
+        if clone_dirs.furnishing:
+            await finished(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     async def _check_out_submodules(self, tree: Path, seed: Path, index: Path) -> None:
         """Put the files of submodules into their directories, which git has made: no link is on the way there."""
@@ -505,9 +505,9 @@ def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
         file.write("".join(f"{line}\n" for line in furnishing.excludes))
 
 
-def _forget_staged(premises: Premises) -> None:
+def _forget_staged(clone_dirs: CloneDirs) -> None:
     """Throw away what was staged, which the index no longer names: the tree supersedes it."""
-    git_dir = premises.git_dir
+    git_dir = clone_dirs.git_dir
     for directory in (git_dir / "objects").iterdir():
         if directory.name != "info":
             remove_tree(directory)
@@ -515,26 +515,26 @@ def _forget_staged(premises: Premises) -> None:
     remove_tree(git_dir / "refs/fleet")
 
 
-def _write_premises(premises: Premises, seed: Path) -> None:
+def _write_clone_dirs(clone_dirs: CloneDirs, seed: Path) -> None:
     history, commit = history_of(seed), seed.name
-    excludes = (*BY_PRODUCTS, *premises.furnishing.excludes)
-    premises.tree.mkdir(parents=True)
-    dot_git = premises.tree / ".git"
+    excludes = (*BY_PRODUCTS, *clone_dirs.furnishing.excludes)
+    clone_dirs.tree.mkdir(parents=True)
+    dot_git = clone_dirs.tree / ".git"
     write_git_dir(dot_git, head=f"ref: refs/heads/{WORK_BRANCH}", history=history, excludes=excludes, work_tree=True)
     (dot_git / "packed-refs").write_bytes(packed_refs(seed))
     branch = dot_git / "refs/heads" / WORK_BRANCH
     branch.parent.mkdir(parents=True)
     branch.write_text(f"{commit}\n")
-    write_git_dir(premises.git_dir, head=commit, history=history, excludes=excludes, work_tree=True)
+    write_git_dir(clone_dirs.git_dir, head=commit, history=history, excludes=excludes, work_tree=True)
 
 
-def _remove_premises(premises: Premises, held: int) -> None:
+def _remove_clone_dirs(clone_dirs: CloneDirs, held: int) -> None:
     try:
-        remove_tree(premises.directory)
-        premises.lock.unlink(missing_ok=True)
+        remove_tree(clone_dirs.directory)
+        clone_dirs.lock.unlink(missing_ok=True)
     finally:
         os.close(held)
     try:
-        premises.directory.parent.rmdir()
+        clone_dirs.directory.parent.rmdir()
     except OSError:
         return  # siblings are still at work

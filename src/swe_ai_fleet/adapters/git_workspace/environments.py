@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.git_workspace.build_facts import (
     write_facts,
 )
 from swe_ai_fleet.adapters.git_workspace.building import MOST_RECORDED, REPORTS, Build, BuildRoot
-from swe_ai_fleet.adapters.git_workspace.clones import Clones, Premises
+from swe_ai_fleet.adapters.git_workspace.clones import CloneDirs, Clones
 from swe_ai_fleet.adapters.git_workspace.directories import (
     clear_name,
     copy_tree,
@@ -57,7 +57,7 @@ from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
-from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox
 
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -114,9 +114,9 @@ class Environments:
         self._policy = policy
         self._mask = mask
         self._recipes = recipes
-        self._places = Places(home=home, rung=sandbox.policy.rung)
+        self._places = Places(home=home, level=sandbox.policy.level)
         self._confined = self._places.confined
-        self._keys = Keys(git, policy=policy, rung=sandbox.policy.rung)
+        self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
 
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get; find the machine's interpreters."""
@@ -325,8 +325,8 @@ class Environments:
         complete = False
         try:
             lock = await self._lay_out(directory, recipe, files, shared[0] if shared else None)
-            async with self._clones.checkout(f"environment-{key}", "build", seed) as premises:
-                async with self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as build:
+            async with self._clones.checkout(f"environment-{key}", "build", seed) as clone_dirs:
+                async with self._building(repository.tenant, key, seed, clone_dirs, recipe, spec, lock) as build:
                     await build.run(steps)
                     build.check_network()
                     installed = await build.record(before.installed) if recipe.python is not None else ()
@@ -334,7 +334,7 @@ class Environments:
                     hidden = await build.npm_record(npm.root) if npm is not None else ""
                     lock_of_npm, installed_npm = await asyncio.to_thread(npm_lock, hidden)
                     pytest_from_tools = await self._needs_our_pytest(build, recipe, files)
-                furnishing, decisions = await self._collect(premises, root)
+                furnishing, decisions = await self._collect(clone_dirs, root)
             report = first_report(recipe, await self._python_version(root, recipe))
             of_one = [Decision(what=f"built for this commit, since its own code may run: {alone}")] if alone else []
             report = replace(
@@ -392,8 +392,8 @@ class Environments:
             try:
                 lock = await self._lay_out(directory, recipe, files, None)
                 async with (
-                    self._clones.checkout(f"environment-{key}", "build", seed) as premises,
-                    self._building(repository.tenant, key, seed, premises, recipe, spec, lock) as build,
+                    self._clones.checkout(f"environment-{key}", "build", seed) as clone_dirs,
+                    self._building(repository.tenant, key, seed, clone_dirs, recipe, spec, lock) as build,
                 ):
                     await build.run(recipe.steps)
                     installed = await build.record() if recipe.python is not None else ()
@@ -418,7 +418,7 @@ class Environments:
         tenant: str,
         key: str,
         seed: Path,
-        premises: Premises,
+        clone_dirs: CloneDirs,
         recipe: Recipe,
         spec: EnvironmentSpec,
         lock: Lock | None,
@@ -427,11 +427,11 @@ class Environments:
         network = self._policy.network if _needs_network(recipe) else NetworkGrant()
         root = self._home / key / "root"
         async with self._sandbox.workspace(
-            premises.tree,
+            clone_dirs.tree,
             environment=self._build_environment(key, seed, recipe, spec, await self._tools.directory()),
             network=network,
             writable=self._places.writable(root),
-            scratch=premises.directory,
+            scratch=clone_dirs.directory,
             owner=Owner(tenant=tenant, execution_id=f"environment-{key}"),
         ) as workspace:
             seconds = self._policy.timeout_seconds
@@ -508,10 +508,12 @@ class Environments:
         match = re.search(r"^version\s*=\s*([\d.]+)", text, re.M)
         return match[1] if match else shown(recipe.python.version)
 
-    async def _collect(self, premises: Premises, root: Path) -> tuple[Furnishing, list[Decision]]:
+    async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
         if not self._confined:
             return Furnishing(), []
-        found = await finished(collect(self._git, premises.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT))
+        found = await finished(
+            collect(self._git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
+        )
         decisions = [Decision(what=f"left out, too much to keep: {text}") for text in found.too_much]
         kept = found.furnishing.kept
         if kept:
@@ -524,7 +526,7 @@ class Environments:
         if own := spec.test_command.strip():
             report = replace(report, test_command=caller_command(own), test_source="the caller")
         mounts = self._places.mounts(tools)
-        if key and self._places.rung is not Rung.NONE:
+        if key and self._places.level is not IsolationLevel.NONE:
             root = self._home / key / "root"
             mounts = (*mounts, Mount(source=str(root), target=self._places.base(key)))
         return Environment(

@@ -30,7 +30,7 @@ from swe_ai_fleet.environments.interpreters import Machine, PythonVersion
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read, joined
-from swe_ai_fleet.sandbox import Rung
+from swe_ai_fleet.sandbox import IsolationLevel
 
 _NAME = re.compile(r"python3\.(\d{1,2})")
 _OLDEST: PythonVersion = (3, 7)
@@ -216,10 +216,10 @@ _GO_FILES = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum"})
 class Keys:
     """Keys of environments, made of everything that decides what a build becomes."""
 
-    def __init__(self, git: Git, *, policy: SetupPolicy, rung: Rung) -> None:
+    def __init__(self, git: Git, *, policy: SetupPolicy, level: IsolationLevel) -> None:
         self._git = git
         self._policy = policy
-        self._rung = rung
+        self._level = level
         self._listings: dict[Path, RepositoryFiles] = {}
         self._reasons: dict[tuple[str, str], str] = {}
         self._interpreters: Interpreters | None = None
@@ -291,7 +291,7 @@ class Keys:
     async def _hashed(self, tenant: str, spec: EnvironmentSpec, tools: Path, facts: Sequence[object]) -> str:
         network = self._policy.network
         always = [
-            *(_FORMAT, self._rung, tenant, tools.name, (await self.machine()).identity),
+            *(_FORMAT, self._level, tenant, tools.name, (await self.machine()).identity),
             *(list(spec.path), sorted(spec.variables.items()), sorted(self._policy.variables)),
             *(list(network.hosts), list(network.private_hosts)),
         ]

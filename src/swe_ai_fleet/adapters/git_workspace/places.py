@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.recipe import Recipe
-from swe_ai_fleet.sandbox import NetworkGrant, Rung
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant
 
 ENVIRONMENT_MOUNT = "/environment"
 TOOLS_MOUNT = "/fleet/tools"
@@ -49,12 +49,12 @@ class Places:
     """The places of environments below `home`. Without mounts commands see what is on the host where it is there."""
 
     home: Path
-    rung: Rung
+    level: IsolationLevel
 
     @property
     def confined(self) -> bool:
         """Whether commands see places of their own."""
-        return self.rung.mounts
+        return self.level.mounts
 
     def base(self, key: str) -> str:
         return ENVIRONMENT_MOUNT if self.confined else str(self.home / key / "root")
@@ -63,13 +63,13 @@ class Places:
         return TOOLS_MOUNT if self.confined else str(tools)
 
     def mounts(self, tools: Path, *others: Path) -> tuple[Mount, ...]:
-        if self.rung is Rung.NONE:
+        if self.level is IsolationLevel.NONE:
             return ()
         shown_at = (Mount(source=str(place), target=str(place)) for place in others)
         return (Mount(source=str(tools), target=self.tools_base(tools)), *shown_at)
 
     def writable(self, root: Path) -> tuple[Mount, ...]:
-        if self.rung is Rung.NONE:
+        if self.level is IsolationLevel.NONE:
             return ()
         return (Mount(source=str(root), target=ENVIRONMENT_MOUNT if self.confined else str(root)),)
 

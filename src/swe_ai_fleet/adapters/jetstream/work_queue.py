@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavaila
 _NANOSECONDS = 1_000_000_000
 _EXPIRES_SECONDS = 30
 _HEARTBEAT_SECONDS = 5
-_TELLING_SECONDS = 1.0
+_ACKNOWLEDGING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
 _NO_CONSUMER = 10014
@@ -41,12 +41,12 @@ _PASSING = (Unavailable, ModelUnavailable, ResourceExhausted)
 _log = structlog.get_logger(__name__)
 
 
-class Hopeless(Exception):
-    """Raised by a handler: this message can never succeed, for the reason given."""
+class PermanentError(Exception):
+    """Raised by a handler: this message can never be handled, for the reason given. It is dead-lettered."""
 
 
-class Later(Exception):
-    """Raised by a handler: this message is to come again after `seconds`, however often that happens."""
+class RetryAfter(Exception):
+    """Raised by a handler: this message is to be redelivered after `seconds`, however often that happens."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:g} seconds")
@@ -116,8 +116,8 @@ class Work:
 
 
 Handler = Callable[[Work], Awaitable[None]]
-"""Handles one message. Returning acknowledges it; raising Hopeless makes it a dead letter at once, Later or any other
-fault has it delivered again later."""
+"""Handles one message. Returning acknowledges it; PermanentError dead-letters it at once, RetryAfter and any
+other fault have it delivered again later."""
 
 
 Room = Callable[[], Awaitable[int]]
@@ -262,7 +262,7 @@ class _Consumer:
 
     async def _handle(self, message: Message) -> None:
         # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
-        telling = asyncio.create_task(self._keep(message.reply))
+        progress_signals = asyncio.create_task(self._signal_progress(message.reply))
         try:
             answer = await self._answer(Work.of(message))
             await self._tell(message.reply, answer)
@@ -271,7 +271,7 @@ class _Consumer:
                 await self._connection.send(message.reply, _AGAIN)
             raise
         finally:
-            telling.cancel()
+            progress_signals.cancel()
             self._busy -= 1
             self._freed.set()
 
@@ -280,10 +280,10 @@ class _Consumer:
         queue = self._queue
         try:
             await self._handler(work)
-        except Hopeless as fault:
-            return await self._bury(work, str(fault))
-        except Later as wish:
-            return _later(wish.seconds)
+        except PermanentError as fault:
+            return await self._dead_letter(work, str(fault))
+        except RetryAfter as fault:
+            return _later(fault.seconds)
         except _PASSING as fault:
             # The next message would fare no better.
             delay = queue.delay(work.deliveries)
@@ -299,11 +299,11 @@ class _Consumer:
         else:
             return _ACK
         if work.deliveries >= queue.max_deliveries:
-            return await self._bury(work, f"failed {work.deliveries} times, at last: {reason}")
+            return await self._dead_letter(work, f"failed {work.deliveries} times, at last: {reason}")
         return _later(queue.delay(work.deliveries))
 
-    async def _bury(self, work: Work, reason: str) -> bytes:
-        """Put a message, as it is, with the reason in its headers, where people look for what went wrong."""
+    async def _dead_letter(self, work: Work, reason: str) -> bytes:
+        """Publish a message, as it is and with the reason in its headers, to the dead letters of its consumer."""
         queue = self._queue
         headers = {
             MESSAGE_ID: f"{queue.stream}/{queue.consumer}/{work.sequence}",
@@ -328,7 +328,7 @@ class _Consumer:
         _log.warning("work.dead_letter", consumer=queue.consumer, sequence=work.sequence, reason=reason)
         return _NEVER
 
-    async def _keep(self, reply: str) -> None:
+    async def _signal_progress(self, reply: str) -> None:
         """Say that a message is being worked on, for as long as it is."""
         while True:
             await asyncio.sleep(self._queue.ack_wait_seconds / 3)
@@ -340,7 +340,7 @@ class _Consumer:
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
         while True:
             try:
-                await self._connection.request(reply, answer, seconds=_TELLING_SECONDS)
+                await self._connection.request(reply, answer, seconds=_ACKNOWLEDGING_SECONDS)
             except Unanswered as reason:
                 try:
                     await backoff.wait(reason)

@@ -1,4 +1,4 @@
-"""The fleet's book of who may make how many calls, and its bucket of tokens."""
+"""The fleet's ledger of who may make how many calls, and its bucket of tokens."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
-from swe_ai_fleet.agents.function_calling.model_middleware import PatientModel, ShownTools, WholeResults
+from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.agents.history import History
@@ -86,21 +86,21 @@ async def converse(
     narration = Narration(task, _unheard)
     toolbox = setup.toolbox(narration, task)
     history = History(given)
-    patient = PatientModel(
+    retrying = RetryingModel(
         WholeResults(ShownTools(model, {FINAL_ANSWER.name: None}), narration.results), waits=setup.retry_waits
     )
     budget = Budget(replace(setup.limits, max_iterations=max_turns))
     if setup.prices:
         try:
             async with asyncio.timeout(budget.seconds_left):
-                budget = setup.priced(budget, await patient.probe())
+                budget = setup.priced(budget, await retrying.probe())
         except (ModelError, TimeoutError) as fault:
             stop = StopReason.TIMEOUT if isinstance(fault, TimeoutError) else StopReason.MODEL_ERROR
             error = str(fault) or f"the limit of {budget.limits.timeout_seconds:g} seconds was reached"
             nothing = Trajectory(steps=(), stop_reason=stop, answer="", usage=budget.total(), error=error)
             return _outcome(nothing, narration, write_conversation(history.messages))
     parts = RunParts(
-        model=patient,
+        model=retrying,
         toolbox=toolbox,
         history=history,
         budget=budget,

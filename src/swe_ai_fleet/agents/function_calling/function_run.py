@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.attachments import Attachments, read_attachments
 from swe_ai_fleet.agents.function_calling.model_middleware import (
-    PatientModel,
+    RetryingModel,
     ShownTools,
     WholeResults,
     room,
@@ -116,7 +116,7 @@ class FunctionRun:
         self._request = request
         self._task = task
         self._narration = Narration(task, tell)
-        self._model = PatientModel(
+        self._model = RetryingModel(
             WholeResults(ShownTools(model, {ANSWER.name: ANSWER}), self._narration.results),
             waits=setup.retry_waits,
             told=lambda text: self._narration.log(text, "model_failed"),

@@ -31,7 +31,7 @@ RETRY_WAITS = (5.0, 10.0)
 _JITTER = 0.1
 
 
-class PatientModel(ModelWrapper):
+class RetryingModel(ModelWrapper):
     """A `ChatModel` whose calls are tried again after a wait each; the one behind it should not retry by itself.
 
     Args:

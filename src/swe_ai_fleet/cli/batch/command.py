@@ -87,7 +87,7 @@ async def batch(
     from swe_ai_fleet.cli.batch.plan import Plan
     from swe_ai_fleet.cli.batch.run import batch as work
     from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.tool_services import with_rung
+    from swe_ai_fleet.runtime.tool_services import with_isolation_level
 
     order = each.order(agents=agents, rounds=rounds, deliberate_only=not deliver)
     stem = plain_name(name or file.name.removesuffix(".jsonl"))
@@ -108,7 +108,7 @@ async def batch(
         **asdict(where),
     )
     directory.mkdir(parents=True, exist_ok=True)
-    workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
+    workspaces = workspace_provider(await with_isolation_level(settings)) if evaluate else None
     return await work(screen, fleet, plan, workspaces)
 
 

@@ -56,7 +56,7 @@ async def study(
     from swe_ai_fleet.cli.study.run import Study, parts
     from swe_ai_fleet.cli.study.run import study as work
     from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.tool_services import with_rung
+    from swe_ai_fleet.runtime.tool_services import with_isolation_level
 
     stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent / f"{stem}.study"
@@ -75,7 +75,7 @@ async def study(
     wanted = Study(
         plan=plan, candidates=numbers(candidates), without=parts(without), repeats=repeats, directory=directory
     )
-    workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
+    workspaces = workspace_provider(await with_isolation_level(settings)) if evaluate else None
     return await work(screen, fleet, wanted, workspaces)
 
 

@@ -136,13 +136,13 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     parts = list(read(text))
     for table in tables:
         parts += [Line(), *([Line(spans=read_line(titled(table.title)))] if table.title else []), table]
-    book = _Book(dialect, longest or 10**12)
+    pagination = _Pagination(dialect, longest or 10**12)
     for part in parts:
-        book.add(part)
-    return book.finished()
+        pagination.add(part)
+    return pagination.finished()
 
 
-class _Book:
+class _Pagination:
     """Pages that fill up."""
 
     def __init__(self, dialect: Dialect, limit: int) -> None:

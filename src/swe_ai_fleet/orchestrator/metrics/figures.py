@@ -261,7 +261,7 @@ TIERS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class _Shelf:
+class _TierCells:
     """The cells of one tier by their start in seconds, and what the gauges were before the first of them."""
 
     tier: Tier
@@ -310,45 +310,45 @@ class History:
     """
 
     def __init__(self, tiers: Sequence[Tier] = TIERS) -> None:
-        self._shelves = tuple(_Shelf(tier=tier) for tier in tiers)
+        self._tiers = tuple(_TierCells(tier=tier) for tier in tiers)
 
     @property
     def reach(self) -> int:
         """How far back it goes, in seconds."""
-        return self._shelves[-1].tier.kept_seconds
+        return self._tiers[-1].tier.kept_seconds
 
     def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
         """Count something that happened `at` (seconds since 1970)."""
-        for shelf in self._shelves:
-            shelf.drop(now)
-            shelf.add(at, key, figures)
+        for tier_cells in self._tiers:
+            tier_cells.drop(now)
+            tier_cells.add(at, key, figures)
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
-        found = (shelf.tier for shelf in self._shelves if now - start <= shelf.tier.kept_seconds)
-        return next(found, self._shelves[-1].tier)
+        found = (tier_cells.tier for tier_cells in self._tiers if now - start <= tier_cells.tier.kept_seconds)
+        return next(found, self._tiers[-1].tier)
 
     def first(self) -> int | None:
         """The start of the oldest cell of all; None where nothing was counted."""
-        return min(self._shelves[-1].cells, default=None)
+        return min(self._tiers[-1].cells, default=None)
 
     def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
         """The cells of a tier that begin in a range, oldest first."""
-        found = self._shelf(tier).cells
+        found = self._tier(tier).cells
         return [Cell(start=at, figures=found[at]) for at in sorted(found) if start <= at < end]
 
     def before(self, tier: Tier, start: int) -> dict[Key, Gauges]:
         """What the gauges of each key were at a cell's start."""
-        shelf = self._shelf(tier)
+        tier_cells = self._tier(tier)
         found: dict[Key, Gauges] = {}
-        for key, was in shelf.before.items():
+        for key, was in tier_cells.before.items():
             found.setdefault(key, Gauges()).merge(was)
-        for at, cell in shelf.cells.items():
+        for at, cell in tier_cells.cells.items():
             if at < start:
                 for key, figures in cell.items():
                     if figures.change.any():
                         found.setdefault(key, Gauges()).merge(figures.change)
         return found
 
-    def _shelf(self, tier: Tier) -> _Shelf:
-        return next(shelf for shelf in self._shelves if shelf.tier == tier)
+    def _tier(self, tier: Tier) -> _TierCells:
+        return next(tier_cells for tier_cells in self._tiers if tier_cells.tier == tier)

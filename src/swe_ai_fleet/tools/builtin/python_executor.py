@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, choose_rung, default_slots
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level, default_slots
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import remove_tree
@@ -69,7 +69,7 @@ class PythonExecutor(BaseTool):
         self._workspace = workspace
         self._memory_bytes = memory_bytes
         self._max_chars = max_chars
-        self._rung: Rung | None = None
+        self._level: IsolationLevel | None = None
         self.time_limit_seconds = seconds
 
     async def execute(self, code: str) -> dict[str, object]:
@@ -129,9 +129,9 @@ class PythonExecutor(BaseTool):
 
     async def _own_sandbox(self) -> Sandbox:
         """One for this call: it belongs to the event loop that runs now. What the host can hold is found out once."""
-        self._rung = self._rung or await choose_rung("auto")
+        self._level = self._level or await choose_isolation_level("auto")
         policy = SandboxPolicy(
-            rung=self._rung,
+            level=self._level,
             max_processes=_MAX_PROCESSES,
             max_memory_bytes=self._memory_bytes + _SPARE_MEMORY_BYTES,
             max_file_bytes=_MAX_FILE_BYTES,

@@ -49,7 +49,7 @@ class BareDirectory:
         return Environment()
 
     async def run(self, command: Command) -> CommandResult:
-        """Run a command on the strongest rung of the sandbox there is. Raises PreconditionFailed where none is."""
+        """Run a command on the strongest isolation level that the node supports. Raises PreconditionFailed."""
         async with open_workspace(self._root) as workspace:
             return await workspace.run(command)
 

@@ -13,13 +13,13 @@ import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Rung, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
 from swe_ai_fleet.tools.git.grants import RemoteGrant, Target, checked_branch, find_target
-from swe_ai_fleet.tools.git.transport import PLACE, Courier, Origins
+from swe_ai_fleet.tools.git.transport import PLACE, GitTransport, Origins
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, port_of
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -60,7 +60,7 @@ class GitRemotes:
     """The remotes of one agent run.
 
     Args:
-        sandbox: Where git runs; it must be bubblewrap's rung.
+        sandbox: Where git runs; its isolation level must be bubblewrap.
         grants: What may be reached.
         seconds: Limit of one operation.
         max_received_bytes: Of all that a server sends in one operation.
@@ -107,14 +107,14 @@ class GitRemotes:
 
         Raises ToolFailure, ToolRefusal, TimeoutError (nothing of the clone's refs has changed then).
         """
-        async with self._courier(workspace, target) as courier:
-            origins = await courier.origins()
-            await asyncio.to_thread(courier.prepare, origins)
-            await courier.reach(*_FETCH, "--", courier.gateway.url, *_specifications(target, branches, tags=tags))
-            changes = _changes(origins.refs, await courier.refs(), target)
+        async with self._transport(workspace, target) as transport:
+            origins = await transport.origins()
+            await asyncio.to_thread(transport.prepare, origins)
+            await transport.reach(*_FETCH, "--", transport.gateway.url, *_specifications(target, branches, tags=tags))
+            changes = _changes(origins.refs, await transport.refs(), target)
             if changes:
-                await courier.update_refs(changes)
-            return Fetched(target=target, changes=changes, received=courier.gateway.received)
+                await transport.update_refs(changes)
+            return Fetched(target=target, changes=changes, received=transport.gateway.received)
 
     async def push(self, workspace: Workspace, target: Target, branch: str, to: str, *, force: bool) -> Pushed:
         """Push a branch of the clone to one of the remote; with `force`, over what the clone last saw there.
@@ -124,17 +124,17 @@ class GitRemotes:
         ref, tracking = f"refs/heads/{to}", f"refs/remotes/{target.name}/{to}"
         if not target.grant.may_push(to, default_branch=""):
             raise _not_granted(target, to)
-        async with self._courier(workspace, target) as courier:
-            new, _ = await courier.clone.commit_of(f"refs/heads/{branch}")
-            origins = await courier.origins()
-            await asyncio.to_thread(courier.prepare, origins)
-            advertised, default = await courier.advertised(ref)
+        async with self._transport(workspace, target) as transport:
+            new, _ = await transport.clone.commit_of(f"refs/heads/{branch}")
+            origins = await transport.origins()
+            await asyncio.to_thread(transport.prepare, origins)
+            advertised, default = await transport.advertised(ref)
             if not target.grant.may_push(to, default):
                 raise _not_granted(target, to)
             old, seen = advertised.get(ref, ""), origins.refs.get(tracking, "")
             forced = False
             if old and old != new:
-                forced = await self._needs_force(courier, old, new)
+                forced = await self._needs_force(transport, old, new)
                 if forced and not force:
                     raise ToolFailure(
                         f"{target.name}/{to} has commits ({old[:12]}) that {branch} does not: bring them in with "
@@ -147,13 +147,13 @@ class GitRemotes:
                     )
             if old != new:
                 nothing = "0" * len(new)
-                courier.gateway.permit(RefUpdate(ref=ref, old=old or nothing, new=new))
+                transport.gateway.permit(RefUpdate(ref=ref, old=old or nothing, new=new))
                 lease = (f"--force-with-lease={ref}:{old}",) if forced else ()
-                await courier.reach(*_PUSH, *lease, "--", courier.gateway.url, f"{new}:{ref}")
+                await transport.reach(*_PUSH, *lease, "--", transport.gateway.url, f"{new}:{ref}")
             if seen != new:
                 # What is pushed is pushed; the next fetch sets the ref that could not be set now.
                 with suppress(ToolFailure):
-                    await courier.update_refs({tracking: (seen, new)})
+                    await transport.update_refs({tracking: (seen, new)})
             return Pushed(target=target, branch=to, old=old, new=new, forced=forced)
 
     async def clone(
@@ -165,37 +165,37 @@ class GitRemotes:
         """
         tree = Tree(workspace.root, workspace.mount)
         await asyncio.to_thread(_must_be_empty, tree, directory)
-        async with self._courier(workspace, target) as courier:
-            await asyncio.to_thread(courier.prepare, Origins(refs={}))
+        async with self._transport(workspace, target) as transport:
+            await asyncio.to_thread(transport.prepare, Origins(refs={}))
             wanted = f"refs/heads/{branch}" if branch else "refs/heads/*"
-            advertised, default = await courier.advertised(wanted)
+            advertised, default = await transport.advertised(wanted)
             if branch and wanted not in advertised:
                 raise ToolFailure(f"{target.url} has no branch {branch!r}")
             # The default is a stranger's text until it was looked at.
             branch = branch or checked_branch(default or "main")
             lengths = {len(commit) for commit in advertised.values()}
             origins = Origins(object_format="sha256" if lengths == {64} else "sha1", refs={})
-            await asyncio.to_thread(courier.prepare, origins)  # once more, now that the format is known
+            await asyncio.to_thread(transport.prepare, origins)  # once more, now that the format is known
             if advertised:
                 only = [branch] if depth else []
                 shallow = [f"--depth={depth}"] if depth else []
                 specifications = _specifications(target, only, tags=not depth)
-                await courier.reach(*_FETCH, *shallow, "--", courier.gateway.url, *specifications)
-            refs = await courier.refs()
+                await transport.reach(*_FETCH, *shallow, "--", transport.gateway.url, *specifications)
+            refs = await transport.refs()
             place = await asyncio.to_thread(_make, tree, directory)
-            await _settle(courier, place, target, origins.object_format, branch, refs)
+            await _settle(transport, place, target, origins.object_format, branch, refs)
             changes = {name: ("", commit) for name, commit in refs.items()}
-            return Fetched(target=target, changes=changes, received=courier.gateway.received, branch=branch)
+            return Fetched(target=target, changes=changes, received=transport.gateway.received, branch=branch)
 
-    async def _needs_force(self, courier: Courier, old: str, new: str) -> bool:
+    async def _needs_force(self, transport: GitTransport, old: str, new: str) -> bool:
         """Whether the push would drop commits of the remote's branch, as far as the clone knows them."""
-        if not (await courier.run("cat-file", "-e", f"{old}^{{commit}}")).ok:
+        if not (await transport.run("cat-file", "-e", f"{old}^{{commit}}")).ok:
             return True
-        return not (await courier.run("merge-base", "--is-ancestor", old, new)).ok
+        return not (await transport.run("merge-base", "--is-ancestor", old, new)).ok
 
     @asynccontextmanager
-    async def _courier(self, workspace: Workspace, target: Target) -> AsyncGenerator[Courier]:
-        if self._sandbox.policy.rung is not Rung.BUBBLEWRAP:
+    async def _transport(self, workspace: Workspace, target: Target) -> AsyncGenerator[GitTransport]:
+        if self._sandbox.policy.level is not IsolationLevel.BUBBLEWRAP:
             raise ToolRefusal("remotes are reached from a sandbox with a network of its own only: it takes bubblewrap")
         url = httpx2.URL(target.url)
         policy = HttpPolicy(
@@ -211,13 +211,13 @@ class GitRemotes:
             max_sent_bytes=self._max_sent_bytes,
         )
         # Twice the limit for a command: it is the limit here that ends an operation.
-        opening = Courier.open(
+        opening = GitTransport.open(
             self._sandbox, workspace, gateway, mask=self._mask, shown=target.url, seconds=2 * self.seconds
         )
         scope = asyncio.timeout(self.seconds)
         try:
-            async with scope, gateway, opening as courier:
-                yield courier
+            async with scope, gateway, opening as transport:
+                yield transport
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -225,26 +225,26 @@ class GitRemotes:
 
 
 async def _settle(
-    courier: Courier, place: str, target: Target, object_format: str, branch: str, refs: Mapping[str, str]
+    transport: GitTransport, place: str, target: Target, object_format: str, branch: str, refs: Mapping[str, str]
 ) -> None:
-    """Make the clone out of what the courier brought: objects, refs, one remote in its config, files."""
+    """Make the clone out of what the transport brought: objects, refs, one remote in its config, files."""
     source = f"{PLACE}/repository"
     git = ("git", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*", "-c", "protocol.allow=never")
     form = (f"--object-format={object_format}", f"--initial-branch={branch}")
     try:
-        await courier.local(*git, "init", "--quiet", "--template=", *form, directory=place)
-        await courier.local("cp", "-R", f"{source}/objects", ".git", directory=place)
-        if (courier.directory / "repository/shallow").is_file():
-            await courier.local("cp", f"{source}/shallow", ".git/shallow", directory=place)
-        await courier.local(*git, "remote", "add", "--", target.name, target.url, directory=place)
+        await transport.local(*git, "init", "--quiet", "--template=", *form, directory=place)
+        await transport.local("cp", "-R", f"{source}/objects", ".git", directory=place)
+        if (transport.directory / "repository/shallow").is_file():
+            await transport.local("cp", f"{source}/shallow", ".git/shallow", directory=place)
+        await transport.local(*git, "remote", "add", "--", target.name, target.url, directory=place)
         if refs:
-            await courier.update_refs({name: ("", commit) for name, commit in refs.items()}, place)
+            await transport.update_refs({name: ("", commit) for name, commit in refs.items()}, place)
         start = f"refs/remotes/{target.name}/{branch}"
         if start in refs:
-            await courier.local(*git, "checkout", "--quiet", "--track", "-b", branch, start, "--", directory=place)
+            await transport.local(*git, "checkout", "--quiet", "--track", "-b", branch, start, "--", directory=place)
     except BaseException:
         with suppress(ToolFailure):
-            await courier.local("find", ".", "-mindepth", "1", "-delete", directory=place)
+            await transport.local("find", ".", "-mindepth", "1", "-delete", directory=place)
         raise
 
 

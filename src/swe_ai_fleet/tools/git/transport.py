@@ -26,8 +26,8 @@ from swe_ai_fleet.tools.git.gateway import Gateway
 from swe_ai_fleet.tools.git.repository import Repository, failure
 
 MAX_REFS = 8_000
-PLACE = "/courier"
-"""Where commands of the session see the courier's directory; its git directory is `repository` in there."""
+PLACE = "/transport"
+"""Where commands of the session see the transport's directory; its git directory is `repository` in there."""
 
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _OUTPUT_LIMIT = 4 * 1024 * 1024
@@ -97,7 +97,7 @@ _UPDATE_REFS = 'exec git -c core.hooksPath=/dev/null -c "safe.directory=*" updat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """What the courier takes from a clone: where its objects lie, its refs, and where a shallow history ends."""
+    """What the transport takes from a clone: where its objects lie, its refs, and where a shallow history ends."""
 
     object_format: str = "sha1"
     objects: str = ""
@@ -105,8 +105,8 @@ class Origins:
     shallow: tuple[str, ...] = ()
 
 
-class Courier:
-    """One session with a clone at the workspace's root, or with nothing yet, and one remote behind a gateway."""
+class GitTransport:
+    """The git process between one remote, behind a gateway, and the clone at the workspace's root, if there is one."""
 
     def __init__(
         self, local: LocalWorkspace, networked: LocalWorkspace, directory: Path, gateway: Gateway, *,
@@ -126,8 +126,8 @@ class Courier:
     @asynccontextmanager
     async def open(
         cls, sandbox: Sandbox, workspace: Workspace, gateway: Gateway, *, mask: SecretMask, shown: str, seconds: float
-    ) -> AsyncGenerator[Courier]:
-        """A courier for the clone in a workspace; its directory vanishes at the end.
+    ) -> AsyncGenerator[GitTransport]:
+        """A transport for the clone in a workspace; its directory vanishes at the end.
 
         Args:
             gateway: Open already; nothing else is reached.
@@ -135,7 +135,7 @@ class Courier:
             shown: What stands for the gateway's URL in what git says.
             seconds: Limit of one command.
         """
-        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fleet-courier-"))
+        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fleet-transport-"))
         try:
             # Only the mounts: what an environment puts on PATH or into variables is not ours.
             environment = Environment(mounts=workspace.environment.mounts)
@@ -168,7 +168,7 @@ class Courier:
         )
 
     def prepare(self, origins: Origins) -> None:
-        """Write the git directory of ours. Without `objects` it gets a store of its own."""
+        """Write the transport's git directory. Without `objects` it gets a store of its own."""
         repository = self.directory / "repository"
         for name in ("objects", "refs"):
             (repository / name).mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ class Courier:
         self._objects = origins.objects
 
     async def reach(self, *arguments: str) -> CommandResult:
-        """Run git in the directory of ours, with the gateway in reach. Raises what that objected to, or git said."""
+        """Run git in the transport's directory, with the gateway in reach. Raises what git or the gateway said."""
         result = await self._git(self._networked, arguments)
         # An answer that broke off can look whole to git.
         if not result.ok or self.gateway.problem is not None:
@@ -196,7 +196,7 @@ class Courier:
         return result
 
     async def run(self, *arguments: str) -> CommandResult:
-        """Run git in the directory of ours, without a network, whatever becomes of it."""
+        """Run git in the transport's directory, without a network, whatever becomes of it."""
         return await self._git(self._local, arguments)
 
     async def _git(self, workspace: LocalWorkspace, arguments: tuple[str, ...]) -> CommandResult:
@@ -220,7 +220,7 @@ class Courier:
         )
 
     async def refs(self) -> Mapping[str, str]:
-        """The refs of the directory of ours, name to commit. Raises ToolFailure where there are too many."""
+        """The refs of the transport's directory, name to commit. Raises ToolFailure where there are too many."""
         options = (f"--count={MAX_REFS + 1}", "--format=%(objectname) %(refname)")
         listed = await self.run("for-each-ref", *options)
         if not listed.ok:

@@ -207,7 +207,7 @@ class McpTool(Toolkit):
         workspace: Whose directory a server that is a process sees.
         pipeline: The way every call goes.
         servers: The configured servers.
-        sandbox: The rung and the limits of such processes; confined ones need bubblewrap.
+        sandbox: The isolation level and the limits of such processes; confined ones need bubblewrap.
         reserved: Names of other toolkits and of their operations, which no server and no tool of one may take.
         restart_seconds: The wait before a dead server is started anew; it doubles each time.
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
 from services.access.roles import check_role, role_for
-from services.access.store import AccessBook, open_access
+from services.access.store import AccessStore, open_access
 from services.access.tokens import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
 from services.auth import AccessInterceptor, Admission, Presented, principal
 from services.errors import ErrorInterceptor, Unauthenticated
@@ -59,13 +59,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> AccessWorld:
 
 
 @pytest.fixture
-async def book(world: AccessWorld) -> AccessBook:
+async def store(world: AccessWorld) -> AccessStore:
     world.write()
-    return await AccessBook.open(world.path)
+    return await AccessStore.open(world.path)
 
 
-async def known(book: AccessBook, token: str) -> Admission:
-    return await book.authenticate(Presented(authorization=[f"Bearer {token}"]))
+async def known(store: AccessStore, token: str) -> Admission:
+    return await store.authenticate(Presented(authorization=[f"Bearer {token}"]))
 
 
 # Tokens and what the file says of them
@@ -75,28 +75,28 @@ async def test_a_token_holds_until_its_end(world: AccessWorld) -> None:
     now = 1_750_000_000.0
     soon = token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2027-01-31T12:00:00Z")
     world.write(more=soon)
-    book = await AccessBook.open(world.path, clock=lambda: now)
-    admission = await known(book, "a-token")
+    store = await AccessStore.open(world.path, clock=lambda: now)
+    admission = await known(store, "a-token")
     assert admission.expires == 1_801_396_800.0
     now = admission.expires - 1
-    assert (await known(book, "a-token")).principal.name == "soon"
+    assert (await known(store, "a-token")).principal.name == "soon"
     now = admission.expires
     with pytest.raises(Unauthenticated):
-        await known(book, "a-token")
+        await known(store, "a-token")
 
 
 async def test_no_claim_leads_to_a_tenant_that_the_file_does_not_name(world: AccessWorld) -> None:
-    book = await AccessBook.open(world.path, local="the-local-token")
+    store = await AccessStore.open(world.path, local="the-local-token")
     tenants = ("acme", "default", "initech")
     tokens = {tenant: world.jwt(org={"tenant": tenant}, realm={"roles": ["admin"]}) for tenant in tenants}
-    assert (await known(book, tokens["acme"])).principal.tenant == "acme"
+    assert (await known(store, tokens["acme"])).principal.tenant == "acme"
     for tenant in ("default", "initech"):
         with pytest.raises(PermissionDenied, match="there is no tenant"):
-            await known(book, tokens[tenant])
+            await known(store, tokens[tenant])
     # This machine's own token is the default tenant's all the same, and so is every other tenant's that the file names.
-    assert (await known(book, "the-local-token")).principal.tenant == "default"
+    assert (await known(store, "the-local-token")).principal.tenant == "default"
     world.write(more="[tenants.default]\n")
-    assert (await known(book, tokens["default"])).principal.tenant == "default"
+    assert (await known(store, tokens["default"])).principal.tenant == "default"
 
 
 async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, 
         await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055"}), "the-token")
         await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055", "access_file": world.path}), "x")
     assert [log["log_level"] for log in logs] == ["warning"] * 3
-    book = await open_access(settings.model_copy(update={"access_file": world.path}), "the-token")
-    local = (await book.authenticate(Presented(authorization=["Bearer the-token"]))).principal
+    store = await open_access(settings.model_copy(update={"access_file": world.path}), "the-token")
+    local = (await store.authenticate(Presented(authorization=["Bearer the-token"]))).principal
     assert (local.tenant, local.name, local.sole) == ("default", "local", False)
     assert local.may(AccessRole.ADMIN) and local.may(AccessRole.SERVICE)
     with pytest.raises(InvalidRequest):
@@ -138,20 +138,20 @@ def test_a_method_without_a_row_takes_an_admin() -> None:
 
 async def test_only_the_local_token_makes_a_local_admin(world: AccessWorld) -> None:
     world.write()
-    book = await AccessBook.open(world.path, local="made-here")
-    local = (await known(book, "made-here")).principal
+    store = await AccessStore.open(world.path, local="made-here")
+    local = (await known(store, "made-here")).principal
     assert (local.name, local.may(AccessRole.SERVICE)) == ("local", True)
-    assert (await known(book, world.tokens["acme-viewer"])).principal.name == "acme-viewer"
+    assert (await known(store, world.tokens["acme-viewer"])).principal.name == "acme-viewer"
     with pytest.raises(Unauthenticated):
-        await known(book, "made-elsewhere")
+        await known(store, "made-elsewhere")
     for shown in ("made-here", "Basic made-here", "Bearer"):
         with pytest.raises(Unauthenticated):
-            await book.authenticate(Presented(authorization=[shown]))
+            await store.authenticate(Presented(authorization=[shown]))
     with pytest.raises(ValueError, match="protects nothing"):
-        AccessBook(world.path, local="")
+        AccessStore(world.path, local="")
     # Nor does it call for a tenant that the file does not name.
     with pytest.raises(PermissionDenied, match="there is no tenant 'initech'") as refused:
-        await book.authenticate(Presented(authorization=["Bearer made-here"], tenants=["initech"]))
+        await store.authenticate(Presented(authorization=["Bearer made-here"], tenants=["initech"]))
     assert refused.value.field == "tenant"
 
 
@@ -159,110 +159,110 @@ async def test_only_the_local_token_makes_a_local_admin(world: AccessWorld) -> N
 
 
 async def test_a_changed_file_counts_from_the_next_call_on_and_is_read_once(
-    world: AccessWorld, book: AccessBook
+    world: AccessWorld, store: AccessStore
 ) -> None:
-    token, before = world.tokens["acme-viewer"], book.rules("acme")
+    token, before = world.tokens["acme-viewer"], store.rules("acme")
     assert before == TenantRules(tenant="acme", quota=Quota(agents=4, queue_share=0.5), approval=ApprovalPolicy.PLAN)
-    assert (await book.authenticate(Presented(authorization=[f"bearer {token}".encode()]))).principal == Principal(
+    assert (await store.authenticate(Presented(authorization=[f"bearer {token}".encode()]))).principal == Principal(
         tenant="acme", name="acme-viewer", roles=frozenset({AccessRole.VIEWER})
     )
     world.write(without="acme-viewer", more=token_entry("new", "a-new-token", tenant="umbrella", role="viewer"))
     with capture_logs() as logs:
-        found = await asyncio.gather(*(known(book, "a-new-token") for _ in range(50)))
+        found = await asyncio.gather(*(known(store, "a-new-token") for _ in range(50)))
     assert {one.principal.name for one in found} == {"new"}
     assert [(log["path"], log["tenants"]) for log in logs] == [(str(world.path), 2)]
     with pytest.raises(Unauthenticated):
-        await known(book, token)
+        await known(store, token)
     # A tenant that is gone keeps its rules and has nobody.
     world.path.write_text("[tenants.umbrella]\n")
     with pytest.raises(Unauthenticated):
-        await known(book, world.tokens["acme-admin"])
-    assert (book.tenants, book.rules("acme"), book.rules("nobody")) == (
+        await known(store, world.tokens["acme-admin"])
+    assert (store.tenants, store.rules("acme"), store.rules("nobody")) == (
         ("umbrella",),
         before,
         TenantRules(tenant="nobody"),
     )
     world.write()
-    assert (await known(book, token)).principal.name == "acme-viewer"
+    assert (await known(store, token)).principal.name == "acme-viewer"
 
 
-async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWorld, book: AccessBook) -> None:
+async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWorld, store: AccessStore) -> None:
     good, token = world.path.read_text(), world.tokens["acme-viewer"]
     with capture_logs() as logs:
         for broken in ('[tenants.acme]\napproval = "x"\n', "", None):
             world.path.unlink() if broken is None else world.path.write_text(broken)
             for _ in range(3):
-                assert (await known(book, token)).principal.name == "acme-viewer"
-            assert book.fault
+                assert (await known(store, token)).principal.name == "acme-viewer"
+            assert store.fault
     assert [log["log_level"] for log in logs] == ["error"] * 3
     assert (logs[0]["field"], logs[0]["path"]) == ("tenants.acme.approval", str(world.path))
     world.path.write_text(good)
-    await known(book, token)
-    assert book.fault == ""
+    await known(store, token)
+    assert store.fault == ""
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
 async def test_rules_and_tenants_change_though_nobody_calls(
-    world: AccessWorld, book: AccessBook, size: str, monkeypatch: pytest.MonkeyPatch
+    world: AccessWorld, store: AccessStore, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
     # Who asks for rules often does not look each time.
-    assert book.rules("acme").approval is ApprovalPolicy.PLAN
+    assert store.rules("acme").approval is ApprovalPolicy.PLAN
     monkeypatch.setattr("services.access.store.LOOK_SECONDS", 0.0)
     if size == "large":
         monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
     async with asyncio.timeout(10):
-        while book.rules("acme").approval is not ApprovalPolicy.EVERY:
+        while store.rules("acme").approval is not ApprovalPolicy.EVERY:
             assert size == "large"
             await asyncio.sleep(0.01)
-    assert book.tenants == ("acme", "initech")
+    assert store.tenants == ("acme", "initech")
     with capture_logs() as logs:
         world.path.write_text("[")
         async with asyncio.timeout(10):
-            while not book.fault:
-                assert book.rules("acme").approval is ApprovalPolicy.EVERY
+            while not store.fault:
+                assert store.rules("acme").approval is ApprovalPolicy.EVERY
                 await asyncio.sleep(0)
-        assert book.rules("acme").approval is ApprovalPolicy.EVERY
+        assert store.rules("acme").approval is ApprovalPolicy.EVERY
     assert [log["log_level"] for log in logs] == ["error"]
 
 
 # JWTs
 
 
-async def test_no_stranger_has_a_token(world: AccessWorld, book: AccessBook) -> None:
+async def test_no_stranger_has_a_token(world: AccessWorld, store: AccessStore) -> None:
     for what, token in world.strangers().items():
         with pytest.raises(Unauthenticated) as refused:
-            await known(book, token)
+            await known(store, token)
         assert refused.value.message == "no valid token", what
 
 
 @pytest.mark.parametrize("signer", ["ES256", "RS256"])
-async def test_a_jwt_names_tenant_roles_and_name(world: AccessWorld, book: AccessBook, signer: str) -> None:
+async def test_a_jwt_names_tenant_roles_and_name(world: AccessWorld, store: AccessStore, signer: str) -> None:
     key, kid = (world.signer, "ec-1") if signer == "ES256" else (world.rsa_signer, "rsa-1")
     told = claims(realm={"roles": ["viewer", "approver", "offline_access"]}, org={"tenant": "umbrella"})
-    admission = await known(book, jwt.encode(told, key, signer, headers={"kid": kid}))
+    admission = await known(store, jwt.encode(told, key, signer, headers={"kid": kid}))
     assert admission.principal == Principal(
         tenant="umbrella", name="ada", roles=frozenset({AccessRole.VIEWER, AccessRole.APPROVER})
     )
     assert admission.expires == told["exp"] + 10
 
 
-async def test_clocks_may_differ_a_little(world: AccessWorld, book: AccessBook) -> None:
+async def test_clocks_may_differ_a_little(world: AccessWorld, store: AccessStore) -> None:
     now = int(time.time())
     for told in ({"exp": now - 5}, {"iat": now + 5}, {"nbf": now + 5}):
-        assert (await known(book, world.jwt(**told))).principal.name == "ada"
+        assert (await known(store, world.jwt(**told))).principal.name == "ada"
     for told in ({"exp": now - 11}, {"iat": now + 15}, {"nbf": now + 15}, {"exp": True}, {"nbf": "x"}):
         with pytest.raises(Unauthenticated):
-            await known(book, world.jwt(**told))
+            await known(store, world.jwt(**told))
 
 
-async def test_claims_that_name_nobody_and_roles_that_are_none(world: AccessWorld, book: AccessBook) -> None:
+async def test_claims_that_name_nobody_and_roles_that_are_none(world: AccessWorld, store: AccessStore) -> None:
     names = ({"sub": "two words"}, {"sub": "x" * 65}, {"sub": ""}, {"sub": 7})
     for told in (*names, {"org": "acme"}, {"org": {"tenant": ["acme"]}}, {"org": [{"tenant": "acme"}]}):
         with pytest.raises(Unauthenticated):
-            await known(book, world.jwt(**told))
+            await known(store, world.jwt(**told))
     for roles in (None, "submitter", {"submitter": True}, ["SUBMITTER"], ["service"], [["admin"]], 7):
-        found = (await known(book, world.jwt(realm={"roles": roles}))).principal.roles
+        found = (await known(store, world.jwt(realm={"roles": roles}))).principal.roles
         assert found == (frozenset({AccessRole.SUBMITTER}) if roles == "submitter" else frozenset()), roles
 
 
@@ -277,16 +277,16 @@ async def test_claims_are_translated(world: AccessWorld) -> None:
             'name_prefix = "idp:"',
         )
     )
-    book = await AccessBook.open(world.path)
+    store = await AccessStore.open(world.path)
     told = {"https://example.org/tenant": "Acme GmbH", "email": "ada@example.org", "groups": ["fleet admins", "admin"]}
-    who = (await known(book, world.jwt(**told))).principal
+    who = (await known(store, world.jwt(**told))).principal
     assert (who.tenant, who.name) == ("acme", "idp:ada@example.org")
     assert who.roles == {AccessRole.VIEWER, AccessRole.ADMIN, AccessRole.SERVICE}
     # A name that is not translated is not taken as it stands.
-    plain = (await known(book, world.jwt(**told | {"groups": ["admin"]}))).principal
+    plain = (await known(store, world.jwt(**told | {"groups": ["admin"]}))).principal
     assert plain.roles == {AccessRole.VIEWER}
     with pytest.raises(Unauthenticated):
-        await known(book, world.jwt(**told | {"https://example.org/tenant": "acme"}))
+        await known(store, world.jwt(**told | {"https://example.org/tenant": "acme"}))
 
 
 async def test_two_audiences_of_one_issuer_are_told_apart(world: AccessWorld) -> None:
@@ -294,9 +294,9 @@ async def test_two_audiences_of_one_issuer_are_told_apart(world: AccessWorld) ->
     more = world.path.read_text().rpartition("[[jwt]]")[2].replace('"fleet"', '"builds"')
     more = more.replace('tenant_claim = "org.tenant"', 'tenant = "umbrella"')
     world.write(more=f"[[jwt]]{more}")
-    book = await AccessBook.open(world.path)
-    assert (await known(book, world.jwt())).principal.tenant == "acme"
-    assert (await known(book, world.jwt(aud="builds"))).principal.tenant == "umbrella"
+    store = await AccessStore.open(world.path)
+    assert (await known(store, world.jwt())).principal.tenant == "acme"
+    assert (await known(store, world.jwt(aud="builds"))).principal.tenant == "umbrella"
 
 
 # Keys
@@ -377,9 +377,9 @@ async def test_a_short_rsa_key_is_no_key(world: AccessWorld, tmp_path: Path) -> 
     short = rsa.generate_private_key(65537, 1024)
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [jwk(short, "short", "RS256")]}))
     (tmp_path / "access.toml").write_text(world.path.read_text())
-    book = await AccessBook.open(tmp_path / "access.toml")
+    store = await AccessStore.open(tmp_path / "access.toml")
     with pytest.raises(Unauthenticated):
-        await known(book, jwt.encode(claims(), short, "RS256", headers={"kid": "short"}))
+        await known(store, jwt.encode(claims(), short, "RS256", headers={"kid": "short"}))
 
 
 # Certificates
@@ -387,14 +387,14 @@ async def test_a_short_rsa_key_is_no_key(world: AccessWorld, tmp_path: Path) -> 
 
 async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
     world.write()
-    assert not (await AccessBook.open(world.path)).takes_certificates
+    assert not (await AccessStore.open(world.path)).takes_certificates
     world.write(more=CERTIFICATES)
-    book, authority = await AccessBook.open(world.path), Authority()
-    assert book.takes_certificates
+    store, authority = await AccessStore.open(world.path), Authority()
+    assert store.takes_certificates
 
     async def name(certificate: bytes) -> str:
         try:
-            return (await book.authenticate(Presented(certificate=certificate))).principal.name
+            return (await store.authenticate(Presented(certificate=certificate))).principal.name
         except Unauthenticated:
             return ""
 
@@ -421,9 +421,9 @@ async def _who(_: bytes, __: Any) -> bytes:
 
 async def test_a_certificate_lets_in_over_grpc_and_a_token_beside_it_counts(world: AccessWorld) -> None:
     world.write(more=CERTIFICATES)
-    book, authority = await AccessBook.open(world.path), Authority()
+    store, authority = await AccessStore.open(world.path), Authority()
     certificate, secret = authority.issue("localhost", x509.DNSName("localhost"))
-    served: Any = grpc.aio.server(interceptors=[AccessInterceptor(book), ErrorInterceptor()])
+    served: Any = grpc.aio.server(interceptors=[AccessInterceptor(store), ErrorInterceptor()])
     handlers = {name: grpc.unary_unary_rpc_method_handler(_who, bytes, bytes) for name in ("Recall", "ClearMemory")}
     named = grpc.method_handlers_generic_handler("fleet.context.v1.ContextService", handlers)
     served.add_generic_rpc_handlers((named,))

@@ -1,4 +1,4 @@
-"""The book of what projects know: its rules, and that it is a fold over the log whoever wrote to that."""
+"""The store of what projects know: its rules, and that it is a fold over the log whoever wrote to that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.context.graph import ContextGraph, file_node, fold
 from swe_ai_fleet.context.relations import neighbourhood
-from swe_ai_fleet.context.store import ContextBook
+from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
@@ -52,21 +52,21 @@ class Clock:
 
 
 @asynccontextmanager
-async def opened(log: MemoryChanges | None = None) -> AsyncGenerator[ContextBook]:
+async def opened(log: MemoryChanges | None = None) -> AsyncGenerator[ContextStore]:
     mask = Secrets([SECRET])
-    async with ContextBook(log or MemoryChanges(), mask=mask, now=Clock()) as book:
-        yield book
+    async with ContextStore(log or MemoryChanges(), mask=mask, now=Clock()) as store:
+        yield store
 
 
 @pytest.fixture
-async def book() -> AsyncIterator[ContextBook]:
-    async with opened() as book:
-        await book.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
+async def store() -> AsyncIterator[ContextStore]:
+    async with opened() as store:
+        await store.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
         for task_id, needs in (("T-1", ()), ("T-2", ("T-1",)), ("T-3", ("T-1", "T-2"))):
-            await book.create_task(
+            await store.create_task(
                 TENANT, StoryTask(task_id=task_id, story_id="S-1", title=f"do {task_id}", depends_on=needs)
             )
-        yield book
+        yield store
 
 
 async def changes(log: MemoryChanges) -> list[StoredChange]:
@@ -93,16 +93,16 @@ def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
     )
 
 
-async def test_a_story_is_created_once(book: ContextBook) -> None:
-    story = book.graph(TENANT).story("S-1")
+async def test_a_story_is_created_once(store: ContextStore) -> None:
+    story = store.graph(TENANT).story("S-1")
     assert (story.version, len(story.tasks)) == (4, 3)
-    again = await book.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
+    again = await store.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
     assert again == story
     with pytest.raises(AlreadyExists) as refusal:
-        await book.create_story(TENANT, Story(story_id="S-1", title="Something else"))
+        await store.create_story(TENANT, Story(story_id="S-1", title="Something else"))
     assert refusal.value.field == "story_id"
     with pytest.raises(NotFound):
-        book.graph("other").story("S-1")
+        store.graph("other").story("S-1")
 
 
 ACCEPT = StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED)
@@ -138,34 +138,34 @@ REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str
 ]
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(book: ContextBook) -> None:
-    await book.create_story(TENANT, Story(story_id="S-2", title="Another"))
+async def test_what_cannot_be_is_refused_and_changes_nothing(store: ContextStore) -> None:
+    await store.create_story(TENANT, Story(story_id="S-2", title="Another"))
     for story_id, wrong, fault, field in REFUSED:
         with pytest.raises(fault) as refusal:
             match wrong:
                 case Story():
-                    await book.create_story(TENANT, wrong)
+                    await store.create_story(TENANT, wrong)
                 case StoryTask():
-                    await book.create_task(TENANT, wrong)
+                    await store.create_task(TENANT, wrong)
                 case _:
-                    await book.update(TENANT, story_id, wrong)
+                    await store.update(TENANT, story_id, wrong)
         assert refusal.value.field == field, wrong
     # Control characters are no text: nothing is left of these, and a note without text is none.
-    same = await book.update(TENANT, "S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}))
-    assert (same.version, list(book.graph(TENANT).stories)) == (4, ["S-1", "S-2"])
+    same = await store.update(TENANT, "S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}))
+    assert (same.version, list(store.graph(TENANT).stories)) == (4, ["S-1", "S-2"])
 
 
-async def test_phases_go_on_one_by_one_and_back_with_a_reason(book: ContextBook) -> None:
+async def test_phases_go_on_one_by_one_and_back_with_a_reason(store: ContextStore) -> None:
     for phase in (Phase.DESIGN, Phase.BUILD):
-        await book.change_phase(TENANT, "S-1", phase, by="ana")
-    version = book.graph(TENANT).version("S-1")
-    assert (await book.change_phase(TENANT, "S-1", Phase.BUILD)).version == version
+        await store.change_phase(TENANT, "S-1", phase, by="ana")
+    version = store.graph(TENANT).version("S-1")
+    assert (await store.change_phase(TENANT, "S-1", Phase.BUILD)).version == version
     for phase, reason, field in ((Phase.REVIEW, "hurry", "phase"), (Phase.PLAN, " ", "reason")):
         with pytest.raises(PreconditionFailed) as refusal:
-            await book.change_phase(TENANT, "S-1", phase, reason=reason)
+            await store.change_phase(TENANT, "S-1", phase, reason=reason)
         assert refusal.value.field == field
         assert refusal.value.hint
-    state = await book.change_phase(TENANT, "S-1", Phase.PLAN, reason="wrong problem", by="bo")
+    state = await store.change_phase(TENANT, "S-1", Phase.PLAN, reason="wrong problem", by="bo")
     assert [(one.phase, one.reason, one.by) for one in state.phases] == [
         (Phase.PLAN, "", ""),
         (Phase.DESIGN, "", "ana"),
@@ -173,12 +173,14 @@ async def test_phases_go_on_one_by_one_and_back_with_a_reason(book: ContextBook)
         (Phase.PLAN, "wrong problem", "bo"),
     ]
     with pytest.raises(NotFound):
-        await book.change_phase(TENANT, "S-9", Phase.DESIGN)
+        await store.change_phase(TENANT, "S-9", Phase.DESIGN)
 
 
-async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
-    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",)))
-    state = await book.add_decision(TENANT, Decision(decision_id="D-2", story_id="S-1", title="gRPC", supersedes="D-1"))
+async def test_a_decision_is_superseded_once(store: ContextStore) -> None:
+    await store.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",)))
+    state = await store.add_decision(
+        TENANT, Decision(decision_id="D-2", story_id="S-1", title="gRPC", supersedes="D-1")
+    )
     assert [(name, one.state) for name, one in state.decisions.items()] == [
         ("D-1", DecisionState.SUPERSEDED),
         ("D-2", DecisionState.ACCEPTED),
@@ -193,27 +195,27 @@ async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
         ({"decision_id": "D-2"}, AlreadyExists, "decision_id"),
     ):
         with pytest.raises(fault) as refusal:
-            await book.add_decision(TENANT, replace(third, **changes_))
+            await store.add_decision(TENANT, replace(third, **changes_))
         assert refusal.value.field == field
     # Said again, also once it is superseded, a decision is what it was.
-    again = await book.add_decision(
+    again = await store.add_decision(
         TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",))
     )
     assert again == state
 
 
-async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) -> None:
+async def test_a_proposed_decision_holds_once_it_is_accepted(store: ContextStore) -> None:
     first, second = (DecisionState.ACCEPTED, DecisionState.PROPOSED)
-    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST"))
+    await store.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST"))
     for name in ("D-2", "D-3"):
         rival = Decision(decision_id=name, story_id="S-1", title=name, state=second, supersedes="D-1")
-        state = await book.add_decision(TENANT, rival)
+        state = await store.add_decision(TENANT, rival)
     # What is only proposed takes nobody's place.
     assert [one.state for one in state.decisions.values()] == [first, second, second]
     accept = StoryUpdated(decision_id="D-2", decision_state=first)
-    state = await book.update(TENANT, "S-1", accept, expected_version=state.version)
+    state = await store.update(TENANT, "S-1", accept, expected_version=state.version)
     assert [one.state for one in state.decisions.values()] == [DecisionState.SUPERSEDED, first, second]
-    assert await book.update(TENANT, "S-1", accept) == state
+    assert await store.update(TENANT, "S-1", accept) == state
     for decision_id, wanted, field in (
         ("D-3", first, "supersedes"),
         ("D-1", first, "decision_state"),
@@ -221,32 +223,32 @@ async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) 
         ("D-2", DecisionState.SUPERSEDED, "decision_state"),
     ):
         with pytest.raises(PreconditionFailed) as refusal:
-            await book.update(TENANT, "S-1", StoryUpdated(decision_id=decision_id, decision_state=wanted))
+            await store.update(TENANT, "S-1", StoryUpdated(decision_id=decision_id, decision_state=wanted))
         assert refusal.value.field == field
-    await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python", state=second))
-    common = await book.update(TENANT, "", StoryUpdated(decision_id="P-1", decision_state=first))
+    await store.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python", state=second))
+    common = await store.update(TENANT, "", StoryUpdated(decision_id="P-1", decision_state=first))
     assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
 
 
-async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextBook) -> None:
-    assert await book.record_work(TENANT, record(summary="first"))
-    assert not await book.record_work(TENANT, record(summary="second"))
-    work = book.graph(TENANT).execution("e-1")
+async def test_an_execution_is_recorded_once_and_makes_no_version(store: ContextStore) -> None:
+    assert await store.record_work(TENANT, record(summary="first"))
+    assert not await store.record_work(TENANT, record(summary="second"))
+    work = store.graph(TENANT).execution("e-1")
     assert work is not None
-    assert (work.record.summary, book.graph(TENANT).version("S-1")) == ("first", 4)
+    assert (work.record.summary, store.graph(TENANT).version("S-1")) == ("first", 4)
     # Nobody has to have created what an execution worked on.
-    assert await book.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
-    assert [one.record.execution_id for one in book.graph(TENANT).work("story:later")] == ["e-2"]
+    assert await store.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
+    assert [one.record.execution_id for one in store.graph(TENANT).work("story:later")] == ["e-2"]
     for wrong in (record("a b"), record("e-3", story_id="_x"), record("e-3", task_id="x y")):
         with pytest.raises(InvalidRequest):
-            await book.record_work(TENANT, wrong)
+            await store.record_work(TENANT, wrong)
 
 
-async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> None:
-    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
-    await book.record_work(TENANT, record())
-    await book.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
-    graph = book.graph(TENANT)
+async def test_relations_lead_from_a_file_to_its_story(store: ContextStore) -> None:
+    await store.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
+    await store.record_work(TENANT, record())
+    await store.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
+    graph = store.graph(TENANT)
     near = neighbourhood(graph, "file:src/app.py")
     assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
     far = neighbourhood(graph, "file:src/app.py", depth=3)
@@ -263,11 +265,11 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
             assert relation in neighbourhood(graph, other).relations
 
 
-async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
+async def test_a_neighbourhood_is_bounded(store: ContextStore) -> None:
     for number in range(30):
         paths = tuple(f"f{number}/{index}" for index in range(300))
-        await book.record_work(TENANT, record(f"x-{number}", files_changed=paths))
-    found = neighbourhood(book.graph(TENANT), "story:S-1", depth=5)
+        await store.record_work(TENANT, record(f"x-{number}", files_changed=paths))
+    found = neighbourhood(store.graph(TENANT), "story:S-1", depth=5)
     assert found.truncated
     assert len(found.nodes) == 500
     assert len(found.relations) <= 2_000
@@ -277,17 +279,17 @@ async def test_secrets_and_control_characters_are_never_kept() -> None:
     log = MemoryChanges()
     told = f"the key is {SECRET}\x1b[2J"
     both = {"title": told, "description": told}
-    async with opened(log) as book:
+    async with opened(log) as store:
         story = Story(story_id="S", acceptance_criteria=(told,), notes={"n": told}, **both)
-        await book.create_story(TENANT, story)
-        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", **both))
+        await store.create_story(TENANT, story)
+        await store.create_task(TENANT, StoryTask(task_id="T", story_id="S", **both))
         decision = Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,))
-        await book.add_decision(TENANT, replace(decision, decided_by=told))
-        await book.change_phase(TENANT, "S", Phase.DESIGN, reason=told, by=told)
-        await book.update(TENANT, "S", StoryUpdated(notes={"m": told}, **both))
+        await store.add_decision(TENANT, replace(decision, decided_by=told))
+        await store.change_phase(TENANT, "S", Phase.DESIGN, reason=told, by=told)
+        await store.update(TENANT, "S", StoryUpdated(notes={"m": told}, **both))
         texts = dict.fromkeys(("instruction", "branch", "repository"), told) | {"summary": told * 1000}
         work = record("e", files_changed=(told,), operations={told: 1}, checks={told: told}, **texts)
-        await book.record_work(TENANT, replace(work, tests=candidate.TestSummary(failing=(told,))))
+        await store.record_work(TENANT, replace(work, tests=candidate.TestSummary(failing=(told,))))
     stored = await changes(log)
     assert (len(stored), SECRET in repr(stored), "\\x1b" in repr(stored)) == (6, False, False)
     assert repr(stored).count("[masked]") > 20
@@ -308,13 +310,13 @@ def test_a_file_is_named_by_its_repositorys_owner_and_name() -> None:
         assert file_node(location, "src/a.py") == (f"file:{name}/src/a.py" if name else "file:src/a.py"), location
 
 
-Action = Callable[[ContextBook], Awaitable[object]]
+Action = Callable[[ContextStore], Awaitable[object]]
 STORIES, TASKS, DECISIONS = (st.sampled_from([f"{kind}-{n}" for n in (1, 2, 3)]) for kind in "STD")
 VERSIONS = st.none() | st.integers(0, 8)
 
 
 def _act(method: str, *given: object, **options: object) -> Action:
-    return lambda book: getattr(book, method)(TENANT, *given, **options)
+    return lambda store: getattr(store, method)(TENANT, *given, **options)
 
 
 @st.composite
@@ -354,24 +356,24 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
 ) -> None:
     log = MemoryChanges()
     async with opened(log) as one, opened(log) as other:
-        books = (one, other)
+        stores = (one, other)
 
         async def tried(number: int, action: Action) -> None:
-            book = books[number]
+            store = stores[number]
             try:
-                done = await action(book)
+                done = await action(store)
             except FleetError:
                 return
             if isinstance(done, StoryState):
                 # What a replica wrote it knows at once.
-                assert book.graph(TENANT).version(done.story_id) >= done.version
+                assert store.graph(TENANT).version(done.story_id) >= done.version
 
         await one.create_story(TENANT, Story(story_id="S-1", title="one", case_id="C"))
         for batch in batches:
             await asyncio.gather(*(tried(number, action) for number, action in batch))
         stored = await changes(log)
         folded = fold(stored)[TENANT]
-        await until(lambda: all(_known(book.graph(TENANT)) == _known(folded) for book in books))
+        await until(lambda: all(_known(store.graph(TENANT)) == _known(folded) for store in stores))
         assert one.graph(TENANT) == folded == other.graph(TENANT)
         async with opened(log) as restarted:
             assert restarted.graph(TENANT) == folded
