@@ -1,8 +1,7 @@
-"""The access file: tenants and how people, programs and services prove that they belong to one.
+"""The access file (TOML): tenants, and how people, programs and services prove that they belong to one.
 
-TOML, read strictly: what it does not know, it does not pass over. `docs/access.md` describes it.
-
-The access file changed by a program, its other lines and comments left as they are.
+Reading is strict: an unknown key is refused. A program that adds or removes a token leaves all other lines and comments
+as they are. `docs/access.md` describes the format.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Everybody who may come in: the access file as it stands now, and certificates' subjects.
+"""The access book: everybody who may come in, by the access file as it stands now.
 
-Client certificates: which subject is who. That the authority signed them, TLS has checked.
-
-Everybody who may come in, by the access file as it stands now.
-
-Who comes in, by the settings.
+Without an access file one token lets everybody in. A client certificate is matched by its subject: that the authority
+signed it, TLS has checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What of the graph on the wire is more than names: stories that are none, who decided, and when.
+"""The calls about stories, tasks, decisions, phases and records of work, and their messages on the wire.
 
-Pages of stories.
-
-The calls about stories, tasks, decisions, phases and what was done.
+Lists of stories come in pages, the story that was changed last first.
 """
 
 from __future__ import annotations

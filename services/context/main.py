@@ -1,6 +1,6 @@
-"""Memories as settings want them: the bucket that all replicas share, an index of this one, an embedder.
+"""The composition root of the context service: settings and a connection to NATS in, a serving service out.
 
-The composition root of the context service: settings and a connection to NATS in, a serving service out.
+All replicas share the bucket of memories; each has an index and an embedder of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What requests to the context service may hold, and the tokens of their pages.
+"""Requests to the context service: how much one may hold, beside what its receivers check themselves, and page tokens.
 
-How much a request may hold, beside what the parts it goes to check themselves.
-
-Pages: a token is good for the request that it was made for.
+A page token is good for the request that it was made for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A web server in a process that has others: bound first, ended gracefully, without signal handlers of its own.
+"""The gateway's composition root: HTTP in front of the gRPC services.
 
-The gateway's composition root: HTTP in front of the gRPC services.
+The web server shares its process with others: bound first, ended gracefully, without signal handlers of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults as HTTP clients get them: problem documents (RFC 9457), made here and nowhere else.
 
-What nobody expected, at the gateway's edge.
+A bug ends here too: logged once, and answered without a word of its own.
 """
 
 from __future__ import annotations

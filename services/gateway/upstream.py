@@ -1,7 +1,4 @@
-"""On whose behalf a request is carried out.
-
-The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller.
-"""
+"""The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What callers decide: approvals, judgements of patches, deliveries.
+"""Decisions of callers on the wire: approvals, judgements of patches, deliveries.
 
-Approvals on the wire: what waits, and what a caller decides about it.
-
-`JudgePatches` and `DeliverCandidate`: requests turned into tasks and decisions.
+`JudgePatches` becomes a task, `DeliverCandidate` a decision about an execution that has ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Figures of the fleet, as Prometheus reads them and as clients ask for them.
 
-The fleet as Prometheus has it: hosts, model servers, streams, leases, read when somebody asks.
-
-Figures over a range of time, as clients get them.
+For Prometheus, hosts, model servers, streams and leases are read when it asks; clients get figures over a range of
+time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Planning events on the wire, and subtasks as callers get them.
+"""The RPCs of `fleet.planning.v1.PlanningService`, and plan sessions as its messages: convert, call, convert back.
 
-Plan sessions as messages of `fleet.planning.v1`.
-
-The RPCs of `fleet.planning.v1.PlanningService`: convert, call, convert back.
+Planning events are the orchestrator's: a dispatched one is answered with its subtasks.
 """
 
 from __future__ import annotations

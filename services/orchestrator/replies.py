@@ -1,10 +1,6 @@
-"""Executions as clients read them: whole replies, pages, and events with live text.
+"""Executions as clients read them: whole replies, pages, and events with what models say in between.
 
-Whole replies, small enough for every client: what does not fit is cut or left as a reference.
-
-Pages of executions.
-
-An execution's events with what its models say in between.
+A reply is small enough for every client: what does not fit is cut or left as a reference.
 """
 
 from __future__ import annotations

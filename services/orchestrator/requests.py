@@ -1,8 +1,6 @@
-"""Requests as clients send them, turned into tasks and plans.
+"""Requests as clients send them, turned into tasks, and into plans to be split.
 
-Requests as clients send them, turned into tasks.
-
-Subtasks on the wire: plans to be split, and how the subtasks of an orchestration stand.
+The subtasks of an orchestration go back as they stand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Domain values as clients get them.
-
-Where agents' audit chains stand, as messages.
-
-What peers and judges said of candidates, and what became of revisions, as clients get it.
-
-Domain values as clients get them.
-"""
+"""Domain values as clients get them: executions, candidates with evidence and reviews, audit chains, events."""
 
 from __future__ import annotations
 

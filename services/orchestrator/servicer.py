@@ -1,7 +1,4 @@
-"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back.
-
-The orchestrator as a service to be served.
-"""
+"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back."""
 
 from __future__ import annotations
 

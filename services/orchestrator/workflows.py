@@ -1,7 +1,4 @@
-"""Workflows and their runs on the wire.
-
-The RPCs of `fleet.workflow.v1.WorkflowService`: convert, call, convert back.
-"""
+"""The RPCs of `fleet.workflow.v1.WorkflowService`, and workflows and their runs as its messages."""
 
 from __future__ import annotations
 

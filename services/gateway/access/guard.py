@@ -1,6 +1,6 @@
-"""Streams that go on for hours end soon after what let their watcher in.
+"""The gateway's door: every request and every WebSocket passes here before any room sees it.
 
-The gateway's door: every request and every WebSocket passes here before any room sees it.
+A stream that goes on for hours ends soon after what let its watcher in.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""How much a client may send, how slowly and how often.
+"""Limits on what a client may send: how much, how slowly and how often.
 
-Bodies of requests: bounded in size and in the time that they take.
-
-Connections that must come to the point: uvicorn's HTTP/1.1 with a limit on how long a request's head may take.
-
-How many requests a client may send: a token bucket for each, in bounded memory.
+A body is bounded in size and in the time that it takes, the head of a request in time (uvicorn's HTTP/1.1); requests
+are counted by a token bucket for each client, in bounded memory.
 """
 
 from __future__ import annotations

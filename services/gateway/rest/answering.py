@@ -1,7 +1,4 @@
-"""Streams of messages as server-sent events.
-
-The endpoints: bind, call, write.
-"""
+"""The endpoints: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
 
 from __future__ import annotations
 

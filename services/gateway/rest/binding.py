@@ -1,7 +1,4 @@
-"""An HTTP request as the message that its RPC takes.
-
-Repositories that clients send as a bundle.
-"""
+"""An HTTP request as the message that its RPC takes, and a body that is the bundle of a repository."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Single values: what JSON, paths and queries have where a message has a scalar.
+"""Requests as clients write them in JSON, paths and queries, turned into messages.
 
-Requests as clients write them in JSON, paths and queries, turned into messages.
+A value that its field cannot take is refused with the name of the place where it stands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Messages of the contract as JSON schemas, with the contract's own comments.
+"""Messages of the contract as JSON schemas (draft 2020-12), with the contract's own comments.
 
-What the contract's own comments say of its messages, fields and methods: generated descriptors have lost them.
-
-Messages as JSON schemas (draft 2020-12).
+The comments are kept in a file beside this module: generated descriptors have lost them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The state of what a message is about, as JSON: executions, agents, subtasks, approvals.
+"""Messages of watchers: one for each stored event, made by a fold over an execution's events.
 
-What watchers are told: one message for each stored event, made by a fold over an execution's events.
-
-The message of an event depends on that event and on those before it, never on who watches since when, so that
-whoever resumes behind a sequence number gets exactly what they would have got.
+The message of an event depends on that event and on those before it, never on who watches since when, so that a client
+that resumes behind a sequence number gets exactly what it would have got. States of executions, agents, subtasks and
+approvals stand in messages as JSON.
 """
 
 from __future__ import annotations

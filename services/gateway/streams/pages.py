@@ -1,9 +1,8 @@
-"""An execution's messages as server-sent events.
+"""`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
 
-`id` is the sequence number, `event` the message's type, `data` the same JSON as over a WebSocket. The last one is
-`event: end`; whoever comes back after it is answered 204, which tells an EventSource not to try again.
-
-`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
+All of them come as server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as
+over a WebSocket. The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource
+not to try again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Clients that do not read are let go, and frames for many are made once.
+"""Slow clients: connections whose clients stop reading are closed, and a frame for many WebSockets is made once.
 
-A WebSocket protocol for uvicorn that sends frames made once for many, and lets go of clients that do not read.
-
-`FRAMES` in a scope's extensions says that it is at work: a `websocket.send` may then carry `fleet.frames`, whole frames
-as bytes, instead of a text. What is sent to five hundred clients is framed and joined once.
-
-HTTP connections whose clients stop reading.
+`FRAMES` in a scope's extensions says that this WebSocket protocol (uvicorn's, extended) is at work: a `websocket.send`
+may then carry `fleet.frames`, whole frames as bytes, instead of a text. What is sent to five hundred clients is framed
+and joined once.
 """
 
 from __future__ import annotations
