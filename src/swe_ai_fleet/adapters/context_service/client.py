@@ -1,6 +1,6 @@
-"""The faults of a server of ours, as what they were before they went over the wire.
+"""Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own.
 
-Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own.
+A fault of the server's is raised as what it was before it went over the wire.
 """
 
 from __future__ import annotations

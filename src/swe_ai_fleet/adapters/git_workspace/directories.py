@@ -1,9 +1,4 @@
-"""Directories that appear and disappear whole, and locks between the processes of a node.
-
-Locks between the processes of one node.
-
-Directories that appear whole and disappear whole, whatever was put into them.
-"""
+"""Directories that appear and disappear whole, whatever was put into them; locks between the processes of a node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Room on a node's disk: what is left over or unused is removed, and tenants are kept to their share.
+"""Room on a node's disk: the reaper removes leftovers and what is unused, and tenants are kept to their share.
 
-The reaper: takes away what processes that are gone have left, and what nobody has used for long.
-
-What each tenant's environments, seeds and repository caches take on a node's disk, and who makes room.
+Leftovers are those of processes that are gone. A tenant's share counts its environments, seeds and repository caches.
 """
 
 from __future__ import annotations

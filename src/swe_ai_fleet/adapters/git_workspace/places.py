@@ -1,6 +1,6 @@
-"""Where the parts of an environment lie: on the host, and as commands see them.
+"""Places of an environment's parts: on the host, and as commands see them.
 
-pytest, ruff and pip for repositories that bring none: the fleet's own, copied where a sandbox can see them.
+pytest, ruff and pip for repositories that bring none are the fleet's own, copied where a sandbox can see them.
 """
 
 from __future__ import annotations

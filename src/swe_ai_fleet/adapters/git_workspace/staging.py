@@ -1,6 +1,6 @@
-"""How much a commit comes to when it is checked out, asked before anything is made of it: an index, or files.
+"""A work tree of strangers taken into a private index: every file as it lies there, no program of theirs started.
 
-A work tree of strangers taken into a private index: every file as it lies there, no program of theirs started.
+The size of a commit's checkout is asked before anything is made of it: an index, or files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Faults on the way to JetStream, and the waits between tries.
-
-Waiting between tries to reach NATS.
-
-What can go wrong on the way to JetStream, and which of the fleet's own faults it is.
-"""
+"""Faults on the way to JetStream, each as one of the fleet's own, and the waits between tries."""
 
 from __future__ import annotations
 

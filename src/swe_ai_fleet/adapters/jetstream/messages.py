@@ -1,11 +1,5 @@
 """Messages as NATS and the JetStream API bring them, and events as they lie in them.
 
-Messages as NATS brings them and keeps them.
-
-Messages as the JetStream API tells them.
-
-Events on the wire.
-
 A message carries one `Event` as JSON (UTF-8), its `Nats-Msg-Id` header `<tenant>/` and the event's id (the server looks
 for duplicates in the whole stream, so the header must tell tenants apart):
 

@@ -1,8 +1,6 @@
-"""The database of the PostgreSQL index: its tables, and connections to it.
+"""The database of the PostgreSQL index: its tables, and a few connections to it, each in use by one at a time.
 
-The tables of the index in PostgreSQL, in a schema whose name carries their version and whose memories they are.
-
-A few connections to one PostgreSQL database, each in use by one at a time.
+The tables lie in a schema whose name carries their version and whose memories they are.
 """
 
 from __future__ import annotations

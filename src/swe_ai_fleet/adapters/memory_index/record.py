@@ -1,10 +1,6 @@
-"""Memories, texts and questions as every index takes them.
+"""Memories, texts and questions as every index takes them: in one form, and bounded.
 
-Words of a text as an index knows them: folded, split, without those that say nothing.
-
-A memory as an index keeps it.
-
-What every index makes of its arguments.
+Words of a text are folded, split into their parts, and stemmed for comparison.
 """
 
 from __future__ import annotations

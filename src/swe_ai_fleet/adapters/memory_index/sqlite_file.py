@@ -1,6 +1,6 @@
-"""A connection to an SQLite file, with the functions for vectors.
+"""An SQLite file that is written by one thread and read by others, so that the event loop never waits for it.
 
-An SQLite file that is written by one thread and read by others, so that the event loop never waits for it.
+Its connections know functions for vectors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The numbers a pool goes by.
-
-Which endpoint a call goes to, when, and what happens where it fails.
-"""
+"""The dispatcher of a pool: which endpoint a call goes to, when, and what happens where it fails, by its rules."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The circuit breaker of one endpoint.
-
-How many calls one endpoint may have under way.
-
-One endpoint of the pool: its model, and what the pool knows about it.
-"""
+"""One endpoint of the pool: its model, its circuit breaker, and how many calls it may have under way."""
 
 from __future__ import annotations
 

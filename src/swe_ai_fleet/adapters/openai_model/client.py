@@ -1,8 +1,7 @@
-"""One reply to be asked for: the body that goes out, and what has to be known to read the answer.
+"""A chat model behind an OpenAI-compatible server.
 
-The thought inside of calls as JSON, heard while the JSON comes in.
-
-A chat model behind an OpenAI-compatible server.
+A request is written together with what has to be known to read its answer. Where calls come as JSON, the thought inside
+is heard while the JSON comes in.
 """
 
 from __future__ import annotations

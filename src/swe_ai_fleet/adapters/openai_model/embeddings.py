@@ -1,10 +1,8 @@
-"""Takes out of vectors what all texts have in common.
+"""Embeddings from an OpenAI-compatible server, less what all texts have in common.
 
 Many models give any two texts a cosine of 0.5 or more, each model another one. Less the mean of texts that have
 nothing to do with each other, unrelated texts come out near 0 for every model, and one threshold fits them all (Mu and
 Viswanath 2018, "All-but-the-Top").
-
-Embeddings from an OpenAI-compatible server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a model server's refusals and failures mean to us.
+"""Faults of a model server: what its refusals and failures mean to us, and what they say about the server.
 
-What a failed call says about the server behind it, for those who decide when to try again.
-
-What a server refuses that the probe did not ask.
+`pushback` is for those who decide when to try again; `Quirks` keep what a server refuses that the probe did not ask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The JSON that servers send, read even where it breaks the rules.
-
-A completion put together from the events of its stream.
-"""
+"""A completion put together from the events of its stream, whose JSON is read even where it breaks the rules."""
 
 from __future__ import annotations
 

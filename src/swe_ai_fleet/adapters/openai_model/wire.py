@@ -1,7 +1,4 @@
-"""Messages as JSON, each written once.
-
-Our messages and tools as the JSON that goes out.
-"""
+"""Messages and tools as the JSON that goes out, each message written once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far a bot is, in a key-value store: nothing else of it outlives its process.
+"""The Telegram bot: it asks for messages, has each answered once, and sends the answer.
 
-The bot: asks for messages, has each answered once, sends the answer.
+Its progress is kept in a key-value store: nothing else of it outlives its process.
 """
 
 from __future__ import annotations
