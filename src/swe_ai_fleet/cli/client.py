@@ -1,7 +1,4 @@
-"""The orchestrator as a command sees it: typed calls over one channel, faults as commands tell them.
-
-The context service as a command sees it.
-"""
+"""Clients of a command: the orchestrator over one channel and the context service, faults as commands tell them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The repository that the demonstration works on: a small module, its tests, and a fault that they show.
+"""The demonstration: three agents, one small repository, a winner by evidence, every step audited.
 
-The demonstration: three agents, one small repository, a winner by evidence, every step audited.
-
-`python -m swe_ai_fleet.cli.demo` needs nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without
-one the replies are scripted, while everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
+The repository has a small module, its tests, and a fault that they show. `python -m swe_ai_fleet.cli.demo` needs
+nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without one the replies are scripted, while
+everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What `fleet doctor` finds on this machine.
+"""Findings of `fleet doctor`: what trying one part of an installation gave.
 
-What trying one part of an installation gave.
-
-What `fleet doctor` finds on this machine: room on the disk, open files, ports.
+Parts of this machine are room on the disk, open files, ports.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""`fleet status` and `fleet metrics`: what the fleet is doing, how long things took, what they cost.
-
-`fleet status`: what the fleet stands on, and what it is doing now.
-
-`fleet metrics`: how long things took, and what they cost.
-"""
+"""`fleet status` and `fleet metrics`: what the fleet stands on and does now, how long things took, what they cost."""
 
 from __future__ import annotations
 

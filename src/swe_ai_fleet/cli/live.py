@@ -1,6 +1,6 @@
-"""What models say while they say it, as lines of a terminal.
+"""An execution as it happens: a table that lives in the terminal, plain lines, or JSON lines.
 
-An execution as it happens: a table that lives in the terminal, plain lines, or JSON lines.
+Plain lines can have what models say, while they say it.
 """
 
 from __future__ import annotations

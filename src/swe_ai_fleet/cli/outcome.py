@@ -1,6 +1,6 @@
-"""What executions wait for: shown, and the answer to it.
+"""The outcome of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
 
-The end of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
+An execution that waits shows what it waits for, and takes the answer to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plan sessions on a screen; every text of theirs is untrusted.
+"""`fleet plan`: set a goal; at a terminal, decide about the approach that is proposed and have it carried out.
 
-`fleet plan`: set a goal; at a terminal, decide about the approach that is proposed and have it carried out.
+Every text of a plan session is untrusted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What `fleet doctor` finds out about NATS, and about the way in and out.
+"""Findings of `fleet doctor` about services: NATS, certificates, the access file, the collector of traces.
 
-What `fleet doctor` finds out about NATS: whether JetStream is there, how full it is, whether clocks agree.
-
-What `fleet doctor` finds out about the way in and out: certificates, the access file, where traces go.
+Of NATS: whether JetStream is there, how full it is, whether clocks agree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables for people. Every cell may hold untrusted text and is cleaned.
+"""Tables for people: candidates, audit chains, the nodes of a workflow's run.
 
-The nodes of a workflow's run as a table.
+Every cell may hold untrusted text and is cleaned.
 """
 
 from __future__ import annotations

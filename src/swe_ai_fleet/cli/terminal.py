@@ -1,9 +1,4 @@
-"""What a person does at the terminal: lines typed, Ctrl-C.
-
-Lines that a person types.
-
-Ctrl-C and SIGTERM while a command runs.
-"""
+"""The terminal: lines that a person types, and Ctrl-C (or SIGTERM) while a command runs."""
 
 from __future__ import annotations
 

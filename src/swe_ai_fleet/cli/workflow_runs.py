@@ -1,7 +1,4 @@
-"""Workflow files on this machine: read, checked and drawn; and what a fleet has of them.
-
-Runs of workflows from the command line: handed in, watched, shown, steered.
-"""
+"""Workflows from the command line: files read, checked and drawn; runs submitted, watched and shown."""
 
 from __future__ import annotations
 

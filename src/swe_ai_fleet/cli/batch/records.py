@@ -1,9 +1,8 @@
-"""Records of a batch file: SWE-bench's, or tasks in our own words, a JSON object a line.
+"""Records of a batch file (SWE-bench's, or tasks in our own words, a JSON object a line), and their hidden tests.
 
-A record's hidden tests, run on the winner's patch when all is done, out of every agent's sight.
-
-As SWE-bench does it: a clean clone at the base commit, the patch without what it changed in the files of the tests,
-the tests' own patch, then the tests that are to pass. On this machine, in the sandbox.
+Hidden tests run on the winner's patch when all is done, out of every agent's sight, as SWE-bench does it: a clean clone
+at the base commit, the patch without what it changed in the files of the tests, the tests' own patch, then the tests
+that are to pass. They run on this machine, in the sandbox.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What became of a batch's records: a line each, kept beside the batch, so that it can go on where it stopped.
+"""Results of a batch's records: a line each, kept beside the batch, so that it can go on where it stopped.
 
-A batch as it goes: a table that lives in the terminal, or a line for each beginning and each end.
+While the batch goes on they are a table that lives in the terminal, or a line for each beginning and each end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What the tools of the MCP server answer.
-
-What the tools answer, as structured output with schemas.
-
-Replies of the fleet as the tools tell them: structured for programs, marked as data for models.
-"""
+"""Answers of the MCP server's tools: structured output with schemas for programs, marked as data for models."""
 
 from __future__ import annotations
 

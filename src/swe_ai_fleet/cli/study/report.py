@@ -1,6 +1,6 @@
-"""One trial of a study: how a task ended with so many candidates, and what each round of review changed.
+"""The report of a study: pass rates with their intervals, what they cost, what review changed.
 
-What a study came to: pass rates with their intervals, what they cost, what review changed.
+A trial is one task, run once: how it ended with so many candidates, and what each round of review changed.
 """
 
 from __future__ import annotations
