@@ -1,8 +1,6 @@
-"""What a gRPC status of the orchestrator says beyond its code and message.
+"""Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
 
-Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
-
-Where a fleet runs: its address, and the token it asks for.
+The place of a fleet is its address and the token it asks for. The status of a failed call may name the field at fault.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Chats in files, for use without a fleet: one file a session, replaced whole, one writer at a time.
+"""`ChatSession`: a chat as a library call, without a fleet.
 
-`ChatSession`: a chat as a library call, without a fleet.
+Chats are kept in files: one a session, replaced whole, one writer at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The context service as settings name it.
+"""Equipment from settings: what the runs of one process share, the context service among it.
 
-From settings to what the runs of one process share.
-
-From settings to councils and to the agents in them that others run.
+Councils, and the agents in them that others run, come from settings too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The fleet's limits on calls to models, as settings have them.
-
-From settings to the parts: each is made here and nowhere else.
-"""
+"""Factories: from settings to the parts, each made here and nowhere else; the limits on calls to models are one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How the model servers of the settings are doing, by their own word.
+"""The view of the whole fleet: each orchestrator tells the others of its hosts, and looks at the rest itself.
 
-What the whole fleet is doing now: each orchestrator tells the others of its hosts, and looks at the rest itself.
+Model servers of the settings are probed, and shown by their own word.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Requests as callers of the library write them.
-
-Constraints as library callers write them: a plain mapping.
-
-A repository as people name it, as the contract wants it named.
-"""
+"""Requests as callers of the library write them: constraints as a plain mapping, a repository as people name it."""
 
 from __future__ import annotations
 

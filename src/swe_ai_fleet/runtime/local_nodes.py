@@ -1,7 +1,4 @@
-"""`LLMAgent`: the agent of a workflow's node, by itself.
-
-The nodes of a workflow carried out in this process, without a fleet.
-"""
+"""Nodes of a workflow carried out in this process, without a fleet; `LLMAgent` is the agent of one, by itself."""
 
 from __future__ import annotations
 

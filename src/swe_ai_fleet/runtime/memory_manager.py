@@ -1,6 +1,6 @@
-"""Long-term memory of those who use the library without a fleet: a file under `home`, open for all namespaces.
+"""`MemoryManager`: an agent's memory as a library call, without a fleet.
 
-`MemoryManager`: an agent's memory as a library call, without a fleet.
+Long-term memory is a file under `home`, open for all namespaces.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""How busy a node is: its processors, memory and GPUs, and calls to model servers under way.
-
-What this process has under way at model servers.
-
-How busy this machine is: processors and memory as Linux tells them, GPUs as nvidia-smi does.
-"""
+"""The load of a node: processors and memory as Linux tells them, GPUs as nvidia-smi does, calls to model servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Plan sessions whose requests outlive the calls that made them.
+"""Plan sessions from settings, their requests outliving the calls that made them.
 
-Plan sessions from settings: their limits, their tools, their model, and who hears of them.
+Settings say their limits, their tools, their model, and who hears of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The sandbox of a node, from settings.
+"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, MCP servers, the mask of their secrets.
 
-What tools may use, from settings: services, grants, plug-ins, and the mask of their secrets.
-
-The tools of the operator's MCP servers, for what runs in no clone: chats and plans.
+The operator's MCP servers are also there for what runs in no clone: chats and plans.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the fleet itself runs in, as far as that shows.
-
-Which rung this host can hold, and what that closes.
-"""
+"""The probe of a host: which rung it can hold, what that closes, and what the fleet itself runs in."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
 """Processes of this machine: what /proc says of them, who runs in a directory, what they inherit.
 
-What /proc says about running processes.
-
-Who runs in a directory, so that all of them can be stopped while the fleet reads what they write.
-
-The session keyring of the kernel, which every process inherits: sandboxes get an empty one.
-
-Limits of the fleet's own process.
+Those in a directory can be stopped, all of them, while the fleet reads what they write. Every process inherits the
+session keyring of the kernel, so sandboxes get an empty one.
 """
 
 from __future__ import annotations

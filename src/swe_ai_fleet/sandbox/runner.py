@@ -1,13 +1,8 @@
-"""Commands inside a session: the shell text that runs them, and the pipes that carry what they say.
-
-One pipe's bytes, kept within bounds.
-
-The pipes between a session and whoever runs it.
-
-The shell text that runs commands inside a session, and how a command is written for it.
+"""The runner of a session: the shell text that has commands run inside, and the pipes that carry what they say.
 
 The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
-command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care.
+command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care. What a pipe
+brings is kept within bounds.
 """
 
 from __future__ import annotations

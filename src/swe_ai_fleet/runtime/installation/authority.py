@@ -1,8 +1,6 @@
-"""Files and directories of an installation, which are its owner's alone.
+"""An authority of a fleet's own, and the certificates that it signs for the names that servers are called by.
 
-The names that servers are called by, which their certificates are for.
-
-An authority of a fleet's own, and the certificates that it signs.
+Files and directories of an installation are its owner's alone.
 """
 
 from __future__ import annotations

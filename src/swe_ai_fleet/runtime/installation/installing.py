@@ -1,6 +1,6 @@
-"""The secrets of an installation as manifests, for `kubectl apply -k`.
+"""A secured installation written into a directory: keys once, what follows from them each time.
 
-A secured installation written into a directory: keys once, what follows from them each time.
+Its secrets are written as manifests too, for `kubectl apply -k`.
 """
 
 from __future__ import annotations
