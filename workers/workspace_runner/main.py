@@ -1,6 +1,6 @@
-"""What a runner did, for Prometheus.
+"""The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
 
-The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
+Prometheus is told what the runner did.
 """
 
 from __future__ import annotations

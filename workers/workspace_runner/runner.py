@@ -1,10 +1,6 @@
-"""Jobs from their messages to their outcomes.
+"""The runner of jobs, each from its message to its outcome: started or adopted, watched, and told of once.
 
-What a runner did, in numbers that a metrics exporter reads.
-
-Room for jobs in one runner, shared by queues of different priority.
-
-One job from its message to its outcome: started or adopted, watched, and told of once.
+Queues of different priority share its room, and exporters of metrics read its counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Middleware of a model: text passed on while it comes in, and checkpoints of the workspace while the model thinks.
 
-Nothing else happens in the workspace at that time.
+While the model thinks nothing else happens in its run's workspace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Texts of what projects know: how long they may be, and how they are kept.
+"""Texts of what projects know: how long and how many they may be, and how they are kept.
 
-How long texts of stories may be, and how many there may be of them. Each check names the field at fault.
-
-Texts as they are kept: well formed, without control characters, their secrets masked, records cut to size.
+A check names the field at fault. What is kept is well formed, without control characters, its secrets masked, records
+cut to size.
 """
 
 from __future__ import annotations

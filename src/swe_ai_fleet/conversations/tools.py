@@ -1,10 +1,6 @@
-"""What the model of a chat can do: look at executions, propose tasks, search and keep memories.
+"""Tools of a chat's model: look at executions, propose a task, search and keep memories.
 
-What the tools of one turn share.
-
-What a chat can do with what is remembered beyond it.
-
-What a chat can do with the fleet: look at executions, propose a task, search and keep memories.
+The tools of one turn share a desk.
 """
 
 from __future__ import annotations

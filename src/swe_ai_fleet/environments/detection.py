@@ -1,6 +1,6 @@
-"""Go modules and Rust crates: fetched once, and read-only afterwards.
+"""Detection of what a repository needs and how it is tested: the recipe of an environment.
 
-What a repository needs and how it is tested: the recipe of an environment. Nothing of the repository is executed.
+Nothing of the repository is executed. Go modules and Rust crates are fetched once, and read-only afterwards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Older ways of declaring a Python project, read as data: Poetry, Pipenv, setup.py, setup.cfg.
+"""Older ways of declaring a Python project (Poetry, Pipenv, setup.py, setup.cfg), read as data: nothing of them is run.
 
-Poetry's and Pipenv's way of writing dependencies, as PEP 508 lines.
-
-setup.py and setup.cfg, read as data: nothing of them is run.
+Dependencies as Poetry and Pipenv write them become PEP 508 lines.
 """
 
 from __future__ import annotations

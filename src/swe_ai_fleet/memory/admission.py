@@ -1,6 +1,6 @@
-"""How much is remembered, and for how long.
+"""Admission: what a memory must be before it is kept, and a question before it is asked.
 
-What a memory must be before it is kept, and a question before it is asked.
+Limits say how much is kept, and for how long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The last turns of a conversation.
-
-A conversation in a file, so that a later process has it again.
-"""
+"""The last turns of a conversation, and a file that keeps them, so that a later process has them again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Memories in a key-value bucket: one key a memory, `<tenant>.<namespace>.<memory id>`, the value its JSON.
+"""An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any.
 
-An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any.
+The bucket has one key a memory, `<tenant>.<namespace>.<memory id>`, the value its JSON.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Notifications as chats show them.
+"""The request that tells a receiver: its body in the receiver's format, its headers signed.
 
-Titles and names are ours; values are a stranger's words. Each stands on one line as inline code, in which no chat sees
-marks, links or mentions, and every `@` in it is followed by a blank of no width, for receivers that look for mentions
-by themselves.
-
-The request that tells a receiver: its body in the receiver's format, its headers signed.
+In a chat, titles and names are ours; values are a stranger's words. Each stands on one line as inline code, in which no
+chat sees marks, links or mentions, and every `@` in it is followed by a blank of no width, for receivers that look for
+mentions by themselves.
 """
 
 from __future__ import annotations

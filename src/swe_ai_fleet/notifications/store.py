@@ -1,8 +1,6 @@
-"""Webhooks of an installation, and what was sent to them.
+"""Stores of an installation: its webhooks, followed by every replica, and their deliveries.
 
-The webhooks of an installation: kept in a key-value store, followed by every replica.
-
-What was sent to webhooks: the last attempts of each, and how far failed deliveries have come.
+Of deliveries the last attempts of each webhook are kept, and how far failed ones have come.
 """
 
 from __future__ import annotations

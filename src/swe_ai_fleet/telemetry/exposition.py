@@ -1,6 +1,6 @@
-"""What a process counts itself, where nothing else has the figure: calls, requests, writes.
+"""The exposition of a process: its metrics, for Prometheus, on a port of their own.
 
-Metrics of a process, for Prometheus, on a port of their own.
+The process counts itself what nothing else has the figure of: calls, requests, writes.
 """
 
 from __future__ import annotations

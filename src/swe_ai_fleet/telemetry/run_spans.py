@@ -1,6 +1,6 @@
-"""The phases of a driven execution, such as drafts, reviews, checks: each lasts while anything of it goes on.
+"""Spans of what is written to the log, made from its events: they carry the times.
 
-Spans of what is written to the log, made from its events: they carry the times.
+A phase of a driven execution, such as drafts, reviews, checks, lasts while anything of it goes on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An event log whose writers are heard of: their ids in log lines, their work as spans, how long a write takes.
+"""Ports that are traced: spans around what an execution asks of its fleet, its repositories and the result bus.
 
-Spans around what an execution asks of others: its fleet, its repositories, the result bus.
+An event log's writers are heard of: their ids in log lines, their work as spans, how long a write takes.
 """
 
 from __future__ import annotations

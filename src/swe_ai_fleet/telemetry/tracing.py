@@ -1,6 +1,6 @@
-"""Trace context in headers, as strangers send it (W3C Trace Context).
+"""Spans of this process, sent to a collector; the only module of the fleet that knows OpenTelemetry's SDK.
 
-Spans of this process, sent to a collector; the only module of the fleet that knows OpenTelemetry's SDK.
+Trace context in headers (W3C Trace Context) comes from strangers: what is none is left out.
 """
 
 from __future__ import annotations

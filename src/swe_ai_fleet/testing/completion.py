@@ -1,13 +1,4 @@
-"""Scripted turns as an OpenAI-compatible server sends them: whole, streamed, or refused.
-
-How a server that holds replies to a JSON schema would have said what a script says.
-
-What a scripted turn looks like as the completion of an OpenAI-compatible server.
-
-A scripted reply as a stream of server-sent events.
-
-How a scripted server refuses and fails.
-"""
+"""Completions of an OpenAI-compatible server, made of scripted turns: whole, streamed, held to a schema, or refused."""
 
 from __future__ import annotations
 

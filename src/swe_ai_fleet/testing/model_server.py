@@ -1,6 +1,6 @@
-"""`/v1/embeddings` of the scripted server: vectors made of the words of a text, the same on every machine.
+"""An OpenAI-compatible model server on loopback that follows a script.
 
-An OpenAI-compatible model server on loopback that follows a script.
+The vectors of `/v1/embeddings` are made of the words of a text, the same on every machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What is wrong with the edges of a workflow, and with the ways that branches choose.
+"""The check whether a workflow can run: what its nodes, edges, branches and references mean together.
 
-How large a workflow is with all the workflows in it, and whether one contains itself.
-
-Whether a workflow can run: what its nodes, edges and references mean together.
+It counts how large a workflow is with all the workflows in it, and finds one that contains itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What people say to a run while it goes on: pause, step, continue.
+"""A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
 
-A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
+People steer it while it goes on: pause, step, continue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an agent's answer is to the nodes after it.
-
-What a node is given, and what a workflow gives.
-"""
+"""Inputs of a node and outputs of a workflow, and what an agent's answer is to the nodes after it."""
 
 from __future__ import annotations
 

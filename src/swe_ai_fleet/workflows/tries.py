@@ -1,8 +1,7 @@
-"""What ends a run, or a try of a node, before its end; and how tasks that belong together end together.
+"""Tries of a node: how it is brought to its end, with waits between them and time limits; each change journaled first.
 
-What a run has journaled: each change stands there before it counts.
-
-How one node is brought to its end: tries, waits between them, time limits; each change journaled first.
+A run, or a try, ends early by an exception, and tasks that belong together end together. A change counts once it stands
+in the journal.
 """
 
 from __future__ import annotations

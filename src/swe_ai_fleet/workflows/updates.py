@@ -1,6 +1,6 @@
-"""Where a run of a workflow stands, as a value.
+"""Updates of a workflow's run, as its watchers are told: the messages of the WebSocket, and of a library's iterator.
 
-What those who watch a run are told: the messages of the WebSocket, and of a library's iterator.
+The state of a run says where it stands, as a value.
 """
 
 from __future__ import annotations

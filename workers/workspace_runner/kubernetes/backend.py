@@ -1,6 +1,6 @@
-"""The runner's Jobs or Pods of one namespace as they are now: listed once, then followed.
+"""Jobs as Kubernetes Jobs: made, watched, and removed when they are done with.
 
-Jobs as Kubernetes Jobs: made, watched, and removed when they are done with.
+The runner's Jobs and Pods of one namespace are listed once, then followed.
 """
 
 from __future__ import annotations

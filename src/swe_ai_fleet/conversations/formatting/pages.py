@@ -1,11 +1,6 @@
-"""Where an answer is read.
+"""An answer as the messages that a channel takes.
 
-Markdown: the answer as the model wrote it, with its tables in pipes.
-
-Plain text: what an answer says, without its marks.
-
-An answer as the messages that a channel takes.
-
+A channel takes Markdown as the model wrote it, with tables in pipes; plain text without marks; or a dialect of its own.
 Each page stands for itself: every mark on it is closed on it, code that goes on is closed and opened again. Pages are
 cut at line ends, else at blanks, else between characters; never within an escape, an entity or a character.
 """
