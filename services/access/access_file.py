@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 MAX_BYTES = 4 * 1024 * 1024
 _NOT_IN_FILES = ("str", "datetime", "date", "int", "float", "[key]")
 """What pydantic calls the alternatives of a type."""
+_TABLE = "[[tokens]]"
 
 
 def parse_access(text: str) -> AccessFile:
@@ -103,9 +104,6 @@ def _told(error: ValidationError) -> InvalidRequest:
         field=place or "access_file",
         hint="docs/access.md",
     )
-
-
-_TABLE = "[[tokens]]"
 
 
 def with_token(

@@ -27,6 +27,14 @@ from swe_ai_fleet.settings import Settings
 
 _MAX_BYTES = 64 * 1024
 _Subject = tuple[str, str]
+LOOK_SECONDS = 1.0
+"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
+AT_ONCE_BYTES = 128 * 1024
+"""A file of up to so many bytes takes some milliseconds to read."""
+LOCAL = "local"
+"""What whoever starts a fleet is called on their own machine."""
+_Stamp = tuple[int, int, int]
+_log = structlog.get_logger(__name__)
 
 
 class Certificates:
@@ -78,17 +86,6 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
         return found, read.not_valid_after_utc.timestamp()
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return [], 0.0
-
-
-LOOK_SECONDS = 1.0
-"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
-AT_ONCE_BYTES = 128 * 1024
-"""A file of up to so many bytes takes some milliseconds to read."""
-LOCAL = "local"
-"""What whoever starts a fleet is called on their own machine."""
-
-_Stamp = tuple[int, int, int]
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.errors import Unavailable
 PREFIX = "fleet_"
 """By which secret scanners know one."""
 _ENTROPY_BYTES = 32
+_log = structlog.get_logger(__name__)
 
 
 def new_token() -> str:
@@ -80,7 +81,6 @@ MAX_BYTES = 256 * 1024
 MAX_KEYS = 100
 
 Jwk = Mapping[str, Any]
-_log = structlog.get_logger(__name__)
 
 
 class KeySet:

@@ -73,6 +73,7 @@ _GRPC_OWN: Mapping[str, str] = {
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
 _DETAILS = "grpc-status-details-bin"
+_log = structlog.get_logger()
 
 
 class Refusal(Exception):
@@ -318,9 +319,6 @@ HANDLERS: Mapping[Any, Any] = {
     HTTPException: _on_http,
 }
 """Exception handlers for `Starlette(exception_handlers=…)`."""
-
-
-_log = structlog.get_logger()
 
 
 class BugMiddleware:

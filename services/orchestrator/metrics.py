@@ -42,6 +42,16 @@ from swe_ai_fleet.telemetry import Telemetry
 _PATIENCE_SECONDS = 2.0
 _MOST_TENANTS = 50
 _MOST_ENDPOINTS = 50
+OPERATIONS = (
+    "deliberation",
+    "orchestration",
+    "workflow",
+    "agent",
+    "model_call",
+    "tool_call",
+    "check",
+    "queue_wait",
+)
 
 
 class FleetSource:
@@ -211,18 +221,6 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
     ):
         async with nats_metrics(telemetry, stack.log):
             yield
-
-
-OPERATIONS = (
-    "deliberation",
-    "orchestration",
-    "workflow",
-    "agent",
-    "model_call",
-    "tool_call",
-    "check",
-    "queue_wait",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

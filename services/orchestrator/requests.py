@@ -48,6 +48,8 @@ _ORCHESTRATE_FIELDS = {
 }
 DEFAULT_TOP_K = 3
 """How many of the best an architect chooses among where a request asks for one and no more."""
+MAX_DESCRIPTION_CHARS = 2_000
+MAX_ERROR_CHARS = 500
 
 
 def deliberation_task(request: pb.DeliberateRequest) -> Task:
@@ -231,10 +233,6 @@ def _bounded(task: Task) -> Task:
             hint=f"at most {MAX_TASK_BYTES}; put long material into a file of the repository",
         )
     return task
-
-
-MAX_DESCRIPTION_CHARS = 2_000
-MAX_ERROR_CHARS = 500
 
 
 def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:

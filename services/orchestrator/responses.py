@@ -24,6 +24,8 @@ from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.ranking import fates
 from swe_ai_fleet.orchestrator.spending import expenses
 
+MAX_ERROR_CHARS = 8_000
+
 
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
     """The head of each agent's audit chain, with the signature where that is about it."""
@@ -80,9 +82,6 @@ def _critique(of: review.Critique) -> pb.Critique:
 def _in_words(finding: review.Finding) -> str:
     place = f"{finding.file}:{finding.line}" if finding.line else finding.file
     return f"{place}: {finding.text}" if place else finding.text
-
-
-MAX_ERROR_CHARS = 8_000
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:

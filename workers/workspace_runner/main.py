@@ -34,6 +34,8 @@ from workers.workspace_runner.tasks import TaskRunner, task_queue
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+_log = structlog.get_logger(__name__)
+
 
 @asynccontextmanager
 async def runner_metrics(telemetry: Telemetry, runner: Runner, log: JetStream) -> AsyncGenerator[None]:
@@ -82,9 +84,6 @@ def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Met
 
 def _number(figure: float | Mapping[str, int]) -> float:
     return float(figure) if not isinstance(figure, Mapping) else 0.0
-
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

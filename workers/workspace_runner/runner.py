@@ -32,6 +32,12 @@ from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
+T = TypeVar("T")
+RANKS = tuple(JobPriority)
+"""The classes of jobs, those that go first at the front."""
+_LAST_WORDS_SECONDS = 2.0
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(kw_only=True)
 class Counts:
@@ -124,13 +130,6 @@ class Slots:
     async def _tell(self) -> None:
         async with self._freed:
             self._freed.notify_all()
-
-
-T = TypeVar("T")
-RANKS = tuple(JobPriority)
-"""The classes of jobs, those that go first at the front."""
-_LAST_WORDS_SECONDS = 2.0
-_log = structlog.get_logger(__name__)
 
 
 def job_queues(settings: RunnerSettings) -> tuple[WorkQueue, ...]:

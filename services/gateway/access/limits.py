@@ -31,6 +31,8 @@ SECONDS = 30.0
 """For a whole body, and for each piece of an upload."""
 UPLOAD_SECONDS = 3_600.0
 _DRAIN_SECONDS = 3.0
+HEAD_SECONDS = 15.0
+MOST_CLIENTS = 10_000
 
 
 class Gone(Exception):
@@ -130,9 +132,6 @@ def _too_large(limit: int) -> Refusal:
     )
 
 
-HEAD_SECONDS = 15.0
-
-
 class PatientProtocol(H11Protocol):
     """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
 
@@ -185,9 +184,6 @@ class PatientProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-
-
-MOST_CLIENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

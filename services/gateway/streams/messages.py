@@ -55,6 +55,11 @@ from swe_ai_fleet.workflows.updates import Level, json_or_text, node_state, usag
 State = dict[str, JsonValue]
 _SHOWN_CHARS = 400
 _WORDS_CHARS = 4_000
+Fields = Mapping[str, JsonValue]
+TERMINAL = "execution_finished"
+TEXT_DELTA = "text_delta"
+_ENDED_WELL = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
+_OVERHEAD_BYTES = 400
 
 
 def started(task: Task, repository: PinnedRepository) -> State:
@@ -165,13 +170,6 @@ def result(state: ExecutionState) -> State:
     if state.output is not None and state.output.output:
         told["output"] = json_or_text(state.output.output)
     return told
-
-
-Fields = Mapping[str, JsonValue]
-TERMINAL = "execution_finished"
-TEXT_DELTA = "text_delta"
-_ENDED_WELL = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
-_OVERHEAD_BYTES = 400
 
 
 class Message:

@@ -27,6 +27,9 @@ from swe_ai_fleet.domain.errors import FleetError, Unavailable
 _RETRY = b"retry: 2000\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
+PATH = "/api/executions/{execution_id}/events"
+DEFAULT_LIMIT, MOST = 200, 1_000
+PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventStream(Response):
@@ -146,11 +149,6 @@ async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-PATH = "/api/executions/{execution_id}/events"
-DEFAULT_LIMIT, MOST = 200, 1_000
-PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventsPage:

@@ -23,6 +23,7 @@ _SHUTDOWN_SECONDS = 1.0
 _TEXT = 0x81
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SHORT, _MEDIUM = 126, 1 << 16
+STALLED_SECONDS = 30.0
 
 
 def text_frame(payload: bytes) -> bytes:
@@ -78,9 +79,6 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         """A transport that is closed with something left to write waits for its reader, for ever if need be."""
         if self.transport.get_write_buffer_size():
             self.loop.call_later(seconds, self.transport.abort)
-
-
-STALLED_SECONDS = 30.0
 
 
 class StalledProtocol(PatientProtocol):

@@ -26,6 +26,8 @@ PROPOSE_FIRST = (
 )
 PUT_AWAY = "(While you waited, your workspace was put away and brought back: files that git ignores are gone.)"
 NOBODY = "this needs a person's approval, and nobody can be asked here. Do without it, or say what you would need."
+Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
+"""Decides in this process, at once; for callers of the library."""
 
 
 class Verdict(StrEnum):
@@ -110,10 +112,6 @@ class Desk(Protocol):
     def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
         """A decision takes effect: record it in the agent's audit chain, once."""
         ...
-
-
-Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
-"""Decides in this process, at once; for callers of the library."""
 
 
 class PolicyGate:

@@ -18,6 +18,10 @@ from swe_ai_fleet.ports import ChatModel, LiveText
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
 
+_PACED_BYTES = 8 * 1024 * 1024
+_PACED_SHARE = 10.0
+_log = structlog.get_logger()
+
 
 class ModelFace:
     """A `ChatModel` in front of another, but for `reply`: what can be asked of the other beside that goes through."""
@@ -77,11 +81,6 @@ class WatchedModel(ModelFace):
         reply = await self.model.reply(replace(request, on_delta=hear))
         tell(masked.finish())
         return reply
-
-
-_PACED_BYTES = 8 * 1024 * 1024
-_PACED_SHARE = 10.0
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)

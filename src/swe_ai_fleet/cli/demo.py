@@ -102,6 +102,10 @@ def test_refuses_what_is_no_duration(text):
         parse_duration(text)
 """,
 }
+TASK_ID = "demo"
+AGENTS = 3
+_RESULT_SECONDS = 15.0
+_SHOWN = 120
 
 
 def make_sample(directory: Path) -> str:
@@ -130,11 +134,7 @@ def git(directory: Path, *arguments: str) -> str:
     return done.stdout
 
 
-TASK_ID = "demo"
-AGENTS = 3
 _REPLIES = Path(__file__).with_name("demo_replies.json")
-_RESULT_SECONDS = 15.0
-_SHOWN = 120
 
 
 @dataclass(kw_only=True)

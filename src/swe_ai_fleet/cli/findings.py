@@ -16,6 +16,13 @@ from pathlib import Path
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.settings import Settings, on_loopback
 
+LEAST_FREE_BYTES = 1 << 30
+LEAST_FREE_FILES = 20_000
+"""A clone of a middling repository with its environment."""
+FILES_EACH = 8
+"""Open files of one agent's session."""
+_FILES_BESIDE = 512
+
 
 class Health(StrEnum):
     """`absent` is something optional that is not there."""
@@ -65,14 +72,6 @@ async def output(*argv: str, seconds: float) -> tuple[int, str]:
         await process.wait()
         return 124, f"no answer within {seconds:g} seconds"
     return process.returncode or 0, said.decode("utf-8", "replace")
-
-
-LEAST_FREE_BYTES = 1 << 30
-LEAST_FREE_FILES = 20_000
-"""A clone of a middling repository with its environment."""
-FILES_EACH = 8
-"""Open files of one agent's session."""
-_FILES_BESIDE = 512
 
 
 def disk(settings: Settings) -> Finding:

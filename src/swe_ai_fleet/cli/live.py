@@ -28,6 +28,9 @@ from swe_ai_fleet.watching.text import one_line
 
 TEXT_DELTA = "text_delta"
 _LONGEST = 400
+SILENT_SECONDS = 30.0
+"""After so long without a line, plain output says again what is being run."""
+_LINE = 200
 
 
 class Speech:
@@ -55,11 +58,6 @@ class Speech:
         """What an agent's model said last, where its line never ended."""
         left = self._begun.pop(agent_id, "")
         return [f"{agent_id} | {left}"] if left.strip() else []
-
-
-SILENT_SECONDS = 30.0
-"""After so long without a line, plain output says again what is being run."""
-_LINE = 200
 
 
 class Progress:

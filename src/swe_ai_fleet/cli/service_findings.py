@@ -27,6 +27,9 @@ MOST_SKEW_SECONDS = 5.0
 FULL = 0.9
 _NATS_SECONDS = 15.0
 _PATIENCE_SECONDS = 3.0
+SOON_SECONDS = 14 * 86_400.0
+_SECONDS = 5.0
+_DAY = 86_400.0
 
 
 async def nats(settings: Settings) -> Finding:
@@ -90,11 +93,6 @@ async def _skew(log: JetStream) -> float | None:
         return None
     now = datetime.now(UTC)
     return (server - (began + (now - began) / 2)).total_seconds()
-
-
-SOON_SECONDS = 14 * 86_400.0
-_SECONDS = 5.0
-_DAY = 86_400.0
 
 
 def transport(settings: Settings) -> list[Finding]:

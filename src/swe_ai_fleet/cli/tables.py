@@ -28,6 +28,8 @@ _CELL = 400
 _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
+_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_WHAT = 100
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -145,10 +147,6 @@ def empty_table(*columns: str, caption: str | None = None) -> Table:
 def add_row(table: Table, *cells: str, style: str = "") -> None:
     """A row more."""
     table.add_row(*(Text(one_line(cell, _CELL)) for cell in cells), style=style)
-
-
-_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
-_WHAT = 100
 
 
 def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:

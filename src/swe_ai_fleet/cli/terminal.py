@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+T = TypeVar("T")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 async def next_line(read: Callable[[], str]) -> str:
     """The person's next line, read in a thread that the end of the program does not wait for. Raises EOFError."""
@@ -43,11 +46,6 @@ def line_of_terminal() -> str:
     if not line:
         raise EOFError
     return line
-
-
-T = TypeVar("T")
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:

@@ -30,6 +30,8 @@ from swe_ai_fleet.workflows.documents import MAX_BYTES, InvalidWorkflow, Workflo
 from swe_ai_fleet.workflows.drawing import mermaid
 from swe_ai_fleet.workflows.reading import read_workflow
 
+_SHOWN_CHARS = 4_000
+
 
 def is_file(text: str) -> bool:
     """Whether the text names a file rather than a workflow that a fleet knows."""
@@ -102,9 +104,6 @@ def _read(path: Path, shelf: Shelf) -> Workflow:
 async def _shelf(settings: Settings) -> Shelf:
     directories = tuple(Path(name) for name in listed(settings.workflows))
     return await asyncio.to_thread(read_shelf, directories)
-
-
-_SHOWN_CHARS = 4_000
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:

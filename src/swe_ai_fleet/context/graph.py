@@ -32,6 +32,7 @@ from swe_ai_fleet.ports import ChangeLog
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
+_PATIENCE_SECONDS = 5.0
 
 
 def file_node(repository: str, path: str) -> str:
@@ -221,9 +222,6 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
         yield file_node(record.repository, path)
     for commit in record.commits:
         yield f"commit:{commit}"
-
-
-_PATIENCE_SECONDS = 5.0
 
 
 class GraphFollower:

@@ -24,6 +24,7 @@ MAX_TEXT_CHARS = 20_000
 MAX_ITEMS = 50
 MAX_ITEM_CHARS = 2_000
 MAX_NAME_CHARS = 128
+T = TypeVar("T")
 
 
 def check_number(items: Sequence[str], *, field: str) -> None:
@@ -70,7 +71,6 @@ MAX_NAMES = 100
 _PATH_CHARS = 400
 _NAME_CHARS = 200
 _LOOKED_AT = 4
-T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 

@@ -26,6 +26,12 @@ from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
+MAX_LISTED = 20
+MAX_DESCRIPTION_CHARS = 8_000
+_TEXT_CHARS = 300
+_NOT_SHOWN = frozenset("`\n\t")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+
 
 @dataclass(slots=True, kw_only=True)
 class Desk:
@@ -109,13 +115,6 @@ async def keep(memories: Memories, desk: Desk) -> str:
         await memories.remember(memory)
         desk.remembered.append(text)
     return text
-
-
-MAX_LISTED = 20
-MAX_DESCRIPTION_CHARS = 8_000
-_TEXT_CHARS = 300
-_NOT_SHOWN = frozenset("`\n\t")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 class ListExecutions(BaseTool):

@@ -17,6 +17,7 @@ from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
 _BARE = re.compile(r"\d[\w.]*")
+_MAX_DEPTH = 32
 
 
 def poetry_requirement(name: str, specification: object) -> str:
@@ -80,9 +81,6 @@ def _python_parts(text: str) -> list[str]:
         if match and _BARE.fullmatch(match[2]):
             parts.append(f'{match[1]} "{match[2].rstrip(".*")}"')
     return parts
-
-
-_MAX_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

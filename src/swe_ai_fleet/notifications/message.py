@@ -25,6 +25,8 @@ _VALUE_CHARS = (500, 250, 120, 60, 30)
 """Of each value, as many as leave the message within its limit."""
 _ZERO_WIDTH = "\u200b"
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+USER_AGENT = "swe-ai-fleet-webhooks/1"
+MAX_BODY_BYTES = 64 * 1024
 
 
 def slack(notification: Notification) -> Mapping[str, object]:
@@ -83,10 +85,6 @@ def _fitted(notification: Notification, title: str, line: Callable[[str, str], s
 
 def _value(text: str, limit: int) -> str:
     return plain_line(text, limit).replace("@", f"@{_ZERO_WIDTH}")
-
-
-USER_AGENT = "swe-ai-fleet-webhooks/1"
-MAX_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,10 @@ _DOT = "="
 """Stands for a dot in the names of consumers, which cannot have one."""
 
 _log = structlog.get_logger(__name__)
+DELIVERIES_BUCKET = "agent-webhook-deliveries"
+DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
+"""After the last attempt."""
+MAX_ATTEMPTS_KEPT = 50
 
 
 class WebhookBook:
@@ -219,12 +223,6 @@ def _is_of(tenant: str, key: str) -> bool:
 def _consumer(key: str) -> str:
     """A name that no consumer had before: one of the same key that was deleted must not hand its place on."""
     return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"
-
-
-DELIVERIES_BUCKET = "agent-webhook-deliveries"
-DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
-"""After the last attempt."""
-MAX_ATTEMPTS_KEPT = 50
 
 
 class DeliveryStatus(StrEnum):

@@ -34,6 +34,9 @@ TIME_OUT = "time-out"
 """Who rejects what nobody answered in time."""
 
 _log = structlog.get_logger(__name__)
+PAUSE, STEP, CONTINUE = "pause", "step", "continue"
+ACTIONS = (PAUSE, STEP, CONTINUE)
+MAX_BY_CHARS = 200
 
 
 class Approvals:
@@ -188,11 +191,6 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
     if not request.expires_at:
         return None
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
-
-
-PAUSE, STEP, CONTINUE = "pause", "step", "continue"
-ACTIONS = (PAUSE, STEP, CONTINUE)
-MAX_BY_CHARS = 200
 
 
 def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = "") -> tuple[BreakpointsSet, ...]:

@@ -19,6 +19,9 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.ports import EventLog
 
+_LOOKS = 200
+"""So often within the time that the log keeps events."""
+
 
 def over(state: ExecutionState) -> bool:
     """Whether nothing is left to be done: it has ended, and subscribers have been told."""
@@ -45,10 +48,6 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
     if over(state) or me not in alive:
         return False
     return state.owner == me or state.owner not in alive
-
-
-_LOOKS = 200
-"""So often within the time that the log keeps events."""
 
 
 class Projection:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import grpc.aio
 
 _DETAILS = "grpc-status-details-bin"
+PROTECTED, PLAIN = "grpcs://", "grpc://"
+"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
+_log = structlog.get_logger(__name__)
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
@@ -42,11 +45,6 @@ def named_field(error: grpc.aio.AioRpcError) -> str | None:
             for violation in request.field_violations:
                 return violation.field
     return ""
-
-
-PROTECTED, PLAIN = "grpcs://", "grpc://"
-"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

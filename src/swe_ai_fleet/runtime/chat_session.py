@@ -34,6 +34,9 @@ from swe_ai_fleet.runtime.memory_manager import open_library_memory
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings
 
+_DIRECTORY = "chats"
+_RETRY_WAITS = (1.0, 3.0)
+
 
 class ChatFiles:
     """A `ChatStore` in a directory that only its owner can read; several processes may use it at once.
@@ -114,10 +117,6 @@ class ChatFiles:
         # Names of files may not tell capital letters from small ones.
         digest = hashlib.sha256(f"{tenant}\x1f{session_id}".encode()).hexdigest()[:40]
         return self._directory / f"{digest}.chat"
-
-
-_DIRECTORY = "chats"
-_RETRY_WAITS = (1.0, 3.0)
 
 
 class ChatSession:

@@ -33,6 +33,10 @@ from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.result_cache import SharedResults
 
+_PROFILE_FIELDS = ("model", "url", "api_key")
+_PRICED = frozenset(field.name for field in fields(Prices))
+COUNCILS_BUCKET = "councils"
+
 
 @asynccontextmanager
 async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServiceClient | None]:
@@ -58,11 +62,6 @@ def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemoryS
         return FleetMemory(memories, scope, repository, mask=mask)
 
     return search
-
-
-_PROFILE_FIELDS = ("model", "url", "api_key")
-
-_PRICED = frozenset(field.name for field in fields(Prices))
 
 
 @asynccontextmanager
@@ -132,9 +131,6 @@ def model_prices(settings: Settings) -> Mapping[str, Prices]:
         return {model: from_plain(Prices, price) for model, price in settings.model_prices.items()}
     except ValueError as error:
         raise InvalidRequest(f"FLEET_MODEL_PRICES is malformed: {error}", field="model_prices") from None
-
-
-COUNCILS_BUCKET = "councils"
 
 
 def council_book(settings: Settings, store: KeyValue, tenants: Rules | None = None) -> CouncilBook:

@@ -41,6 +41,8 @@ from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
 
+DAY_SECONDS = 86_400.0
+
 
 def model_admission(settings: Settings) -> LeasedAdmission | None:
     """What holds this process to the fleet's limits; None where settings have none."""
@@ -72,9 +74,6 @@ def _ray_ledger() -> Ledger | None:
     from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
 
     return RayLedger()
-
-
-DAY_SECONDS = 86_400.0
 
 
 def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:

@@ -53,6 +53,14 @@ from swe_ai_fleet.settings import Settings
 R = TypeVar("R")
 AT_ONCE = 32
 _log = structlog.get_logger(__name__)
+PATIENCE_SECONDS = 10.0
+"""How long somebody who waits for a proposal waits for a model server that is down."""
+_RESERVED = frozenset(
+    {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
+     "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
+     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
+     "sub_agents", "plan_session"}
+)  # fmt: skip
 
 
 class PlanDesk:
@@ -177,16 +185,6 @@ class PlanDesks:
 
 async def _awaited(work: Callable[[], Awaitable[R]]) -> R:
     return await work()
-
-
-PATIENCE_SECONDS = 10.0
-"""How long somebody who waits for a proposal waits for a model server that is down."""
-_RESERVED = frozenset(
-    {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
-     "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
-     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
-     "sub_agents", "plan_session"}
-)  # fmt: skip
 
 
 class OutcomeRecorder(Protocol):

@@ -32,6 +32,8 @@ from swe_ai_fleet.tools.registry.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets
 
 SLOTS_PER_CPU = 2
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 async def with_rung(settings: Settings) -> Settings:
@@ -71,9 +73,6 @@ def _own_ports(settings: Settings) -> frozenset[int]:
     )
     ports += [int(port) for address in listening if (port := address.rpartition(":")[2]).isdecimal()]
     return frozenset(ports) - {0}
-
-
-T = TypeVar("T")
 
 
 def tool_access(settings: Settings) -> ToolAccess:
@@ -171,9 +170,6 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
     for pattern in listed(text):
         HostPattern.parse(pattern, field=field)
     return listed(text)
-
-
-_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager

@@ -20,6 +20,11 @@ from typing import ClassVar
 from weakref import WeakValueDictionary
 
 _PROC = Path("/proc")
+# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
+_STOP_SECONDS = 0.5
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
+_threads = threading.local()
 
 
 def children(pid: int) -> list[int]:
@@ -88,10 +93,6 @@ def by_argument(argument: str) -> list[int]:
     """Live processes with this argument on their command line."""
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if argument.encode() in arguments(pid).split(b"\0")]
-
-
-# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
-_STOP_SECONDS = 0.5
 
 
 class Occupants:
@@ -163,11 +164,6 @@ class Occupants:
 
     def _pids(self) -> list[int]:
         return [pid for tree in self._trees for pid in tree()]
-
-
-_KEYCTL = {"x86_64": 250, "aarch64": 219}
-_JOIN_SESSION_KEYRING = 1
-_threads = threading.local()
 
 
 def leave_session_keyring() -> None:

@@ -40,6 +40,11 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, execution_span_id, failed, joined
 from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
 
+_PROVIDER = "openai"
+"""What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
+_MOST_MESSAGES = 20
+_GOOD = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
+
 
 class Phases:
     """Opens the span of a phase with the first thing that belongs to it, and ends it with the last.
@@ -90,12 +95,6 @@ def phase(name: str) -> Generator[None]:
 
 
 _phases: ContextVar[Phases | None] = ContextVar("phases", default=None)
-
-
-_PROVIDER = "openai"
-"""What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
-_MOST_MESSAGES = 20
-_GOOD = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
 
 
 class WrittenSpans(Protocol):

@@ -28,6 +28,20 @@ if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.run_spans import WrittenSpans
     from swe_ai_fleet.telemetry.tracing import Tracing
 
+T = TypeVar("T")
+_PHASES = {
+    ErrandKind.RUN: "draft",
+    ErrandKind.BASELINE: "check",
+    ErrandKind.CHECK: "check",
+    ErrandKind.EXAMINE: "check",
+    ErrandKind.REVIEW: "review",
+    ErrandKind.JUDGE: "judge",
+    ErrandKind.SCORE: "judge",
+    ErrandKind.DERIVE: "derive",
+    ErrandKind.ANSWER: "nodes",
+    ErrandKind.OPERATE: "nodes",
+}
+
 
 class ObservedLog:
     """An `EventLog`.
@@ -113,21 +127,6 @@ def _bound(writer: Writer) -> Generator[None]:
         yield
     finally:
         reset_contextvars(**tokens)
-
-
-T = TypeVar("T")
-_PHASES = {
-    ErrandKind.RUN: "draft",
-    ErrandKind.BASELINE: "check",
-    ErrandKind.CHECK: "check",
-    ErrandKind.EXAMINE: "check",
-    ErrandKind.REVIEW: "review",
-    ErrandKind.JUDGE: "judge",
-    ErrandKind.SCORE: "judge",
-    ErrandKind.DERIVE: "derive",
-    ErrandKind.ANSWER: "nodes",
-    ErrandKind.OPERATE: "nodes",
-}
 
 
 class TracedFleet:

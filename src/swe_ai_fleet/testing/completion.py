@@ -12,6 +12,9 @@ from aiohttp import web
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.testing.script import Failure, ScriptRequest, Turn
 
+CHARACTERS_PER_TOKEN = 4
+MOST_LOGPROBS = 20
+
 
 def schema_of(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The schema that a chat request wants its reply held to, if any."""
@@ -58,10 +61,6 @@ def _smallest(schema: Mapping[str, Any]) -> object:
     if kind == "array":
         return [_smallest(schema.get("items") or {})] * int(schema.get("minItems", 0))
     return {"string": "", "boolean": True, "integer": 0, "number": 0}.get(kind)
-
-
-CHARACTERS_PER_TOKEN = 4
-MOST_LOGPROBS = 20
 
 
 def completion_of(

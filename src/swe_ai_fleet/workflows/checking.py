@@ -18,6 +18,12 @@ from swe_ai_fleet.workflows.references import BadReference, references_in
 from swe_ai_fleet.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES, nearest
 from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
 
+MAX_NESTED = 8
+"""Workflows within workflows."""
+MAX_WHOLE = 5_000
+"""Nodes of a workflow and of all workflows in it."""
+_ID = re.compile(ID)
+
 
 def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
     """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
@@ -181,13 +187,6 @@ def _size(workflow: Workflow, workflows: Mapping[str, Workflow], known: dict[str
             known[inner] = found
         nodes, depth = nodes + found.nodes, max(depth, found.depth)
     return Size(nodes=nodes, depth=depth + 1)
-
-
-MAX_NESTED = 8
-"""Workflows within workflows."""
-MAX_WHOLE = 5_000
-"""Nodes of a workflow and of all workflows in it."""
-_ID = re.compile(ID)
 
 
 def checked(

@@ -34,6 +34,12 @@ from swe_ai_fleet.workflows.tries import (
 from swe_ai_fleet.workflows.updates import ExecutionState
 from swe_ai_fleet.workflows.values import checked_inputs, shown_json
 
+MAX_ITEMS = 1_000
+"""Of the list that one map goes over."""
+MAX_NODES = 10_000
+"""Of one run, items and the nodes of sub-workflows counted."""
+_REJECTED = "rejected"
+
 
 class Steering:
     """Holds nodes back before they begin, and lets them go.
@@ -101,13 +107,6 @@ class Steering:
     def _release(self, node_id: str) -> None:
         if node_id in self._paused:
             self._paused[node_id].set()
-
-
-MAX_ITEMS = 1_000
-"""Of the list that one map goes over."""
-MAX_NODES = 10_000
-"""Of one run, items and the nodes of sub-workflows counted."""
-_REJECTED = "rejected"
 
 
 class WorkflowRun:

@@ -22,6 +22,8 @@ from swe_ai_fleet.workflows.references import NodeValue, Scope
 from swe_ai_fleet.workflows.runner import NodeApproval, NodeOutcome, NodeRunner
 from swe_ai_fleet.workflows.values import exact_json, parsed_json
 
+T = TypeVar("T")
+
 
 class Ended(Exception):
     """A run ends here."""
@@ -143,7 +145,6 @@ MAX_WAIT_SECONDS = 600.0
 _MAX_ERROR_CHARS = 2_000
 _IN_VAIN = (InvalidRequest, NotFound, ModelRejected)
 
-T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 Work = Callable[[int, str], Awaitable[NodeOutcome]]
 """One try: (attempt, the execution that an interrupted try before began). Raises TryFailed."""

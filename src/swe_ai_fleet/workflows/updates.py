@@ -15,6 +15,8 @@ from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.workflows.values import parsed_json
 
+Level = Literal["debug", "info", "warning", "error"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
@@ -29,9 +31,6 @@ class ExecutionState:
     nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
     error: str = ""
     usage: Usage = field(default_factory=Usage)
-
-
-Level = Literal["debug", "info", "warning", "error"]
 
 
 class Log(TypedDict):

@@ -18,6 +18,13 @@ from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.sandbox.disk import measure
 
 _DRAFT_AGE_SECONDS = 24 * 3600.0
+# Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
+_SETTLED_SECONDS = 600.0
+# Commits that only the fleet has wait there for their execution to begin.
+_CACHE_SETTLED_SECONDS = 24 * 3600.0
+_CACHES = "repositories"
+_ENVIRONMENTS = "environments"
+_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +156,6 @@ def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[P
             if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
         ]
     return found
-
-
-# Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
-_SETTLED_SECONDS = 600.0
-# Commits that only the fleet has wait there for their execution to begin.
-_CACHE_SETTLED_SECONDS = 24 * 3600.0
-_CACHES = "repositories"
-_ENVIRONMENTS = "environments"
-_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

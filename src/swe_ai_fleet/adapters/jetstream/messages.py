@@ -25,6 +25,12 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.ports import BlobStore
 
+MAX_EVENT_BYTES = 256 * 1024
+MESSAGE_ID = "Nats-Msg-Id"
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_REFERENCE = b'"body_ref"'
+_MEDIA_TYPE = "application/json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -78,13 +84,6 @@ def _headers(raw: bytes) -> dict[str, str]:
         if colon:
             headers[name] = value.strip()
     return headers
-
-
-MAX_EVENT_BYTES = 256 * 1024
-MESSAGE_ID = "Nats-Msg-Id"
-EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
-_REFERENCE = b'"body_ref"'
-_MEDIA_TYPE = "application/json"
 
 
 async def spilled(event: Event, blobs: BlobStore) -> bytes:

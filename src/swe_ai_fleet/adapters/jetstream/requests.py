@@ -37,6 +37,13 @@ from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
 _AT_ONCE = 64
+_SUBJECT = "$SYS.REQ.USER.AUTH"
+_GROUP = "orchestrators"
+_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+_log = structlog.get_logger(__name__)
+PATIENCE_SECONDS = 600.0
+"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
+_PAGE_BYTES = 512 * 1024
 
 
 async def respond(
@@ -85,13 +92,6 @@ async def respond(
             if heard is not None:
                 heard.set()
             await lost.wait()
-
-
-_SUBJECT = "$SYS.REQ.USER.AUTH"
-_GROUP = "orchestrators"
-_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +186,6 @@ def _encoded(data: bytes) -> str:
 
 def _decoded(data: bytes) -> bytes:
     return base64.urlsafe_b64decode(data + b"=" * (-len(data) % 4))
-
-
-PATIENCE_SECONDS = 600.0
-"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
-_PAGE_BYTES = 512 * 1024
 
 
 class Ask(StrEnum):

@@ -40,6 +40,10 @@ CREATE TABLE space (
     dimension integer NOT NULL DEFAULT 0, position bigint NOT NULL DEFAULT 0
 );
 """
+_CONNECTIONS = 4
+_CONNECT_SECONDS = 10
+_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
+_SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
 
 
 def schema_of(source: str) -> str:
@@ -76,12 +80,6 @@ async def space_table(connection: AsyncConnection[TupleRow], number: int, dimens
 
 async def _there(connection: AsyncConnection[TupleRow], statement: str, name: str) -> bool:
     return await (await connection.execute(statement.encode(), (name,))).fetchone() is not None
-
-
-_CONNECTIONS = 4
-_CONNECT_SECONDS = 10
-_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
-_SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
 
 
 class Sessions:

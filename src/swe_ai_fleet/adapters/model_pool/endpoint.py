@@ -14,6 +14,11 @@ from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
 from swe_ai_fleet.ports import ChatModel
 
+_WIDE = 1024.0
+_GROWTH = 0.05
+_LONGEST_PAUSE_SECONDS = 300.0
+_LONGEST_OWN_PAUSE_SECONDS = 30.0
+
 
 class Circuit(StrEnum):
     """Closed: calls go through. Open: none does. Half-open: it answered a ping; calls go through until one fails."""
@@ -83,10 +88,6 @@ class CircuitBreaker:
         self.retry_at = now + seconds * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-_WIDE = 1024.0
-_GROWTH = 0.05
-
-
 class Window:
     """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
 
@@ -143,10 +144,6 @@ class Window:
         assert self._ramp_from is not None
         doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDE))
         return 2.0**doublings
-
-
-_LONGEST_PAUSE_SECONDS = 300.0
-_LONGEST_OWN_PAUSE_SECONDS = 30.0
 
 
 class FaultKind(StrEnum):

@@ -29,6 +29,16 @@ from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
 
+_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
+# Whole characters of a JSON string; half a surrogate pair waits for the other half.
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
+)
+_LONGEST_HEAD = 64
+_LONGEST_ESCAPE = 12
+_FRESH_SECONDS = 5.0
+_PING_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -95,15 +105,6 @@ def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
     return [*messages[:-1], replace(last, content=said)]
 
 
-_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
-# Whole characters of a JSON string; half a surrogate pair waits for the other half.
-_WHOLE = re.compile(
-    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
-)
-_LONGEST_HEAD = 64
-_LONGEST_ESCAPE = 12
-
-
 class ThoughtDeltas:
     """Hears a reply in the JSON protocol piece by piece and passes on the text of its thought.
 
@@ -146,10 +147,6 @@ class ThoughtDeltas:
 
 def _ignore(text: str) -> None:
     """What follows the thought is calls."""
-
-
-_FRESH_SECONDS = 5.0
-_PING_SECONDS = 10.0
 
 
 def _random_call_id() -> str:

@@ -25,6 +25,9 @@ _TOO_LONG = re.compile(
     r"|maximum (number of|input) tokens|reduce the length",
     re.IGNORECASE,
 )
+# 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
+_ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
+_ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +191,6 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
 
 
-# 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
-_ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
-_ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
 _NAMED_BY = {
     Feature.STREAM_OPTIONS: re.compile(r"stream.options|include_usage", re.IGNORECASE),
     # Not as a part of "upstream".

@@ -22,6 +22,13 @@ from swe_ai_fleet.domain.message import (
 )
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
+_CACHE_BYTES = 64 * 1024 * 1024
+_CACHED_TOOL_SETS = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
+_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
+
 
 @dataclass(frozen=True, slots=True)
 class _Written:
@@ -64,15 +71,6 @@ class WrittenMessages:
         written = self._written.pop(key, None)
         if written is not None:
             self.bytes -= len(written.json)
-
-
-_CACHE_BYTES = 64 * 1024 * 1024
-_CACHED_TOOL_SETS = 64
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-
-_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
-_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)

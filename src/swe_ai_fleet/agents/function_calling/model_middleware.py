@@ -29,6 +29,10 @@ from swe_ai_fleet.tools.truncation import beginning
 
 RETRY_WAITS = (5.0, 10.0)
 _JITTER = 0.1
+_LEAST_CHARS = 200
+_CHARS_PER_TOKEN = 3
+_UNKNOWN_CONTEXT_TOKENS = 32_768
+_USED = 0.75
 
 
 class PatientModel(ModelFace):
@@ -89,12 +93,6 @@ class ShownTools(ModelFace):
         """As the model behind it. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
         offered = tuple(shown for tool in request.tools if (shown := self._instead.get(tool.name, tool)) is not None)
         return await self.model.reply(replace(request, tools=offered))
-
-
-_LEAST_CHARS = 200
-_CHARS_PER_TOKEN = 3
-_UNKNOWN_CONTEXT_TOKENS = 32_768
-_USED = 0.75
 
 
 def room(capabilities: ModelCapabilities) -> int:

@@ -27,6 +27,10 @@ from swe_ai_fleet.ports import Clone, WorkspaceProvider
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_ID_CHARS = 200
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+SECONDS = 1800.0
+_IDS_A_RUN = 500
+_TOLD_CHARS = 2_000
+_FILE = "diff --git "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,12 +233,6 @@ def _text(value: object, name: str) -> str:
     except UnicodeEncodeError:
         raise _Bad(f"{name} has half a character (a lone surrogate)") from None
     return value
-
-
-SECONDS = 1800.0
-_IDS_A_RUN = 500
-_TOLD_CHARS = 2_000
-_FILE = "diff --git "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

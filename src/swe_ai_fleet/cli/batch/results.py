@@ -30,6 +30,8 @@ from swe_ai_fleet.watching.text import one_line
 
 ERROR = "error"
 """Stands for a status where the fleet took no execution."""
+_BAR_CHARS = 30
+_STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +139,6 @@ def histogram(rows: Iterable[Row], *, bad_lines: int, left: int) -> dict[str, in
     counted = dict(Counter(row.status for row in rows).most_common())
     rest = {"not run": left, "bad line": bad_lines}
     return counted | {name: count for name, count in rest.items() if count}
-
-
-_BAR_CHARS = 30
-_STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(kw_only=True)

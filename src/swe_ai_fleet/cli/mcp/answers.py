@@ -19,6 +19,12 @@ _VERDICT = (
     "Of the winner, or of the best where nobody won. verified: a test or check fails without the change and passes "
     "with it; unverified: nothing was shown, look at the diff; refuted: something that ran speaks against it."
 )
+TASK_CHARS = 500
+ANSWER_CHARS = 2_000
+MESSAGE_CHARS = 500
+PROPOSAL_CHARS = 6_000
+MOST_FILES = 200
+_ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 class Submitted(BaseModel):
@@ -194,14 +200,6 @@ class Status(BaseModel):
     status: str
     uptime_seconds: int
     components: list[Component]
-
-
-TASK_CHARS = 500
-ANSWER_CHARS = 2_000
-MESSAGE_CHARS = 500
-PROPOSAL_CHARS = 6_000
-MOST_FILES = 200
-_ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 def told(summary: str, answer: BaseModel) -> CallToolResult:

@@ -28,6 +28,12 @@ from swe_ai_fleet.conversations.formatting.inline import Span, read_line
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
 from swe_ai_fleet.domain.text import well_formed
 
+_ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
+TELEGRAM_UNITS = 4096
+"""UTF-16 code units of one message."""
+LEAST_UNITS = 128
+_WORDS = re.compile(r"\S+\s*|\s+")
+
 
 class Channel(StrEnum):
     """Where an answer is read: a terminal, something that shows Markdown, a Telegram chat."""
@@ -35,9 +41,6 @@ class Channel(StrEnum):
     PLAIN = "plain"
     MARKDOWN = "markdown"
     TELEGRAM = "telegram"
-
-
-_ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
 
 
 def markdown(text: str, tables: Sequence[Table] = ()) -> str:
@@ -77,12 +80,6 @@ def _shown(spans: Sequence[Span], number: int) -> str:
     ends = number + 1 == len(spans) or spans[number + 1].link != span.link
     said = span.link.removeprefix("mailto:")
     return f"{span.text} ({said})" if span.link and ends and span.text not in (said, span.link) else span.text
-
-
-TELEGRAM_UNITS = 4096
-"""UTF-16 code units of one message."""
-LEAST_UNITS = 128
-_WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class Dialect(Protocol):

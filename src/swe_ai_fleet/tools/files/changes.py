@@ -16,6 +16,10 @@ from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
 from swe_ai_fleet.tools.policy import path_allowed
 
+MAX_VERSIONS = 20
+MAX_BYTES = 10 * 1024 * 1024
+_MARK = "\ufeff"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
@@ -96,10 +100,6 @@ def _absent(tree: Tree, path: str) -> list[str]:
     return absent
 
 
-MAX_VERSIONS = 20
-MAX_BYTES = 10 * 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """A file as it was before a change, and the digest of what the change made of it (None: no file)."""
@@ -157,9 +157,6 @@ class History:
 def digest(state: FileState | None) -> str | None:
     """The SHA-256 of a file's content, None where there is no file."""
     return hashlib.sha256(state.data).hexdigest() if state is not None else None
-
-
-_MARK = "\ufeff"
 
 
 class PatchedFiles:

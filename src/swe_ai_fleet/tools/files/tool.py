@@ -25,6 +25,9 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.repo_map.mapper import MAX_FOCUS_CHARS, RepoMapper, described
 from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class BareDirectory:
     """A directory on this host as a workspace; each command opens a sandbox over it and closes it again.
@@ -59,8 +62,6 @@ def as_workspace(workspace: Workspace | Path | str) -> Workspace:
     return BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _HEAVY_BYTES = 128 * 1024
 _NOTE_CHARS = 300
 

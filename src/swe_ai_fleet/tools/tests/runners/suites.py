@@ -16,6 +16,8 @@ from swe_ai_fleet.tools.tests.runners.plan import Plan, checked_path, not_instal
 from swe_ai_fleet.tools.tests.runners.scripts import framework_of
 
 _TARGET = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,199}")
+_PYTHON = ("pytest", "unittest")
+_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
 
 
 def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> Plan:
@@ -36,10 +38,6 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
         absent=not_installed("make", "make"),
         stream="output",
     )
-
-
-_PYTHON = ("pytest", "unittest")
-_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
 
 
 async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> Suite:
