@@ -118,8 +118,9 @@ class PolicyGate:
     """`ApprovalGate` by a task's policy.
 
     With `plan`, nothing that has a side effect is carried out before a call of `propose_approach` in an earlier reply
-    was approved; with `risky`, each call that `tools.risk` calls so waits; with `every`, each that is not read-only.
-    A call that cannot be read as one of an operation is let through: it will be refused where it is carried out.
+    was approved; with `risky`, each call that `tools.policy.assess` calls so waits; with `every`, each that is not
+    read-only. A call that cannot be read as one of an operation is let through: it will be refused where it is
+    carried out.
 
     Args:
         policy: The task's.

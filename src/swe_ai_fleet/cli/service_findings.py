@@ -28,7 +28,7 @@ FULL = 0.9
 _NATS_SECONDS = 15.0
 _PATIENCE_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
-_SECONDS = 5.0
+_TRACES_SECONDS = 5.0
 _DAY = 86_400.0
 
 
@@ -201,7 +201,7 @@ def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
         f"{endpoint}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf", **headers}
     )
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_TRACES_SECONDS):  # noqa: S310
             return ""
     except urllib.error.HTTPError as error:
         return f"it answers {error.code}"

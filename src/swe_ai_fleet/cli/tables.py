@@ -28,8 +28,8 @@ _CELL = 400
 _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
-_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
-_WHAT = 100
+_NODE_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_GIST_CHARS = 100
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -153,7 +153,7 @@ def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
     table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
     for *told, what in rows:
-        add_row(table, *told, one_line(what, _WHAT), style=_STYLES.get(told[1], ""))
+        add_row(table, *told, one_line(what, _GIST_CHARS), style=_NODE_STYLES.get(told[1], ""))
     return table
 
 

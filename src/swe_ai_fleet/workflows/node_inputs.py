@@ -21,7 +21,7 @@ from swe_ai_fleet.workflows.values import exact_json
 _FENCE = "```"
 _MOST_CHARS = 1_000_000
 DEFAULT_QUERY = "${inputs.query}"
-"""Of an agent that has none of its own."""
+"""The query of an agent that has none of its own."""
 
 
 def answer_output(answer: str, **more: JsonValue) -> dict[str, JsonValue]:

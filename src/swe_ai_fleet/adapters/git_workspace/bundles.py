@@ -157,7 +157,6 @@ async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
     return made.stdout
 
 
-_PACK_SECONDS = 1_800.0
 _UNNAMED = "base"
 
 
@@ -203,7 +202,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
             stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
                 "utf-8", "surrogateescape"
             ),
-            timeout_seconds=_PACK_SECONDS,
+            timeout_seconds=_PACK_TIMEOUT_SECONDS,
             allowance=_ALLOWANCE,
         )
     except GitFailed as error:

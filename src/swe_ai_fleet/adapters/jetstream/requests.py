@@ -37,7 +37,7 @@ from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
 _AT_ONCE = 64
-_SUBJECT = "$SYS.REQ.USER.AUTH"
+_LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
 _GROUP = "orchestrators"
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _log = structlog.get_logger(__name__)
@@ -177,7 +177,7 @@ async def answer_logins(
             _log.warning("nats.login_refused", reason=str(told["error"]), host=asked["client_info"].get("host", ""))
         return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": told}).encode()
 
-    await respond(connection, _SUBJECT, answered, queue=_GROUP, heard=heard)
+    await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 
 
 def _encoded(data: bytes) -> str:

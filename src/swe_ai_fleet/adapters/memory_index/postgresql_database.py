@@ -42,7 +42,7 @@ CREATE TABLE space (
 """
 _CONNECTIONS = 4
 _CONNECT_SECONDS = 10
-_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
+_SEARCH_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
 _SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
 
 
@@ -105,7 +105,7 @@ class Sessions:
                 try:
                     async with connection.transaction():
                         # For this transaction only: a pooler may have given the connection to somebody else before.
-                        await connection.execute(_PATH, (self._schema,))
+                        await connection.execute(_SEARCH_PATH, (self._schema,))
                         yield connection
                 finally:
                     await self._put_back(connection)

@@ -28,6 +28,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_ID_CHARS = 200
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
 SECONDS = 1800.0
+"""For one command of a record's hidden tests."""
 _IDS_A_RUN = 500
 _TOLD_CHARS = 2_000
 _FILE = "diff --git "
