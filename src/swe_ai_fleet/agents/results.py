@@ -1,4 +1,4 @@
-"""Results of one agent's run for subscribers, and the summary of its own test runs."""
+"""The result of one agent's run as subscribers get it, and the summary of its own test runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What this process knows of all executions: a cache folded from the log, rebuilt whenever it starts.
+"""The projection of all executions: a cache folded from the log, rebuilt whenever this process starts.
 
-Who may drive an execution: ownership stands in the log, being alive in a lease that the server ends.
+It tells which of them this process may drive: ownership stands in the log, being alive in a lease that the server ends.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class OpenAIEmbedder:
 
     Use it as an async context manager, within one event loop. Entering it asks the server for its models where none
     is named, and raises ModelUnavailable or ModelRejected where it has no answer; with a name nothing is asked.
-    A text that the model finds too long is cut until it fits. Vectors are centred, see `centring`: the first request is
+    A text that the model finds too long is cut until it fits. Vectors are centred, see `centred`: the first request is
     for texts of our own.
 
     Args:

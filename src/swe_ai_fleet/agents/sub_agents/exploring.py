@@ -1,7 +1,7 @@
 """A sub-agent that looks around before it answers, and the results that sub-agents give back.
 
-It is the one loop over a few operations that only read. A result is text for the calling agent, fields and an account
-for programs.
+It is the one loop over a few operations that only read. A result has a text for the calling agent, and fields and an
+account for programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading, writing, editing and finding files of a workspace, or of a bare directory where a tool is used alone."""
+"""The file tool: files of a workspace (of a bare directory, where it is used alone) read, written, edited and found."""
 
 from __future__ import annotations
 

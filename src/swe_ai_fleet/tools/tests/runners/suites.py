@@ -1,4 +1,4 @@
-"""Which tests a call of `tests_run` means.
+"""Suites of tests: the one that a call of `tests_run` means, and the targets of make.
 
 `make test` runs whatever it does, with the reports that can be recognised in its output.
 """
