@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
 _MOST_LISTED = 20
-_LINE = 300
+_CALL_CHARS = 300
 _NOT_BEGUN = "not carried out: the machine that you worked on was lost before this call began."
 _LOST = (
     "The machine that you worked on was lost. You go on in a new workspace, with your files as they were {when}. "
@@ -266,7 +266,7 @@ def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
 
 def _loss(earlier: RunState) -> str:
     when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
-    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
+    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_CALL_CHARS] for entry in earlier.lost]
     shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
     return _LOST.format(when=when, calls="\n".join(shown))
 

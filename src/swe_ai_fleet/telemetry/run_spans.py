@@ -43,7 +43,7 @@ from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
 _PROVIDER = "openai"
 """What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
 _MOST_MESSAGES = 20
-_GOOD = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
+_ENDED_WELL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
 
 
 class Phases:
@@ -311,7 +311,7 @@ class _AgentSpans:
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_INPUT_TOKENS, body.usage.prompt_tokens)
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS, body.usage.completion_tokens)
         self._span.set_attribute("fleet.cost", body.usage.cost)
-        if body.stop_reason not in _GOOD:
+        if body.stop_reason not in _ENDED_WELL:
             failed(self._span, str(body.stop_reason))
 
     def _text(self, value: object) -> str:

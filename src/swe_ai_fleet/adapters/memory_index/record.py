@@ -1,6 +1,6 @@
 """Memories, texts and questions as every index takes them: in one form, and bounded.
 
-Words of a text are folded, split into their parts, and stemmed for comparison.
+Words of a text are folded, and split into their parts.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
 from swe_ai_fleet.ports import ChatModel
 
-_WIDE = 1024.0
-_GROWTH = 0.05
+_WIDEST_WINDOW = 1024.0
+_WINDOW_GROWTH = 0.05
 _LONGEST_PAUSE_SECONDS = 300.0
 _LONGEST_OWN_PAUSE_SECONDS = 30.0
 
@@ -118,8 +118,8 @@ class Window:
         """A call was answered."""
         if self._size == math.inf:
             return
-        self._size += 1.0 if self._ramp_from is not None else max(1.0, _GROWTH * self._size) / self._size
-        if self._size >= _WIDE:
+        self._size += 1.0 if self._ramp_from is not None else max(1.0, _WINDOW_GROWTH * self._size) / self._size
+        if self._size >= _WIDEST_WINDOW:
             self._size, self._ramp_from = math.inf, None
 
     def turned_away(self, in_flight: int, began: float, now: float) -> bool:
@@ -136,13 +136,13 @@ class Window:
         if self._ramp_from is None:
             return math.inf
         wanted = math.floor(self.limit(now)) + 1
-        if wanted >= _WIDE:
+        if wanted >= _WIDEST_WINDOW:
             return now
         return self._ramp_from + self._ramp_seconds * math.log2(wanted)
 
     def _by_time(self, now: float) -> float:
         assert self._ramp_from is not None
-        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDE))
+        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDEST_WINDOW))
         return 2.0**doublings
 
 

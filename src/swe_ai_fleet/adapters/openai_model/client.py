@@ -29,9 +29,9 @@ from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
 
-_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
+_THOUGHT_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
 # Whole characters of a JSON string; half a surrogate pair waits for the other half.
-_WHOLE = re.compile(
+_WHOLE_CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
 )
 _LONGEST_HEAD = 64
@@ -122,7 +122,7 @@ class ThoughtDeltas:
 
     def _begin(self, text: str) -> None:
         self._held += text
-        head = _HEAD.match(self._held)
+        head = _THOUGHT_HEAD.match(self._held)
         if head is not None:
             text, self._held, self._hear = self._held[head.end() :], "", self._go_on
             self._go_on(text)
@@ -132,7 +132,7 @@ class ThoughtDeltas:
 
     def _go_on(self, text: str) -> None:
         text = self._held + text
-        whole = _WHOLE.match(text)
+        whole = _WHOLE_CHARACTERS.match(text)
         end = whole.end() if whole else 0
         self._held = text[end:]
         if self._held.startswith('"') or len(self._held) > _LONGEST_ESCAPE:

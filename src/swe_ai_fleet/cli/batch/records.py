@@ -31,7 +31,7 @@ SECONDS = 1800.0
 """For one command of a record's hidden tests."""
 _IDS_A_RUN = 500
 _TOLD_CHARS = 2_000
-_FILE = "diff --git "
+_FILE_HEADER = "diff --git "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,12 +300,12 @@ def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, .
 
 def without_files_of(tests: str, patch: str) -> str:
     """A patch without its changes to the files that another one changes. Both as git writes them."""
-    theirs = {line for line in tests.split("\n") if line.startswith(_FILE)}
+    theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
     kept: list[str] = []
     keeping = True
     # Lines end where git ends them, and nowhere else that Unicode knows of.
     for line in patch.split("\n"):
-        if line.startswith(_FILE):
+        if line.startswith(_FILE_HEADER):
             keeping = line not in theirs
         if keeping:
             kept.append(line)

@@ -18,7 +18,7 @@ from swe_ai_fleet.tools.policy import path_allowed
 
 MAX_VERSIONS = 20
 MAX_BYTES = 10 * 1024 * 1024
-_MARK = "\ufeff"
+_BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,8 +307,8 @@ def _as_patched(text: Text, file: FilePatch) -> Text:
     saw neither has none, and the file keeps what it has.
     """
     lines = [line for hunk in file.hunks for line in (*hunk.old, *hunk.new)]
-    if any(line.startswith(_MARK) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":
-        text = replace(text, content=_MARK + text.content, encoding="utf-8")
+    if any(line.startswith(_BOM) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":
+        text = replace(text, content=_BOM + text.content, encoding="utf-8")
     if text.newline == "\r\n" and any(line.endswith(("\r\n", "\r")) for line in lines):
         text = replace(text, content=text.raw, newline="mixed")
     return text
