@@ -1,8 +1,6 @@
-"""A gRPC server around the servicers of a process, and its calls as operators see them.
+"""A gRPC server around the servicers of a process: address, token, health, reflection, a graceful end.
 
-Calls as operators see them: how many of which method end how, how long they take, their spans, a line each.
-
-A gRPC server around the servicers of a process: address, token, health, reflection, a graceful end.
+Operators see its calls: how many of which method end how, how long they take, their spans, a log line each.
 """
 
 from __future__ import annotations

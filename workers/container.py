@@ -1,8 +1,6 @@
 """The container of a job: what its environment tells it, and the clone that it works in.
 
-What the containers of a job are told by their environment.
-
-The repositories of a container that somebody else has cloned into: the commit of its job lies in `/workspace`.
+Another container has cloned: the commit of the job lies in `/workspace`.
 """
 
 from __future__ import annotations

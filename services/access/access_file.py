@@ -1,8 +1,7 @@
-"""The access file: tenants and how people, programs and services prove that they belong to one.
+"""The access file (TOML): tenants, and how people, programs and services prove that they belong to one.
 
-TOML, read strictly: what it does not know, it does not pass over. `docs/access.md` describes it.
-
-The access file changed by a program, its other lines and comments left as they are.
+Reading is strict: an unknown key is refused. A program that adds or removes a token leaves all other lines and comments
+as they are. `docs/access.md` describes the format.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 MAX_BYTES = 4 * 1024 * 1024
 _NOT_IN_FILES = ("str", "datetime", "date", "int", "float", "[key]")
 """What pydantic calls the alternatives of a type."""
+_TABLE = "[[tokens]]"
 
 
 def parse_access(text: str) -> AccessFile:
@@ -104,9 +104,6 @@ def _told(error: ValidationError) -> InvalidRequest:
         field=place or "access_file",
         hint="docs/access.md",
     )
-
-
-_TABLE = "[[tokens]]"
 
 
 def with_token(

@@ -1,10 +1,7 @@
-"""Everybody who may come in: the access file as it stands now, and certificates' subjects.
+"""The access book: everybody who may come in, by the access file as it stands now.
 
-Client certificates: which subject is who. That the authority signed them, TLS has checked.
-
-Everybody who may come in, by the access file as it stands now.
-
-Who comes in, by the settings.
+Without an access file one token lets everybody in. A client certificate is matched by its subject: that the authority
+signed it, TLS has checked.
 """
 
 from __future__ import annotations
@@ -30,6 +27,14 @@ from swe_ai_fleet.settings import Settings
 
 _MAX_BYTES = 64 * 1024
 _Subject = tuple[str, str]
+LOOK_SECONDS = 1.0
+"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
+AT_ONCE_BYTES = 128 * 1024
+"""A file of up to so many bytes takes some milliseconds to read."""
+LOCAL = "local"
+"""What whoever starts a fleet is called on their own machine."""
+_Stamp = tuple[int, int, int]
+_log = structlog.get_logger(__name__)
 
 
 class Certificates:
@@ -81,17 +86,6 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
         return found, read.not_valid_after_utc.timestamp()
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return [], 0.0
-
-
-LOOK_SECONDS = 1.0
-"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
-AT_ONCE_BYTES = 128 * 1024
-"""A file of up to so many bytes takes some milliseconds to read."""
-LOCAL = "local"
-"""What whoever starts a fleet is called on their own machine."""
-
-_Stamp = tuple[int, int, int]
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

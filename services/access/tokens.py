@@ -1,10 +1,8 @@
-"""Tokens that callers show: static ones and JSON Web Tokens, with the public keys of their issuers.
+"""Tokens that callers show: static ones and JSON Web Tokens.
 
-Static tokens: made once, shown to their owner once, kept as a digest.
-
-The public keys of an issuer (RFC 7517), from a file or an https URL, kept fresh.
-
-JSON Web Tokens (RFC 7519, with the advice of RFC 8725) of the issuers that the access file names.
+A static token is made once, shown to its owner once, and kept as a digest. A JSON Web Token (RFC 7519, with the advice
+of RFC 8725) counts if one of the issuers that the access file names has signed it; an issuer's public keys (RFC 7517)
+come from a file or an https URL and are kept fresh.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from swe_ai_fleet.domain.errors import Unavailable
 PREFIX = "fleet_"
 """By which secret scanners know one."""
 _ENTROPY_BYTES = 32
+_log = structlog.get_logger(__name__)
 
 
 def new_token() -> str:
@@ -82,7 +81,6 @@ MAX_BYTES = 256 * 1024
 MAX_KEYS = 100
 
 Jwk = Mapping[str, Any]
-_log = structlog.get_logger(__name__)
 
 
 class KeySet:

@@ -1,8 +1,6 @@
-"""What of the graph on the wire is more than names: stories that are none, who decided, and when.
+"""The calls about stories, tasks, decisions, phases and records of work, and their messages on the wire.
 
-Pages of stories.
-
-The calls about stories, tasks, decisions, phases and what was done.
+Lists of stories come in pages, the story that was changed last first.
 """
 
 from __future__ import annotations
@@ -49,6 +47,12 @@ from swe_ai_fleet.domain.moment import milliseconds, now
 from swe_ai_fleet.domain.task import Role, check_identifier
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
+STORIES_PAGE_SIZE = 50
+T = TypeVar("T")
+DEFAULT_PAGE_SIZE = 200
+MAX_PART_BYTES = 128 * 1024
+"""For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
+
 
 def decision(message: pb.Decision, *, caller: str) -> Decision:
     return from_message(Decision, message, decided_by=message.decided_by or caller)
@@ -70,9 +74,6 @@ def work_record(message: pb.WorkRecord) -> WorkRecord:
 
 def work_message(record: WorkRecord) -> pb.WorkRecord:
     return to_message(pb.WorkRecord, record, story_id="" if record.story_id == NO_STORY else record.story_id)
-
-
-STORIES_PAGE_SIZE = 50
 
 
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
@@ -110,13 +111,6 @@ def _card(state: StoryState, story: Story) -> pb.StoryCard:
         decision_count=len(state.decisions),
         changed_at_ms=milliseconds(state.changed_at),
     )
-
-
-T = TypeVar("T")
-
-DEFAULT_PAGE_SIZE = 200
-MAX_PART_BYTES = 128 * 1024
-"""For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Memories as settings want them: the bucket that all replicas share, an index of this one, an embedder.
+"""The composition root of the context service: settings and a connection to NATS in, a serving service out.
 
-The composition root of the context service: settings and a connection to NATS in, a serving service out.
+All replicas share the bucket of memories; each has an index and an embedder of its own.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
 MEMORIES_BUCKET = "agent-memories"
+CARD = "context.json"
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -67,10 +69,6 @@ async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask)
         yield await stack.enter_async_context(
             SharedMemories.open(bucket, index, mask=mask, embedder=embedder, limits=limits)
         )
-
-
-CARD = "context.json"
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

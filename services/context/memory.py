@@ -1,9 +1,4 @@
-"""The calls about memories and outcomes.
-
-The calls about what is remembered.
-
-The calls about how work went.
-"""
+"""The calls about memories, and about outcomes of work."""
 
 from __future__ import annotations
 

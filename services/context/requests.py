@@ -1,8 +1,6 @@
-"""What requests to the context service may hold, and the tokens of their pages.
+"""Requests to the context service: how much one may hold, beside what its receivers check themselves, and page tokens.
 
-How much a request may hold, beside what the parts it goes to check themselves.
-
-Pages: a token is good for the request that it was made for.
+A page token is good for the request that it was made for.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ MAX_REPLY_BYTES = 3 * 1024 * 1024
 UNNAMED = "unnamed"
 """Stands for callers that do not name themselves."""
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
+Paged = pb.GetGraphRelationshipsRequest | pb.ListStoriesRequest
+"""Requests whose answers come in pages."""
 
 
 def source_of(given: str, caller: str) -> str:
@@ -86,10 +86,6 @@ def fields_within(message: str, **renamed: str) -> Generator[None]:
         if not error.field or f"{name}{bracket}{rest}" == error.field:
             raise
         raise type(error)(error.message, field=f"{name}{bracket}{rest}", hint=error.hint) from error
-
-
-Paged = pb.GetGraphRelationshipsRequest | pb.ListStoriesRequest
-"""Requests whose answers come in pages."""
 
 
 def page_token(request: Paged, place: int | tuple[str, str]) -> str:

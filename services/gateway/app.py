@@ -1,6 +1,6 @@
-"""Requests as operators see them: how many of which route end how, how long they take, and their spans.
+"""The gateway as an ASGI application: its rooms, put together behind middleware that observes requests.
 
-The gateway as an ASGI application: its rooms, put together.
+Operators see how many requests of which route end how, how long they take, and their spans.
 """
 
 from __future__ import annotations

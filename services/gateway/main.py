@@ -1,6 +1,6 @@
-"""A web server in a process that has others: bound first, ended gracefully, without signal handlers of its own.
+"""The gateway's composition root: HTTP in front of the gRPC services.
 
-The gateway's composition root: HTTP in front of the gRPC services.
+The web server shares its process with others: bound first, ended gracefully, without signal handlers of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ PING_SECONDS = 20.0
 _BACKLOG = 2048
 MAX_MESSAGE_BYTES = 64 * 1024
 """Of what a client may send over a WebSocket."""
+KEYS_BUCKET = "HTTP_KEYS"
+KEYS_KEPT_SECONDS = 86_400.0
+KEYS_MAX_BYTES = 256 * 1024 * 1024
+"""Beyond that the oldest answers are forgotten."""
 
 
 class _Server(uvicorn.Server):
@@ -125,12 +129,6 @@ def _bound(listen: str, elsewhere: bool) -> Generator[socket.socket]:
         yield bound
     finally:
         bound.close()
-
-
-KEYS_BUCKET = "HTTP_KEYS"
-KEYS_KEPT_SECONDS = 86_400.0
-KEYS_MAX_BYTES = 256 * 1024 * 1024
-"""Beyond that the oldest answers are forgotten."""
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Faults as HTTP clients get them: problem documents (RFC 9457), made here and nowhere else.
 
-What nobody expected, at the gateway's edge.
+A bug ends here too: logged once, and answered without a word of its own.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ _GRPC_OWN: Mapping[str, str] = {
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
 _DETAILS = "grpc-status-details-bin"
+_log = structlog.get_logger()
 
 
 class Refusal(Exception):
@@ -318,9 +319,6 @@ HANDLERS: Mapping[Any, Any] = {
     HTTPException: _on_http,
 }
 """Exception handlers for `Starlette(exception_handlers=…)`."""
-
-
-_log = structlog.get_logger()
 
 
 class BugMiddleware:

@@ -1,7 +1,4 @@
-"""On whose behalf a request is carried out.
-
-The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller.
-"""
+"""The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller."""
 
 from __future__ import annotations
 
@@ -28,6 +25,21 @@ from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel
 from swe_ai_fleet.telemetry import own_telemetry
+
+CALL_SECONDS = 60.0
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+FILES: tuple[FileDescriptor, ...] = (
+    orchestrator_pb2.DESCRIPTOR,
+    workflow_pb2.DESCRIPTOR,
+    conversation_pb2.DESCRIPTOR,
+    planning_pb2.DESCRIPTOR,
+    notification_pb2.DESCRIPTOR,
+    context_pb2.DESCRIPTOR,
+)
+"""The contract's files; whose services are not here are not reached over HTTP."""
+# A service that was away is found again within seconds, not minutes.
+_AGAIN = (("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000))
+_CONTEXT = "fleet.context.v1.ContextService"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +74,6 @@ def caller_of(connection: HTTPConnection) -> Caller:
     # Services name whom they call for; others are who they are.
     name = named or who.name if who.may(AccessRole.SERVICE) else who.name
     return Caller(token=token, name=name, principal=who)
-
-
-CALL_SECONDS = 60.0
-_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-FILES: tuple[FileDescriptor, ...] = (
-    orchestrator_pb2.DESCRIPTOR,
-    workflow_pb2.DESCRIPTOR,
-    conversation_pb2.DESCRIPTOR,
-    planning_pb2.DESCRIPTOR,
-    notification_pb2.DESCRIPTOR,
-    context_pb2.DESCRIPTOR,
-)
-"""The contract's files; whose services are not here are not reached over HTTP."""
-# A service that was away is found again within seconds, not minutes.
-_AGAIN = (("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000))
-_CONTEXT = "fleet.context.v1.ContextService"
 
 
 def service(full_name: str) -> ServiceDescriptor:

@@ -1,8 +1,6 @@
-"""What callers decide: approvals, judgements of patches, deliveries.
+"""Decisions of callers on the wire: approvals, judgements of patches, deliveries.
 
-Approvals on the wire: what waits, and what a caller decides about it.
-
-`JudgePatches` and `DeliverCandidate`: requests turned into tasks and decisions.
+`JudgePatches` becomes a task, `DeliverCandidate` a decision about an execution that has ended.
 """
 
 from __future__ import annotations
@@ -27,6 +25,11 @@ from swe_ai_fleet.domain.task import MAX_PATCHES, ApprovalPolicy, SubmittedPatch
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
 from swe_ai_fleet.ports import BlobStore
+
+MAX_DIFF_BYTES = 3 * 1024 * 1024
+"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
+MAX_APPROVER_CHARS = 120
+PATCH_MEDIA_TYPE = "text/x-diff"
 
 
 def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
@@ -77,12 +80,6 @@ def resolution(request: pb.ResolveApprovalRequest, context: Context) -> Approval
         approver=request.approver.strip(),
         caller=principal().name or f"token holder at {context.peer()}",
     )
-
-
-MAX_DIFF_BYTES = 3 * 1024 * 1024
-"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
-MAX_APPROVER_CHARS = 120
-PATCH_MEDIA_TYPE = "text/x-diff"
 
 
 def judge_task(request: pb.JudgePatchesRequest) -> Task:

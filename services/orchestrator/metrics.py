@@ -1,8 +1,7 @@
 """Figures of the fleet, as Prometheus reads them and as clients ask for them.
 
-The fleet as Prometheus has it: hosts, model servers, streams, leases, read when somebody asks.
-
-Figures over a range of time, as clients get them.
+For Prometheus, hosts, model servers, streams and leases are read when it asks; clients get figures over a range of
+time.
 """
 
 from __future__ import annotations
@@ -43,6 +42,16 @@ from swe_ai_fleet.telemetry import Telemetry
 _PATIENCE_SECONDS = 2.0
 _MOST_TENANTS = 50
 _MOST_ENDPOINTS = 50
+OPERATIONS = (
+    "deliberation",
+    "orchestration",
+    "workflow",
+    "agent",
+    "model_call",
+    "tool_call",
+    "check",
+    "queue_wait",
+)
 
 
 class FleetSource:
@@ -212,18 +221,6 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
     ):
         async with nats_metrics(telemetry, stack.log):
             yield
-
-
-OPERATIONS = (
-    "deliberation",
-    "orchestration",
-    "workflow",
-    "agent",
-    "model_call",
-    "tool_call",
-    "check",
-    "queue_wait",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,6 @@
-"""Planning events on the wire, and subtasks as callers get them.
+"""The RPCs of `fleet.planning.v1.PlanningService`, and plan sessions as its messages: convert, call, convert back.
 
-Plan sessions as messages of `fleet.planning.v1`.
-
-The RPCs of `fleet.planning.v1.PlanningService`: convert, call, convert back.
+Planning events are the orchestrator's: a dispatched one is answered with its subtasks.
 """
 
 from __future__ import annotations
@@ -56,6 +54,13 @@ PATIENCE_SECONDS = 120.0
 """How long a caller without a deadline of its own waits for the subtasks of a dispatched event."""
 _MARGIN_SECONDS = 0.5
 """What an answer needs to reach a caller before its deadline."""
+MAX_CALLS_BYTES = 2 * 1024 * 1024
+"""Of the calls of one reply; the oldest are left out."""
+_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref")
+SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
+PLANS_KEPT_SECONDS = 90 * 86_400.0
+"""After the last request of a session."""
+CALLER = "plan"
 
 
 def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> PlanningEvent:
@@ -104,11 +109,6 @@ async def answer_planning_event(
     remaining = cast("float | None", context.time_remaining())
     patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
     return planning_response(event, await events.process(event, patience=patience))
-
-
-MAX_CALLS_BYTES = 2 * 1024 * 1024
-"""Of the calls of one reply; the oldest are left out."""
-_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref")
 
 
 def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanResponse:
@@ -194,12 +194,6 @@ def _text(value: object) -> str:
 
 def _texts(values: object) -> list[str]:
     return [_text(value) for value in cast("Iterable[object]", values)]
-
-
-SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
-PLANS_KEPT_SECONDS = 90 * 86_400.0
-"""After the last request of a session."""
-CALLER = "plan"
 
 
 async def _anybody(_: str) -> None:

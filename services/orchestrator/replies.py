@@ -1,10 +1,6 @@
-"""Executions as clients read them: whole replies, pages, and events with live text.
+"""Executions as clients read them: whole replies, pages, and events with what models say in between.
 
-Whole replies, small enough for every client: what does not fit is cut or left as a reference.
-
-Pages of executions.
-
-An execution's events with what its models say in between.
+A reply is small enough for every client: what does not fit is cut or left as a reference.
 """
 
 from __future__ import annotations
@@ -40,6 +36,10 @@ MAX_INLINE_PATCH_BYTES = 256 * 1024
 # Ids and digests have at most 128 characters, so that no cut reaches them.
 _CUTS = ((16_000, 1_000), (4_000, 200), (1_000, 50), (200, 10), (128, 3))
 _OVERHEAD_BYTES = 16
+DEFAULT_PAGE_SIZE = 50
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
+"""Live text by tenant and execution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,11 +221,6 @@ def _shortened(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
-DEFAULT_PAGE_SIZE = 50
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> pb.ListExecutionsResponse:
     """The page of a tenant that is asked for, newest first; shorter where it would be too large.
 
@@ -295,10 +290,6 @@ def _last_seen(request: pb.ListExecutionsRequest, tenant: str) -> tuple[str, str
     if filters != _filters(request, tenant):
         raise InvalidRequest("the token belongs to a request with other filters", field="page_token")
     return str(started_at), str(execution_id)
-
-
-WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
-"""Live text by tenant and execution."""
 
 
 async def with_live_text(

@@ -1,8 +1,6 @@
-"""Requests as clients send them, turned into tasks and plans.
+"""Requests as clients send them, turned into tasks, and into plans to be split.
 
-Requests as clients send them, turned into tasks.
-
-Subtasks on the wire: plans to be split, and how the subtasks of an orchestration stand.
+The subtasks of an orchestration go back as they stand.
 """
 
 from __future__ import annotations
@@ -50,6 +48,8 @@ _ORCHESTRATE_FIELDS = {
 }
 DEFAULT_TOP_K = 3
 """How many of the best an architect chooses among where a request asks for one and no more."""
+MAX_DESCRIPTION_CHARS = 2_000
+MAX_ERROR_CHARS = 500
 
 
 def deliberation_task(request: pb.DeliberateRequest) -> Task:
@@ -233,10 +233,6 @@ def _bounded(task: Task) -> Task:
             hint=f"at most {MAX_TASK_BYTES}; put long material into a file of the repository",
         )
     return task
-
-
-MAX_DESCRIPTION_CHARS = 2_000
-MAX_ERROR_CHARS = 500
 
 
 def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:

@@ -1,11 +1,4 @@
-"""Domain values as clients get them.
-
-Where agents' audit chains stand, as messages.
-
-What peers and judges said of candidates, and what became of revisions, as clients get it.
-
-Domain values as clients get them.
-"""
+"""Domain values as clients get them: executions, candidates with evidence and reviews, audit chains, events."""
 
 from __future__ import annotations
 
@@ -30,6 +23,8 @@ from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.spending import expenses
+
+MAX_ERROR_CHARS = 8_000
 
 
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
@@ -87,9 +82,6 @@ def _critique(of: review.Critique) -> pb.Critique:
 def _in_words(finding: review.Finding) -> str:
     place = f"{finding.file}:{finding.line}" if finding.line else finding.file
     return f"{place}: {finding.text}" if place else finding.text
-
-
-MAX_ERROR_CHARS = 8_000
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:

@@ -1,7 +1,4 @@
-"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back.
-
-The orchestrator as a service to be served.
-"""
+"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back."""
 
 from __future__ import annotations
 
@@ -49,6 +46,7 @@ CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
+SERVICE = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 
 
 class OrchestratorServicer(OrchestratorServiceServicer):
@@ -361,9 +359,6 @@ def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
 
 def _now_ms() -> int:
     return milliseconds(now())
-
-
-SERVICE = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 
 
 def orchestrator_service(servicer: OrchestratorServicer) -> Service:

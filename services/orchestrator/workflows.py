@@ -1,7 +1,4 @@
-"""Workflows and their runs on the wire.
-
-The RPCs of `fleet.workflow.v1.WorkflowService`: convert, call, convert back.
-"""
+"""The RPCs of `fleet.workflow.v1.WorkflowService`, and workflows and their runs as its messages."""
 
 from __future__ import annotations
 
@@ -41,6 +38,23 @@ from swe_ai_fleet.workflows.documents import InvalidWorkflow
 from swe_ai_fleet.workflows.drawing import mermaid, said_of
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.values import exact_json
+
+SERVICE = "fleet.workflow.v1.WorkflowService"
+MAX_STORED_BYTES = 1024 * 1024
+"""Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
+_ACTIONS = {
+    pb.STEER_ACTION_PAUSE: "pause",
+    pb.STEER_ACTION_STEP: "step",
+    pb.STEER_ACTION_CONTINUE: "continue",
+}
+_SHARED = (
+    "task_id", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id",
+    "story_id", "attempt", "priority", "delivery", "planning_mode",
+)  # fmt: skip
+"""What a run has in common with an orchestration, whose nodes they are."""
+_PLAIN = frozenset(
+    one.name for one in pb.RunWorkflowRequest.DESCRIPTOR.fields if one.message_type is None and not one.has_presence
+)
 
 
 def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
@@ -117,21 +131,6 @@ def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
         name = f"{update.node_id.replace('/', '.')}.json"
         told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
     return told
-
-
-SERVICE = "fleet.workflow.v1.WorkflowService"
-MAX_STORED_BYTES = 1024 * 1024
-"""Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
-_ACTIONS = {
-    pb.STEER_ACTION_PAUSE: "pause",
-    pb.STEER_ACTION_STEP: "step",
-    pb.STEER_ACTION_CONTINUE: "continue",
-}
-_SHARED = (
-    "task_id", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id",
-    "story_id", "attempt", "priority", "delivery", "planning_mode",
-)  # fmt: skip
-"""What a run has in common with an orchestration, whose nodes they are."""
 
 
 class WorkflowServicer(WorkflowServiceServicer):
@@ -239,11 +238,6 @@ class WorkflowServicer(WorkflowServiceServicer):
                 f"the run has {size} bytes as a stored task", field="inputs", hint=f"at most {MAX_STORED_BYTES}"
             )
         return task
-
-
-_PLAIN = frozenset(
-    one.name for one in pb.RunWorkflowRequest.DESCRIPTOR.fields if one.message_type is None and not one.has_presence
-)
 
 
 def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowServicer:

@@ -1,6 +1,6 @@
-"""What a runner did, for Prometheus.
+"""The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
 
-The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
+Prometheus is told what the runner did.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from workers.workspace_runner.tasks import TaskRunner, task_queue
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -82,9 +84,6 @@ def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Met
 
 def _number(figure: float | Mapping[str, int]) -> float:
     return float(figure) if not isinstance(figure, Mapping) else 0.0
-
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,6 @@
-"""Jobs from their messages to their outcomes.
+"""The runner of jobs, each from its message to its outcome: started or adopted, watched, and told of once.
 
-What a runner did, in numbers that a metrics exporter reads.
-
-Room for jobs in one runner, shared by queues of different priority.
-
-One job from its message to its outcome: started or adopted, watched, and told of once.
+Queues of different priority share its room, and exporters of metrics read its counts.
 """
 
 from __future__ import annotations
@@ -35,6 +31,12 @@ from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
+
+T = TypeVar("T")
+RANKS = tuple(JobPriority)
+"""The classes of jobs, those that go first at the front."""
+_OUTCOME_SECONDS = 2.0
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -128,13 +130,6 @@ class Slots:
     async def _tell(self) -> None:
         async with self._freed:
             self._freed.notify_all()
-
-
-T = TypeVar("T")
-RANKS = tuple(JobPriority)
-"""The classes of jobs, those that go first at the front."""
-_OUTCOME_SECONDS = 2.0
-_log = structlog.get_logger(__name__)
 
 
 def job_queues(settings: RunnerSettings) -> tuple[WorkQueue, ...]:

@@ -1,6 +1,6 @@
-"""What a workspace runner decides beside the fleet's settings: `FLEET_RUNNER_<NAME>` in the environment.
+"""Settings of a workspace runner beside the fleet's: `FLEET_RUNNER_<NAME>` in the environment.
 
-Settings as the variables that another process reads them from.
+Another process can read them from the variables that they are written as.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The cookie that stands for a token in a browser.
+"""Credentials of a request: a token as a bearer, or the cookie that stands for it in a browser.
 
-Who sent a request: whoever shows a token that holds, as a bearer or by the cookie that stands for it.
+A cookie comes with whatever request a browser sends, so a request must also be our own page's, as far as the browser
+tells.
 """
 
 from __future__ import annotations

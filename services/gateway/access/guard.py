@@ -54,6 +54,19 @@ from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
+OPEN_PATHS = ("/health", "/ready")
+"""For probes: asked without a token, under any name, as often as they like."""
+SESSION_PATH = "/api/session"
+_UPLOADS = ("/api/repositories",)
+"""Whose bodies are read piece by piece."""
+_SECRETS = ("/api/webhooks",)
+"""Whose answers hold what is told once."""
+_EVENTS = b"text/event-stream"
+_SESSION_BYTES = 4_096
+_SESSION_SECONDS = 10.0
+NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
+"""Close codes of WebSockets."""
+
 
 async def while_admitted(
     work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
@@ -77,20 +90,6 @@ async def while_admitted(
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-
-
-OPEN_PATHS = ("/health", "/ready")
-"""For probes: asked without a token, under any name, as often as they like."""
-SESSION_PATH = "/api/session"
-_UPLOADS = ("/api/repositories",)
-"""Whose bodies are read piece by piece."""
-_SECRETS = ("/api/webhooks",)
-"""Whose answers hold what is told once."""
-_EVENTS = b"text/event-stream"
-_SESSION_BYTES = 4_096
-_SESSION_SECONDS = 10.0
-NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
-"""Close codes of WebSockets."""
 
 
 class AuthMiddleware:

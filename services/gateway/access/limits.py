@@ -1,10 +1,7 @@
-"""How much a client may send, how slowly and how often.
+"""Limits on what a client may send: how much, how slowly and how often.
 
-Bodies of requests: bounded in size and in the time that they take.
-
-Connections that must come to the point: uvicorn's HTTP/1.1 with a limit on how long a request's head may take.
-
-How many requests a client may send: a token bucket for each, in bounded memory.
+A body is bounded in size and in the time that it takes, the head of a request in time (uvicorn's HTTP/1.1); requests
+are counted by a token bucket for each client, in bounded memory.
 """
 
 from __future__ import annotations
@@ -34,6 +31,8 @@ SECONDS = 30.0
 """For a whole body, and for each piece of an upload."""
 UPLOAD_SECONDS = 3_600.0
 _DRAIN_SECONDS = 3.0
+HEAD_SECONDS = 15.0
+MOST_CLIENTS = 10_000
 
 
 class Gone(Exception):
@@ -133,9 +132,6 @@ def _too_large(limit: int) -> Refusal:
     )
 
 
-HEAD_SECONDS = 15.0
-
-
 class HeaderTimeoutProtocol(H11Protocol):
     """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
 
@@ -188,9 +184,6 @@ class HeaderTimeoutProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-
-
-MOST_CLIENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

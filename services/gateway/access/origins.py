@@ -1,13 +1,8 @@
 """Names that the gateway answers to, pages that may call it, and headers of its answers.
 
-Which names the gateway answers to, and which pages may call it.
-
 A page of somebody else's can be made to resolve its own name to our address (DNS rebinding): its requests then look
-like our own page's but for their `Host`. And any page can send requests here; it is told by their `Origin`.
-
-CORS for the pages that `http_origins` names: with a bearer token, never with cookies.
-
-Headers that every answer of the gateway carries.
+like our own page's but for their `Host`. And any page can send requests here; its `Origin` gives it away. Pages that
+`http_origins` names may call by CORS: with a bearer token, never with cookies.
 """
 
 from __future__ import annotations

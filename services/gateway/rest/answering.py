@@ -1,7 +1,4 @@
-"""Streams of messages as server-sent events.
-
-The endpoints: bind, call, write.
-"""
+"""The endpoints: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
 
 from __future__ import annotations
 
@@ -31,6 +28,14 @@ from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 REFUSAL_SECONDS = 5.0
 """How long the first message may take before the answer begins; what fails until then has an HTTP status."""
+WAIT = "wait_seconds"
+"""The name in the query that says how long to wait for a task's end."""
+MAX_WAIT_SECONDS = 86_400
+_DIGITS = 6
+_PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
+SUBMIT = "fleet.orchestrator.v1.OrchestratorService.SubmitTask"
+"""Takes either kind of task without waiting for its end."""
+Result = TypeVar("Result")
 
 
 def takes_events(request: Request) -> bool:
@@ -122,17 +127,6 @@ def _name(message: Message) -> str:
     if "final" in kind.fields_by_name:
         return "final" if message.HasField(cast("Any", "final")) else "update"
     return next((message.WhichOneof(one.name) or "update" for one in kind.oneofs), "update")
-
-
-WAIT = "wait_seconds"
-"""The name in the query that says how long to wait for a task's end."""
-MAX_WAIT_SECONDS = 86_400
-_DIGITS = 6
-_PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
-SUBMIT = "fleet.orchestrator.v1.OrchestratorService.SubmitTask"
-"""Takes either kind of task without waiting for its end."""
-
-Result = TypeVar("Result")
 
 
 async def answer(request: Request, operation: Operation, upstream: Upstream) -> Response:

@@ -1,7 +1,4 @@
-"""An HTTP request as the message that its RPC takes.
-
-Repositories that clients send as a bundle.
-"""
+"""An HTTP request as the message that its RPC takes, and a body that is the bundle of a repository."""
 
 from __future__ import annotations
 
@@ -24,6 +21,9 @@ from services.grpc_server import MAX_REQUEST_BYTES
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 _JSON = "application/json"
+CHUNK_BYTES = 256 * 1024
+_DIGITS = 18
+MEDIA_TYPES = ("application/octet-stream", "application/x-git-bundle")
 
 
 async def bound(request: Request, operation: Operation, *, own: frozenset[str] = frozenset()) -> Message:
@@ -78,11 +78,6 @@ def _check_media_type(request: Request) -> None:
 
 def _too_large() -> Refusal:
     return Refusal(413, "the request is too large", field="body", hint=f"at most {MAX_REQUEST_BYTES} bytes")
-
-
-CHUNK_BYTES = 256 * 1024
-_DIGITS = 18
-MEDIA_TYPES = ("application/octet-stream", "application/x-git-bundle")
 
 
 async def upload_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:

@@ -1,6 +1,6 @@
-"""What the document says of rooms that the table does not know: streams, sessions, probes.
+"""The API's document (OpenAPI 3.1), made from the table of RPCs and the descriptors.
 
-The API's document (OpenAPI 3.1), made from the table and the descriptors.
+Rooms that the table does not know (streams, sessions, probes) add fragments of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Single values: what JSON, paths and queries have where a message has a scalar.
+"""Requests as clients write them in JSON, paths and queries, turned into messages.
 
-Requests as clients write them in JSON, paths and queries, turned into messages.
+A value that its field cannot take is refused with the name of the place where it stands.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ RANGES = {
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 # protobuf's own tables of names fail on text that is no Unicode.
 _known_names: dict[str, Mapping[str, int]] = {}
+_known_fields: dict[str, Mapping[str, FieldDescriptor]] = {}
 
 
 def scalar(field: FieldDescriptor, value: object, where: str) -> object:
@@ -139,8 +140,6 @@ def _names(kind: EnumDescriptor) -> Mapping[str, int]:
 MAX_DEPTH = 24
 """Levels of free-form JSON inside a request; protobuf takes three of its own for each, of 100."""
 _FREE_FORM = "google.protobuf."
-# protobuf's own tables of names fail on text that is no Unicode.
-_known_fields: dict[str, Mapping[str, FieldDescriptor]] = {}
 
 
 def parsed(data: bytes) -> dict[str, object]:

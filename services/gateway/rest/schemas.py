@@ -1,8 +1,6 @@
-"""Messages of the contract as JSON schemas, with the contract's own comments.
+"""Messages of the contract as JSON schemas (draft 2020-12), with the contract's own comments.
 
-What the contract's own comments say of its messages, fields and methods: generated descriptors have lost them.
-
-Messages as JSON schemas (draft 2020-12).
+The comments are kept in a file beside this module: generated descriptors have lost them.
 """
 
 from __future__ import annotations
@@ -29,6 +27,20 @@ _TREE = (
     (5, "enum_type", _ENUM),
     (6, "service", ((2, "method", ()),)),
 )
+Schema = dict[str, Any]
+_INTEGERS: Mapping[int, str] = {
+    FieldDescriptor.CPPTYPE_INT32: "int32",
+    FieldDescriptor.CPPTYPE_UINT32: "uint32",
+    FieldDescriptor.CPPTYPE_INT64: "int64",
+    FieldDescriptor.CPPTYPE_UINT64: "uint64",
+}
+_FREE_FORM: Mapping[str, Schema] = {
+    "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
+    "google.protobuf.Value": {},
+    "google.protobuf.ListValue": {"type": "array", "items": {}},
+    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+    "google.protobuf.Duration": {"type": "string"},
+}
 
 
 def comments_of(files: FileDescriptorSet) -> dict[str, str]:
@@ -72,22 +84,6 @@ def _text(comment: str) -> str:
     """The lines of a comment as paragraphs; a rule between parts of a file is none."""
     paragraphs = [" ".join(part.split()) for part in comment.strip().split("\n\n")]
     return "\n\n".join(part for part in paragraphs if part.strip("-"))
-
-
-Schema = dict[str, Any]
-_INTEGERS: Mapping[int, str] = {
-    FieldDescriptor.CPPTYPE_INT32: "int32",
-    FieldDescriptor.CPPTYPE_UINT32: "uint32",
-    FieldDescriptor.CPPTYPE_INT64: "int64",
-    FieldDescriptor.CPPTYPE_UINT64: "uint64",
-}
-_FREE_FORM: Mapping[str, Schema] = {
-    "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
-    "google.protobuf.Value": {},
-    "google.protobuf.ListValue": {"type": "array", "items": {}},
-    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
-    "google.protobuf.Duration": {"type": "string"},
-}
 
 
 class Schemas:

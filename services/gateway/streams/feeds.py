@@ -1,9 +1,4 @@
-"""Messages of executions, read from the services once for all who watch.
-
-One execution's messages, read from the services once for all who watch it.
-
-The feeds of all executions that are watched now.
-"""
+"""Feeds: each execution's messages, read from the services once for all who watch it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is asked of the streams: parameters of a request, read and checked.
+"""One watcher's way through an execution's messages: from where it wants to begin, without gap or repetition.
 
-One watcher's way through an execution's messages: from where it wants to begin, without gap or repetition.
+The parameters with which it asks are checked first; a fault names the parameter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The state of what a message is about, as JSON: executions, agents, subtasks, approvals.
+"""Messages of watchers: one for each stored event, made by a fold over an execution's events.
 
-What watchers are told: one message for each stored event, made by a fold over an execution's events.
-
-The message of an event depends on that event and on those before it, never on who watches since when, so that
-whoever resumes behind a sequence number gets exactly what they would have got.
+The message of an event depends on that event and on those before it, never on who watches since when, so that a client
+that resumes behind a sequence number gets exactly what it would have got. States of executions, agents, subtasks and
+approvals stand in messages as JSON.
 """
 
 from __future__ import annotations
@@ -56,6 +55,11 @@ from swe_ai_fleet.workflows.updates import Level, json_or_text, node_state, usag
 State = dict[str, JsonValue]
 _SHOWN_CHARS = 400
 _WORDS_CHARS = 4_000
+Fields = Mapping[str, JsonValue]
+TERMINAL = "execution_finished"
+TEXT_DELTA = "text_delta"
+_ENDED_WELL = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
+_OVERHEAD_BYTES = 400
 
 
 def started(task: Task, repository: PinnedRepository) -> State:
@@ -166,13 +170,6 @@ def result(state: ExecutionState) -> State:
     if state.output is not None and state.output.output:
         told["output"] = json_or_text(state.output.output)
     return told
-
-
-Fields = Mapping[str, JsonValue]
-TERMINAL = "execution_finished"
-TEXT_DELTA = "text_delta"
-_ENDED_WELL = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
-_OVERHEAD_BYTES = 400
 
 
 class Message:

@@ -1,9 +1,8 @@
-"""An execution's messages as server-sent events.
+"""`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
 
-`id` is the sequence number, `event` the message's type, `data` the same JSON as over a WebSocket. The last one is
-`event: end`; whoever comes back after it is answered 204, which tells an EventSource not to try again.
-
-`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
+All of them come as server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as
+over a WebSocket. The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource
+not to try again.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ from swe_ai_fleet.domain.errors import FleetError, Unavailable
 _RETRY = b"retry: 2000\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
+PATH = "/api/executions/{execution_id}/events"
+DEFAULT_LIMIT, MOST = 200, 1_000
+PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventStream(Response):
@@ -147,11 +149,6 @@ async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-PATH = "/api/executions/{execution_id}/events"
-DEFAULT_LIMIT, MOST = 200, 1_000
-PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventsPage:

@@ -1,11 +1,8 @@
-"""Clients that do not read are let go, and frames for many are made once.
+"""Slow clients: connections whose clients stop reading are closed, and a frame for many WebSockets is made once.
 
-A WebSocket protocol for uvicorn that sends frames made once for many, and lets go of clients that do not read.
-
-`FRAMES` in a scope's extensions says that it is at work: a `websocket.send` may then carry `fleet.frames`, whole frames
-as bytes, instead of a text. What is sent to five hundred clients is framed and joined once.
-
-HTTP connections whose clients stop reading.
+`FRAMES` in a scope's extensions says that this WebSocket protocol (uvicorn's, extended) is at work: a `websocket.send`
+may then carry `fleet.frames`, whole frames as bytes, instead of a text. What is sent to five hundred clients is framed
+and joined once.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ _SHUTDOWN_SECONDS = 1.0
 _TEXT = 0x81
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SHORT, _MEDIUM = 126, 1 << 16
+STALLED_SECONDS = 30.0
 
 
 def text_frame(payload: bytes) -> bytes:
@@ -81,9 +79,6 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         """A transport that is closed with something left to write waits for its reader, for ever if need be."""
         if self.transport.get_write_buffer_size():
             self.loop.call_later(seconds, self.transport.abort)
-
-
-STALLED_SECONDS = 30.0
 
 
 class StalledProtocol(HeaderTimeoutProtocol):

@@ -28,6 +28,21 @@ REMINDER = (
     "or call final_answer with your result if it is done."
 )
 CUT_OFF = "Your reply was cut off because it was too long. Go on in smaller steps: one call, with shorter arguments."
+FINAL_PROMPT = (
+    "The run ends here: {limit}. Call nothing. Answer from what you have found: "
+    "what is done, what is not, what is next."
+)
+_LIMITS = frozenset(
+    {
+        StopReason.MAX_ITERATIONS,
+        StopReason.MAX_TOOL_CALLS,
+        StopReason.MAX_TOKENS,
+        StopReason.TIMEOUT,
+        StopReason.LOOP,
+        StopReason.TOOL_ERROR,
+    }
+)
+"""Limits behind which one more reply is asked for; where the money is spent, none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,23 +164,6 @@ class RunParts:
         """Record an event, where there is one and somewhere to."""
         if self.journal is not None and body is not None:
             self.journal.post(body)
-
-
-FINAL_PROMPT = (
-    "The run ends here: {limit}. Call nothing. Answer from what you have found: "
-    "what is done, what is not, what is next."
-)
-_LIMITS = frozenset(
-    {
-        StopReason.MAX_ITERATIONS,
-        StopReason.MAX_TOOL_CALLS,
-        StopReason.MAX_TOKENS,
-        StopReason.TIMEOUT,
-        StopReason.LOOP,
-        StopReason.TOOL_ERROR,
-    }
-)
-"""Limits behind which one more reply is asked for; where the money is spent, none is."""
 
 
 class AgentRun:

@@ -26,6 +26,8 @@ PROPOSE_FIRST = (
 )
 PUT_AWAY = "(While you waited, your workspace was put away and brought back: files that git ignores are gone.)"
 NOBODY = "this needs a person's approval, and nobody can be asked here. Do without it, or say what you would need."
+Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
+"""Decides in this process, at once; for callers of the library."""
 
 
 class Verdict(StrEnum):
@@ -112,16 +114,13 @@ class ApprovalService(Protocol):
         ...
 
 
-Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
-"""Decides in this process, at once; for callers of the library."""
-
-
 class PolicyGate:
     """`ApprovalGate` by a task's policy.
 
     With `plan`, nothing that has a side effect is carried out before a call of `propose_approach` in an earlier reply
-    was approved; with `risky`, each call that `tools.risk` calls so waits; with `every`, each that is not read-only.
-    A call that cannot be read as one of an operation is let through: it will be refused where it is carried out.
+    was approved; with `risky`, each call that `tools.policy.assess` calls so waits; with `every`, each that is not
+    read-only. A call that cannot be read as one of an operation is let through: it will be refused where it is
+    carried out.
 
     Args:
         policy: The task's.

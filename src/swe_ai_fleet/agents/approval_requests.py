@@ -33,6 +33,7 @@ from swe_ai_fleet.tools.truncation import beginning
 MEMORY_TOOLS = frozenset({"search_memory", "research"})
 MAX_MEMORY_CHARS = 16_000
 MAX_DIFF_CHARS = 32_000
+REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(kw_only=True)
@@ -154,9 +155,6 @@ class RunApprovalService:
             elif isinstance(message, ToolMessage) and message.call_id in asked:
                 found.append(message.content)
         return beginning(self.mask("\n\n".join(found)), MAX_MEMORY_CHARS)
-
-
-REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
 MAX_CRITIQUE_CHARS = 6_000
+PATCH_MEDIA_TYPE = "text/x-diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +113,6 @@ def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, 
 def _heard(critiques: Sequence[Critique]) -> list[Critique]:
     """The critiques that say something, in an order that tells nothing of who wrote them when."""
     return sorted((one for one in critiques if not one.error), key=lambda one: (one.round, one.reviewer_id))
-
-
-PATCH_MEDIA_TYPE = "text/x-diff"
 
 
 @dataclass(frozen=True, kw_only=True)

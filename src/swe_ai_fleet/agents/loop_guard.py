@@ -1,4 +1,4 @@
-"""Notices an agent that goes in circles, and says what is to be done about it.
+"""The loop guard: it notices an agent that goes in circles, and says what is to be done about it.
 
 What counts as a loop follows the stuck detectors of published agents: the same call with the same outcome, a short
 cycle of calls, one error after the other, nothing new for long. Outputs are compared without what differs each time

@@ -1,6 +1,6 @@
 """Middleware of a model: text passed on while it comes in, and checkpoints of the workspace while the model thinks.
 
-Nothing else happens in the workspace at that time.
+While the model thinks nothing else happens in its run's workspace.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequ
 from swe_ai_fleet.ports import ChatModel, LiveText
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
+
+_PACED_BYTES = 8 * 1024 * 1024
+_PACED_SHARE = 10.0
+_log = structlog.get_logger()
 
 
 class ModelWrapper:
@@ -77,11 +81,6 @@ class WatchedModel(ModelWrapper):
         reply = await self.model.reply(replace(request, on_delta=hear))
         tell(masked.finish())
         return reply
-
-
-_PACED_BYTES = 8 * 1024 * 1024
-_PACED_SHARE = 10.0
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,13 @@ from swe_ai_fleet.ports import Baselines, SecretMask, Workspace
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
 TITLE = "Tests on the untouched commit: "
+_ROLES = {
+    Role.DEV: "a software developer",
+    Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
+    Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
+    Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
+    Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
+}
 
 
 @dataclass(kw_only=True)
@@ -58,15 +65,6 @@ class BaselineNews:
     def heard(self, messages: Sequence[Message]) -> None:
         """Take note of a conversation that goes on."""
         self.told = self.told or any(TITLE in message.content for message in messages)
-
-
-_ROLES = {
-    Role.DEV: "a software developer",
-    Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
-    Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
-    Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
-    Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
-}
 
 
 def opening_messages(

@@ -46,6 +46,19 @@ from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
 
+_log = structlog.get_logger()
+T = TypeVar("T")
+BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
+_MOST_LISTED = 20
+_CALL_CHARS = 300
+_NOT_BEGUN = "not carried out: the machine that you worked on was lost before this call began."
+_LOST = (
+    "The machine that you worked on was lost. You go on in a new workspace, with your files as they were {when}. "
+    "Ignored files (caches, build output) and whatever ran are gone. What these calls changed after that is gone too:\n"
+    "{calls}\nLook at the state of the repository, and do again what is still needed."
+)
+_RECORD_END_SECONDS = 5.0
+
 
 class RunJournal:
     """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out.
@@ -81,19 +94,6 @@ class RunJournal:
     async def flush(self) -> None:
         """Wait until everything posted is durable. Raises as the journal does."""
         await self._journal.flush()
-
-
-_log = structlog.get_logger()
-T = TypeVar("T")
-BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
-_MOST_LISTED = 20
-_LINE = 300
-_NOT_BEGUN = "not carried out: the machine that you worked on was lost before this call began."
-_LOST = (
-    "The machine that you worked on was lost. You go on in a new workspace, with your files as they were {when}. "
-    "Ignored files (caches, build output) and whatever ran are gone. What these calls changed after that is gone too:\n"
-    "{calls}\nLook at the state of the repository, and do again what is still needed."
-)
 
 
 async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
@@ -266,12 +266,9 @@ def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
 
 def _loss(earlier: RunState) -> str:
     when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
-    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
+    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_CALL_CHARS] for entry in earlier.lost]
     shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
     return _LOST.format(when=when, calls="\n".join(shown))
-
-
-_RECORD_END_SECONDS = 5.0
 
 
 def writer_of(assignment: RecordedAssignment[object]) -> Writer:

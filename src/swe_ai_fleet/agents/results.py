@@ -1,4 +1,4 @@
-"""Results of one agent's run for subscribers, and the summary of its own test runs."""
+"""The result of one agent's run as subscribers get it, and the summary of its own test runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from swe_ai_fleet.domain.candidate import Candidate, TestSummary
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+
+MAX_RESULT_BYTES = 512 * 1024
+MAX_INLINE_PATCH_BYTES = 128 * 1024
 
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
@@ -44,10 +47,6 @@ def test_summary(result: ToolResult) -> TestSummary | None:
 def _count(counts: Mapping[str, object], name: str) -> int:
     value = counts.get(name, 0)
     return value if isinstance(value, int) else 0
-
-
-MAX_RESULT_BYTES = 512 * 1024
-MAX_INLINE_PATCH_BYTES = 128 * 1024
 
 
 def agent_result(candidate: Candidate, task: Task, trail: Sequence[AuditEntry], patch: bytes) -> bytes:

@@ -27,6 +27,10 @@ MAX_NAMED = 100
 """Gaps, and sources, that are shown."""
 _NAME_CHARS = 500
 _log = structlog.get_logger(__name__)
+REMEMBER = "remember"
+MAX_FACTS = 10
+MAX_FACT_CHARS = 1_000
+_NOTED = "remembered"
 
 
 def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindings | None:
@@ -82,12 +86,6 @@ async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[Mem
             asked=tuple(entities),
         )
     ]
-
-
-REMEMBER = "remember"
-MAX_FACTS = 10
-MAX_FACT_CHARS = 1_000
-_NOTED = "remembered"
 
 
 class RememberingTools(Toolkit):

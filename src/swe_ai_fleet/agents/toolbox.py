@@ -26,6 +26,21 @@ from swe_ai_fleet.tools.policy import Policy
 REQUEST_TOOLS = "request_tools"
 _MOST_NAMES = 50
 _MOST_LISTED = 120
+FINAL_ANSWER = OperationSpec(
+    name="final_answer",
+    tool="final_answer",
+    operation="final_answer",
+    description="End the task. Call it once, when the work is done and checked, or when it cannot be done.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "result": {"type": "string", "description": "What was changed and how it was checked, in a few sentences."}
+        },
+        "required": ["result"],
+        "additionalProperties": False,
+    },
+    read_only=True,
+)
 
 
 class Offer:
@@ -123,23 +138,6 @@ def _request_spec(listed: Sequence[OperationSpec]) -> OperationSpec:
         },
         read_only=True,
     )
-
-
-FINAL_ANSWER = OperationSpec(
-    name="final_answer",
-    tool="final_answer",
-    operation="final_answer",
-    description="End the task. Call it once, when the work is done and checked, or when it cannot be done.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "result": {"type": "string", "description": "What was changed and how it was checked, in a few sentences."}
-        },
-        "required": ["result"],
-        "additionalProperties": False,
-    },
-    read_only=True,
-)
 
 
 def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:

@@ -1,7 +1,4 @@
-"""The orchestrator as a command sees it: typed calls over one channel, faults as commands tell them.
-
-The context service as a command sees it.
-"""
+"""Clients of a command: the orchestrator over one channel and the context service, faults as commands tell them."""
 
 from __future__ import annotations
 
@@ -21,6 +18,12 @@ from swe_ai_fleet.settings import Settings
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
 UPLOAD_SECONDS = 3_600.0
+_NOT_FOUND_HINTS = {
+    "story_id": "`fleet context story STORY TITLE` begins one",
+    "task_id": "`fleet context task STORY TASK TITLE` adds one to a story",
+    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:REPOSITORY/PATH",
+    "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
+}
 
 
 class FleetClient:
@@ -123,14 +126,6 @@ def _is_execution_id(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
-
-
-_NOT_FOUND_HINTS = {
-    "story_id": "`fleet context story STORY TITLE` begins one",
-    "task_id": "`fleet context task STORY TASK TITLE` adds one to a story",
-    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:REPOSITORY/PATH",
-    "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
-}
 
 
 @asynccontextmanager

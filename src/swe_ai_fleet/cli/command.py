@@ -1,10 +1,10 @@
-"""Functions as commands: what they are given, whom they ask, and options that are dataclasses.
+"""Commands, made of functions or of rows of a table.
 
 The first parameters of a coroutine are what it works with: the screen, and the settings, calls to a running fleet, or a
 fleet that is still to be opened. The others are options; one that is a dataclass stands for those among its fields
 that are options. `--server`, `--token`, `--local` and `--json` come by themselves.
 
-A command that is one request: which RPC, which fields its options set, and how the reply is shown.
+A row is a command that is one request: which RPC, which fields its options set, and how the reply is shown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The repository that the demonstration works on: a small module, its tests, and a fault that they show.
+"""The demonstration: three agents, one small repository, a winner by evidence, every step audited.
 
-The demonstration: three agents, one small repository, a winner by evidence, every step audited.
-
-`python -m swe_ai_fleet.cli.demo` needs nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without
-one the replies are scripted, while everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
+The repository has a small module, its tests, and a fault that they show. `python -m swe_ai_fleet.cli.demo` needs
+nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without one the replies are scripted, while
+everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
 """
 
 from __future__ import annotations
@@ -103,6 +102,10 @@ def test_refuses_what_is_no_duration(text):
         parse_duration(text)
 """,
 }
+TASK_ID = "demo"
+AGENTS = 3
+_RESULT_SECONDS = 15.0
+_SHOWN = 120
 
 
 def make_sample(directory: Path) -> str:
@@ -131,11 +134,7 @@ def git(directory: Path, *arguments: str) -> str:
     return done.stdout
 
 
-TASK_ID = "demo"
-AGENTS = 3
 _REPLIES = Path(__file__).with_name("demo_replies.json")
-_RESULT_SECONDS = 15.0
-_SHOWN = 120
 
 
 @dataclass(kw_only=True)

@@ -1,8 +1,6 @@
-"""What `fleet doctor` finds on this machine.
+"""Findings of `fleet doctor`: what trying one part of an installation gave.
 
-What trying one part of an installation gave.
-
-What `fleet doctor` finds on this machine: room on the disk, open files, ports.
+Parts of this machine are room on the disk, open files, ports.
 """
 
 from __future__ import annotations
@@ -17,6 +15,13 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.settings import Settings, on_loopback
+
+LEAST_FREE_BYTES = 1 << 30
+LEAST_FREE_FILES = 20_000
+"""A clone of a middling repository with its environment."""
+FILES_EACH = 8
+"""Open files of one agent's session."""
+_FILES_BESIDE = 512
 
 
 class Health(StrEnum):
@@ -67,14 +72,6 @@ async def output(*argv: str, seconds: float) -> tuple[int, str]:
         await process.wait()
         return 124, f"no answer within {seconds:g} seconds"
     return process.returncode or 0, said.decode("utf-8", "replace")
-
-
-LEAST_FREE_BYTES = 1 << 30
-LEAST_FREE_FILES = 20_000
-"""A clone of a middling repository with its environment."""
-FILES_EACH = 8
-"""Open files of one agent's session."""
-_FILES_BESIDE = 512
 
 
 def disk(settings: Settings) -> Finding:

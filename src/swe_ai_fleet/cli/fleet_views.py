@@ -1,9 +1,4 @@
-"""`fleet status` and `fleet metrics`: what the fleet is doing, how long things took, what they cost.
-
-`fleet status`: what the fleet stands on, and what it is doing now.
-
-`fleet metrics`: how long things took, and what they cost.
-"""
+"""`fleet status` and `fleet metrics`: what the fleet stands on and does now, how long things took, what they cost."""
 
 from __future__ import annotations
 
@@ -20,6 +15,9 @@ from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.watching.events import moment
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
@@ -115,10 +113,6 @@ def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
 
 def _state(state: pb.ComponentState) -> str:
     return enum_word(pb.ComponentState, state)
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:

@@ -1,6 +1,6 @@
-"""What models say while they say it, as lines of a terminal.
+"""An execution as it happens: a table that lives in the terminal, plain lines, or JSON lines.
 
-An execution as it happens: a table that lives in the terminal, plain lines, or JSON lines.
+What models say can be shown in between, while they say it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from swe_ai_fleet.watching.narration import BASELINE, REPOSITORY_TESTS, narrate
 from swe_ai_fleet.watching.text import one_line
 
 TEXT_DELTA = "text_delta"
-_LONGEST = 400
+_SPEECH_CHARS = 400
+SILENT_SECONDS = 30.0
+"""After so long without a line, plain output says again what is being run."""
+_LINE_CHARS = 200
 
 
 class Speech:
@@ -45,8 +48,8 @@ class Speech:
             lines, before = [before], ""
         *whole, rest = (before + text).split("\n")
         lines += whole
-        while len(rest) > _LONGEST:
-            lines, rest = [*lines, rest[:_LONGEST]], rest[_LONGEST:]
+        while len(rest) > _SPEECH_CHARS:
+            lines, rest = [*lines, rest[:_SPEECH_CHARS]], rest[_SPEECH_CHARS:]
         if rest:
             self._begun[event.agent_id] = rest
         return [f"{event.agent_id} | {line}" for line in lines if line.strip()]
@@ -55,11 +58,6 @@ class Speech:
         """What an agent's model said last, where its line never ended."""
         left = self._begun.pop(agent_id, "")
         return [f"{agent_id} | {left}"] if left.strip() else []
-
-
-SILENT_SECONDS = 30.0
-"""After so long without a line, plain output says again what is being run."""
-_LINE = 200
 
 
 class Progress:
@@ -168,7 +166,7 @@ class View:
         if self._screen.json or self._screen.err.is_terminal or self._clock() - self._said_at < SILENT_SECONDS:
             return
         if checks := self._progress.checks():
-            self._note(one_line(checks, _LINE))
+            self._note(one_line(checks, _LINE_CHARS))
 
     def _narrate(self, event: pb.ExecutionEvent) -> None:
         if event.type == TEXT_DELTA:

@@ -1,6 +1,6 @@
-"""Messages of the contract as people and programs write and read them: enumerations as words, messages as JSON.
+"""Messages of the contract as people and programs write and read them: enumerations as words, all the rest as JSON.
 
-Results as JSON documents, for programs.
+Executions have JSON documents of their own, for programs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options, each written once: its words, its help, its bounds, and the field of the contract that it sets.
 
-How the options of the command that runs are called, by the fields of the contract that they set.
+A fault that names a field of the contract is told with the option of the running command that sets it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What executions wait for: shown, and the answer to it.
+"""The outcome of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
 
-The end of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
+An execution that waits shows what it waits for, and takes the answer to it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ from swe_ai_fleet.watching.narration import (
     how_to_answer,
 )
 from swe_ai_fleet.watching.text import command_line, one_line, visible
+
+_DIFF_LINES = 400
+_MEMORY = 160
+_MOST_REASONS = 3
+_MOST_DECISIONS = 12
+_MOST_CONFLICTS = 5
+_REASON = 400
+_STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 
 def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> pb.ResolveApprovalRequest:
@@ -79,15 +87,6 @@ def _covered(found: MemoryFindings | None) -> str:
     lines += [f"not known: {gap}" for gap in found.gaps]
     lines += [f"source: {source}" for source in found.sources]
     return "\n".join(lines)
-
-
-_DIFF_LINES = 400
-_MEMORY = 160
-_MOST_REASONS = 3
-_MOST_DECISIONS = 12
-_MOST_CONFLICTS = 5
-_REASON = 400
-_STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 
 async def current_state(client: FleetClient, execution: pb.Execution) -> ExecutionState:

@@ -1,6 +1,6 @@
-"""Plan sessions on a screen; every text of theirs is untrusted.
+"""`fleet plan`: set a goal; at a terminal, decide about the approach that is proposed and have it carried out.
 
-`fleet plan`: set a goal; at a terminal, decide about the approach that is proposed and have it carried out.
+Every text of a plan session is untrusted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 80
+_FIRST = "goal"
+WORK_SECONDS = 900.0
+"""More than any limit on a request; the server ends it before."""
+_QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
 
 
 def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> None:
@@ -111,12 +115,6 @@ def _show_memory(screen: Screen, memory: pb.MemoryResults) -> None:
 def _show_calls(screen: Screen, calls: Iterable[pb.ToolCallMade]) -> None:
     for call in calls:
         screen.line(f"  {call.step}. {one_line(call.tool, _GOAL)}: {call.outcome}")
-
-
-_FIRST = "goal"
-WORK_SECONDS = 900.0
-"""More than any limit on a request; the server ends it before."""
-_QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
 
 
 class GoalFirst(TyperGroup):

@@ -1,8 +1,6 @@
 """`fleet export`, `fleet replay`, `fleet audit verify`: what an agent did, for other readers, once more, and proved.
 
-`fleet export` and `fleet replay`: what an agent did, for other readers, and once more.
-
-`fleet audit verify`: audit chains recomputed from the log of a fleet or from a file, and who signed them.
+Audit chains are recomputed from the log of a fleet or from a file; a report says who signed them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A local repository on its way to a fleet that cannot reach it, and the winner's branch on its way back.
+"""`fleet run`: submit a task, watch it, show what came of it.
 
-`fleet run`: hand a task in, watch it, show what came of it.
+A local repository is uploaded to a fleet that cannot reach it, and the winner's branch is fetched back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What `fleet doctor` finds out about NATS, and about the way in and out.
+"""Findings of `fleet doctor` about services: NATS, certificates, the access file, the collector of traces.
 
-What `fleet doctor` finds out about NATS: whether JetStream is there, how full it is, whether clocks agree.
-
-What `fleet doctor` finds out about the way in and out: certificates, the access file, where traces go.
+Of NATS: whether JetStream is there, how full it is, whether clocks agree.
 """
 
 from __future__ import annotations
@@ -29,6 +27,9 @@ MOST_SKEW_SECONDS = 5.0
 FULL = 0.9
 _NATS_SECONDS = 15.0
 _PATIENCE_SECONDS = 3.0
+SOON_SECONDS = 14 * 86_400.0
+_TRACES_SECONDS = 5.0
+_DAY = 86_400.0
 
 
 async def nats(settings: Settings) -> Finding:
@@ -92,11 +93,6 @@ async def _skew(log: JetStream) -> float | None:
         return None
     now = datetime.now(UTC)
     return (server - (began + (now - began) / 2)).total_seconds()
-
-
-SOON_SECONDS = 14 * 86_400.0
-_SECONDS = 5.0
-_DAY = 86_400.0
 
 
 def transport(settings: Settings) -> list[Finding]:
@@ -205,7 +201,7 @@ def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
         f"{endpoint}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf", **headers}
     )
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_TRACES_SECONDS):  # noqa: S310
             return ""
     except urllib.error.HTTPError as error:
         return f"it answers {error.code}"

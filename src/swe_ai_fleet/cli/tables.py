@@ -1,6 +1,6 @@
-"""Tables for people. Every cell may hold untrusted text and is cleaned.
+"""Tables for people: candidates, audit chains, the nodes of a workflow's run.
 
-The nodes of a workflow's run as a table.
+Every cell may hold untrusted text and is cleaned.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _CELL = 400
 _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
+_NODE_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_GIST_CHARS = 100
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -147,15 +149,11 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
     table.add_row(*(Text(one_line(cell, _CELL)) for cell in cells), style=style)
 
 
-_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
-_WHAT = 100
-
-
 def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
     table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
     for *told, what in rows:
-        add_row(table, *told, one_line(what, _WHAT), style=_STYLES.get(told[1], ""))
+        add_row(table, *told, one_line(what, _GIST_CHARS), style=_NODE_STYLES.get(told[1], ""))
     return table
 
 

@@ -1,9 +1,4 @@
-"""What a person does at the terminal: lines typed, Ctrl-C.
-
-Lines that a person types.
-
-Ctrl-C and SIGTERM while a command runs.
-"""
+"""The terminal: lines that a person types, and Ctrl-C (or SIGTERM) while a command runs."""
 
 from __future__ import annotations
 
@@ -14,6 +9,9 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
+
+T = TypeVar("T")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def next_line(read: Callable[[], str]) -> str:
@@ -48,11 +46,6 @@ def line_of_terminal() -> str:
     if not line:
         raise EOFError
     return line
-
-
-T = TypeVar("T")
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:

@@ -1,7 +1,4 @@
-"""What `fleet workflow run` asks for: its options, and the request that they become.
-
-`fleet workflow`: workflows checked, drawn, run and shown.
-"""
+"""`fleet workflow`: workflows checked, drawn, run and shown; the options of a run, and the request that they become."""
 
 from __future__ import annotations
 

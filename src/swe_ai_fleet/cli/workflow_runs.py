@@ -1,7 +1,4 @@
-"""Workflow files on this machine: read, checked and drawn; and what a fleet has of them.
-
-Runs of workflows from the command line: handed in, watched, shown, steered.
-"""
+"""Workflows from the command line: files read, checked and drawn; runs submitted, watched and shown."""
 
 from __future__ import annotations
 
@@ -32,6 +29,8 @@ from swe_ai_fleet.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catal
 from swe_ai_fleet.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.workflows.drawing import mermaid
 from swe_ai_fleet.workflows.reading import read_workflow
+
+_SHOWN_CHARS = 4_000
 
 
 def is_file(text: str) -> bool:
@@ -105,9 +104,6 @@ def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
 async def _catalog(settings: Settings) -> WorkflowCatalog:
     directories = tuple(Path(name) for name in listed(settings.workflows))
     return await asyncio.to_thread(read_catalog, directories)
-
-
-_SHOWN_CHARS = 4_000
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:

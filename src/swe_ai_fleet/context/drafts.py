@@ -1,6 +1,6 @@
-"""The parts of the context, and how much each matters to a role in a phase.
+"""Drafts of a story's context: its parts as texts, before anybody chooses among them.
 
-What there is to tell of a story: its parts as texts, before anybody chooses among them.
+Each part is of a section, which matters more or less to a role in a phase.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Files as nodes of the graph: of one repository each.
-
-What a tenant's projects know of themselves: a fold over the changes of a `ChangeLog` and nothing else.
+"""The graph of what a tenant's projects know of themselves: a fold over the changes of a `ChangeLog` and nothing else.
 
 Changes of one story come in the order of their versions, records of work once for each execution; between stories the
 order does not matter. So a replica may take in its own change before it has heard those that others made earlier, and
-ends with the same graph.
-
-The graphs of all tenants as the log tells them, kept up to date.
+ends with the same graph. A follower keeps the graphs of all tenants up to date. A file is a node of one repository.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ from swe_ai_fleet.ports import ChangeLog
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
+_PATIENCE_SECONDS = 5.0
 
 
 def file_node(repository: str, path: str) -> str:
@@ -225,9 +222,6 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
         yield file_node(record.repository, path)
     for commit in record.commits:
         yield f"commit:{commit}"
-
-
-_PATIENCE_SECONDS = 5.0
 
 
 class GraphFollower:

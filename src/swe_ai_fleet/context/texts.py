@@ -1,8 +1,7 @@
-"""Texts of what projects know: how long they may be, and how they are kept.
+"""Texts of what projects know: how long and how many they may be, and how they are kept.
 
-How long texts of stories may be, and how many there may be of them. Each check names the field at fault.
-
-Texts as they are kept: well formed, without control characters, their secrets masked, records cut to size.
+A check names the field at fault. What is kept is well formed, without control characters, its secrets masked, records
+cut to size.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ MAX_TEXT_CHARS = 20_000
 MAX_ITEMS = 50
 MAX_ITEM_CHARS = 2_000
 MAX_NAME_CHARS = 128
+T = TypeVar("T")
 
 
 def check_number(items: Sequence[str], *, field: str) -> None:
@@ -71,7 +71,6 @@ MAX_NAMES = 100
 _PATH_CHARS = 400
 _NAME_CHARS = 200
 _LOOKED_AT = 4
-T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 

@@ -1,7 +1,4 @@
-"""What a chat says: while it works, and in the end.
-
-What a run tells of itself, as what somebody in a chat is told.
-"""
+"""The answer of a chat, and the progress on the way to it: calls, results and text of a run, secrets masked."""
 
 from __future__ import annotations
 

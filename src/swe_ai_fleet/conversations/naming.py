@@ -1,7 +1,4 @@
-"""What words name: files, addresses, ids; and the lists of a text.
-
-Collects what one turn of a conversation names.
-"""
+"""Names in one turn of a conversation: files, addresses, ids, and the entries of lists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Things that a conversation named, each with its kind and its place in a list.
+"""Phrases of a request that point at something named before: a thing of a kind, with its place in a list.
 
-The phrases of a request that point at something named before. English only.
+English only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What the model of a chat is told.
-
-How a chat is conducted.
-
-One message answered by the model and its tools: the same loop as every agent's, under a chat's rules.
-"""
+"""One message answered by the model and its tools: the same loop as every agent's, under a chat's rules."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""What the model of a chat can do: look at executions, propose tasks, search and keep memories.
+"""Tools of a chat's model: look at executions, propose a task, search and keep memories.
 
-What the tools of one turn share.
-
-What a chat can do with what is remembered beyond it.
-
-What a chat can do with the fleet: look at executions, propose a task, search and keep memories.
+The tools of one turn share a desk.
 """
 
 from __future__ import annotations
@@ -29,6 +25,12 @@ from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
+
+MAX_LISTED = 20
+MAX_DESCRIPTION_CHARS = 8_000
+_TEXT_CHARS = 300
+_NOT_SHOWN = frozenset("`\n\t")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,13 +115,6 @@ async def keep(memories: Memories, context: TurnContext) -> str:
         await memories.remember(memory)
         context.remembered.append(text)
     return text
-
-
-MAX_LISTED = 20
-MAX_DESCRIPTION_CHARS = 8_000
-_TEXT_CHARS = 300
-_NOT_SHOWN = frozenset("`\n\t")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 class ListExecutions(BaseTool):

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy
 
+_STRICTER = (ApprovalPolicy.NONE, ApprovalPolicy.PLAN, ApprovalPolicy.RISKY, ApprovalPolicy.EVERY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPiece:
@@ -107,6 +109,3 @@ class TenantRules:
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:
         """What people approve of a task whose caller asked for this: whichever asks for more."""
         return max(asked, self.approval, key=_STRICTER.index)
-
-
-_STRICTER = (ApprovalPolicy.NONE, ApprovalPolicy.PLAN, ApprovalPolicy.RISKY, ApprovalPolicy.EVERY)

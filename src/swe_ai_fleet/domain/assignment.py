@@ -24,6 +24,8 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import AgentConfig
 
+R_co = TypeVar("R_co", covariant=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -39,9 +41,6 @@ class Answer:
     audit_head: str = ""
     error: str = ""
     tools: tuple[str, ...] = ()
-
-
-R_co = TypeVar("R_co", covariant=True)
 
 
 class AssignmentKind(StrEnum):

@@ -12,6 +12,9 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
 
+BY_OWN_RULES = "only by its own rules"
+"""The detail of a check that names tests which pass only as the candidate itself has tests run."""
+
 
 class Verdict(StrEnum):
     """What was shown of a change, by something that ran.
@@ -110,10 +113,6 @@ class Candidate:
     def author(self) -> str:
         """The council's agent that wrote it, under whichever name its run went."""
         return self.author_id or self.agent_id
-
-
-BY_OWN_RULES = "only by its own rules"
-"""The detail of a check that names tests which pass only as the candidate itself has tests run."""
 
 
 class CheckKind(StrEnum):

@@ -8,18 +8,6 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The tenant and the execution that something is done for; both empty where nobody said."""
-
-    tenant: str = ""
-    execution_id: str = ""
-
-
-NOBODY = Owner()
-
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What makes a loader or an interpreter run something before the program that it was started for.
 _STARTERS = frozenset(
@@ -30,6 +18,18 @@ _STARTERS = frozenset(
 )  # fmt: skip
 _LOADER = "LD_"
 _LIBRARIES = "LD_LIBRARY_PATH"
+DEFAULT_OUTPUT_LIMIT = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The tenant and the execution that something is done for; both empty where nobody said."""
+
+    tenant: str = ""
+    execution_id: str = ""
+
+
+NOBODY = Owner()
 
 
 def check_variables(variables: Mapping[str, str], *, field: str) -> None:
@@ -51,9 +51,6 @@ def check_variables(variables: Mapping[str, str], *, field: str) -> None:
                 field=where,
                 hint=f"set it in the command that needs it: {name}=... COMMAND",
             )
-
-
-DEFAULT_OUTPUT_LIMIT = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

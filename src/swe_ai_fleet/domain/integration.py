@@ -8,6 +8,9 @@ from swe_ai_fleet.domain.task import PinnedRepository
 
 BUNDLE_BRANCH = "base"
 """The one branch of such a bundle; it stands at its commit."""
+OURS = "integration"
+THEIRS = "subtask"
+"""What conflict markers call the two sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +23,6 @@ class RepositoryBundle:
     commit: str
     data: bytes
     without_history: bool = False
-
-
-OURS = "integration"
-THEIRS = "subtask"
-"""What conflict markers call the two sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,18 +20,6 @@ _KINDS: tuple[tuple[str, frozenset[str]], ...] = tuple(
         ("change", "change update upgrade replace remove delete migrate improve configure"),
     )
 )
-
-
-def goal_type(goal: str) -> str:
-    """What kind of goal it is, by the first word that says so: fix, test, document, refactor and the like; or other."""
-    for word in goal[:2000].lower().split():
-        bare = word.strip(".,:;!?()[]\"'`*")
-        for kind, words in _KINDS:
-            if bare in words:
-                return kind
-    return "other"
-
-
 LEAST_RATING, BEST_RATING = 1, 5
 MAX_COMMENT_CHARS = 2_000
 PART_OF = "part_of"
@@ -42,6 +30,16 @@ VERIFIER_SCORE = "verifier_score"
 """Under this name they hold what the verifier model said of the winner, from 0 to 1, as it said it."""
 VERIFIER_MODEL = "verifier_model"
 """Under this name they hold which model that was."""
+
+
+def goal_type(goal: str) -> str:
+    """What kind of goal it is, by the first word that says so: fix, test, document, refactor and the like; or other."""
+    for word in goal[:2000].lower().split():
+        bare = word.strip(".,:;!?()[]\"'`*")
+        for kind, words in _KINDS:
+            if bare in words:
+                return kind
+    return "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+JsonValue = Any
+"""What JSON can hold."""
+
 
 def json_type(value: object) -> str:
     """The name of a value's type: `null`, `boolean`, `integer`, `number`, `string`, `array`, `object`.
@@ -30,10 +33,6 @@ def json_type(value: object) -> str:
             return "object"
         case _:
             return "other"
-
-
-JsonValue = Any
-"""What JSON can hold."""
 
 
 class NodeType(StrEnum):

@@ -1,6 +1,6 @@
-"""Go modules and Rust crates: fetched once, and read-only afterwards.
+"""Detection of what a repository needs and how it is tested: the recipe of an environment.
 
-What a repository needs and how it is tested: the recipe of an environment. Nothing of the repository is executed.
+Nothing of the repository is executed. Go modules and Rust crates are fetched once, and read-only afterwards.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ from swe_ai_fleet.tools.tests.runners.inventory import is_test, test_command
 
 _GO = re.compile(r"^(go \d[\w.]*)", re.M)
 _RUST = re.compile(r"^(rust-version\s*=\s*\S+)", re.M)
+_LFS = re.compile(r"^[^#\n]*\bfilter=lfs\b", re.M)
+_SHELL = re.compile(r"[|&;<>()$`\n*?~]")
+_NATIVE = re.compile(
+    r"\bext_modules\b|\bExtension\(|\bcythonize\b|rust_extensions|cffi_modules|cython|maturin|meson|scikit-build|pybind11|"
+    r"nanobind|cffi|mypyc|ext-modules|backend-path|^[^\S\n]*build\s*=\s*[\"'{]",
+    re.I | re.M,
+)
+_MOST_PLACES = 20
+_BUILD_CODE = re.compile(
+    r"(?:.*/)?(?:hatch_build|build|versioneer|setup_\w+|_?setuphelp\w*|\w+_build|build_\w+|_build|_custom_build)\.py"
+)
 
 
 def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
@@ -54,19 +65,6 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
         elif wanted := version.search(files.text(manifest)):
             decisions.append(Decision(what=f"it asks for {wanted[1]}; this machine's {name} is used", source=manifest))
     return Recipe(steps=tuple(steps), variables=variables, build_variables=building, decisions=tuple(decisions))
-
-
-_LFS = re.compile(r"^[^#\n]*\bfilter=lfs\b", re.M)
-_SHELL = re.compile(r"[|&;<>()$`\n*?~]")
-_NATIVE = re.compile(
-    r"\bext_modules\b|\bExtension\(|\bcythonize\b|rust_extensions|cffi_modules|cython|maturin|meson|scikit-build|pybind11|"
-    r"nanobind|cffi|mypyc|ext-modules|backend-path|^[^\S\n]*build\s*=\s*[\"'{]",
-    re.I | re.M,
-)
-_MOST_PLACES = 20
-_BUILD_CODE = re.compile(
-    r"(?:.*/)?(?:hatch_build|build|versioneer|setup_\w+|_?setuphelp\w*|\w+_build|build_\w+|_build|_custom_build)\.py"
-)
 
 
 def detect(

@@ -1,8 +1,6 @@
-"""Older ways of declaring a Python project, read as data: Poetry, Pipenv, setup.py, setup.cfg.
+"""Older ways of declaring a Python project (Poetry, Pipenv, setup.py, setup.cfg), read as data: nothing of them is run.
 
-Poetry's and Pipenv's way of writing dependencies, as PEP 508 lines.
-
-setup.py and setup.cfg, read as data: nothing of them is run.
+Dependencies as Poetry and Pipenv write them become PEP 508 lines.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
 _BARE = re.compile(r"\d[\w.]*")
+_MAX_DEPTH = 32
 
 
 def poetry_requirement(name: str, specification: object) -> str:
@@ -82,9 +81,6 @@ def _python_parts(text: str) -> list[str]:
         if match and _BARE.fullmatch(match[2]):
             parts.append(f'{match[1]} "{match[2].rstrip(".*")}"')
     return parts
-
-
-_MAX_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,6 @@
-"""Lists of requirements and lock files.
+"""Requirements of a repository: lists for pip, those that are wanted and what stands in them; and lock files as pins.
 
-Lists of requirements for pip: which of a repository's are wanted, and what stands in them.
-
-Lock files as pins: one version for each package that an interpreter of a given version would get.
+A lock pins one version for each package that an interpreter of a given version would get.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How much is remembered, and for how long.
+"""Admission: what a memory must be before it is kept, and a question before it is asked.
 
-What a memory must be before it is kept, and a question before it is asked.
+Limits say how much is kept, and for how long.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.ports import SecretMask
 
 _SLACK = 100
+MAX_QUERY_CHARS = 2_000
+"""Of a longer question its beginning is asked."""
+MAX_RECALLED = 100
+MAX_SOURCE_CHARS = 256
+_ID_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +59,6 @@ class MemoryLimits:
 def moment(time: datetime) -> str:
     """A time as memories write it, so that texts sort as times do: UTC, ISO 8601, milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds")
-
-
-MAX_QUERY_CHARS = 2_000
-"""Of a longer question its beginning is asked."""
-MAX_RECALLED = 100
-MAX_SOURCE_CHARS = 256
-_ID_CHARS = 64
 
 
 def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:

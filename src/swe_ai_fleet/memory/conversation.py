@@ -1,7 +1,4 @@
-"""The last turns of a conversation.
-
-A conversation in a file, so that a later process has it again.
-"""
+"""The last turns of a conversation, and a file that keeps them, so that a later process has them again."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CHARS = 32_000
 _MOST_MESSAGES = 1_000
+_LOCK_SECONDS = 10.0
+_LOCK_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +136,6 @@ def _indented(text: str) -> str:
 def _cut(text: str, limit: int) -> str:
     # The note of what is missing must fit as well.
     return text if len(text) <= limit else truncate(text, limit - 100)
-
-
-_LOCK_SECONDS = 10.0
-_LOCK_PAUSE = 0.02
 
 
 class ConversationFile:

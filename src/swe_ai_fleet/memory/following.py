@@ -1,6 +1,6 @@
-"""Memories in a key-value bucket: one key a memory, `<tenant>.<namespace>.<memory id>`, the value its JSON.
+"""An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any.
 
-An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any.
+The bucket has one key a memory, `<tenant>.<namespace>.<memory id>`, the value its JSON.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ BARRIER = "_barrier"
 _ORIGIN = "_origin"
 
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_BATCH = 256
 
 
 def key_of(memory: Memory) -> str:
@@ -97,10 +99,6 @@ def _token(text: str) -> str:
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) in "-_") else f"={byte:02X}"
         for byte in text.encode()
     )
-
-
-T = TypeVar("T")
-_BATCH = 256
 
 
 class Following:

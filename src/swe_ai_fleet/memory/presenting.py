@@ -1,6 +1,6 @@
-"""Strangers' text made harmless for a prompt: nothing in it is invisible, and nothing is a mark of a conversation.
+"""Recollections as a model is shown them: data behind a fence, labelled as what they are.
 
-Recollections as a model is shown them: data behind a fence, labelled as what they are.
+Strangers' text is made harmless for a prompt: nothing in it is invisible, and nothing is a mark of a conversation.
 """
 
 from __future__ import annotations

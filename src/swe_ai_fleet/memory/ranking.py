@@ -1,11 +1,8 @@
-"""What the words of a question and of a text have in common.
+"""The ranking of memories: what was found by its words and what was found by its meaning, made one.
 
-Memories that say the same in other words.
-
-One ranking made of two: what was found by its words and what was found by its meaning.
-
-A weighted sum of normalised scores (Fox and Shaw 1994, "Combination of multiple searches"). Its numbers are chosen by
-measurement, `python -m labs.bench.retrieval`; docs/memory.md has the figures.
+A score is a weighted sum of normalised scores (Fox and Shaw 1994, "Combination of multiple searches"). Its numbers are
+chosen by measurement, `python -m labs.bench.retrieval`; docs/memory.md has the figures. Memories that say the same in
+other words are near duplicates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Vectors of texts from an embedder that may be away: then there are none, and words do.
+"""Recall: what an index finds by words and what it finds by meaning, asked side by side and made one.
 
-Recall: what an index finds by words and what it finds by meaning, asked side by side and made one.
+The embedder may be away: texts have no vectors then, and words have to do.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class SharedMemories:
     async def remember(self, memory: Memory) -> bool:
         """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
 
-        Of two that say nearly the same (see `duplicates`) the one of the later date stays. Raises InvalidRequest,
+        Of two that say nearly the same (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable; trying again is safe.
         """
         kept = admitted(memory, self._mask, self._clock())

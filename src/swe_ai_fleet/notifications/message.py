@@ -1,10 +1,8 @@
-"""Notifications as chats show them.
+"""The request that tells a receiver: its body in the receiver's format, its headers signed.
 
-Titles and names are ours; values are a stranger's words. Each stands on one line as inline code, in which no chat sees
-marks, links or mentions, and every `@` in it is followed by a blank of no width, for receivers that look for mentions
-by themselves.
-
-The request that tells a receiver: its body in the receiver's format, its headers signed.
+In a chat, titles and names are ours; values are a stranger's words. Each stands on one line as inline code, in which no
+chat sees marks, links or mentions, and every `@` in it is followed by a blank of no width, for receivers that look for
+mentions by themselves.
 """
 
 from __future__ import annotations
@@ -27,6 +25,8 @@ _VALUE_CHARS = (500, 250, 120, 60, 30)
 """Of each value, as many as leave the message within its limit."""
 _ZERO_WIDTH = "\u200b"
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+USER_AGENT = "swe-ai-fleet-webhooks/1"
+MAX_BODY_BYTES = 64 * 1024
 
 
 def slack(notification: Notification) -> Mapping[str, object]:
@@ -85,10 +85,6 @@ def _fitted(notification: Notification, title: str, line: Callable[[str, str], s
 
 def _value(text: str, limit: int) -> str:
     return plain_line(text, limit).replace("@", f"@{_ZERO_WIDTH}")
-
-
-USER_AGENT = "swe-ai-fleet-webhooks/1"
-MAX_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""What a webhook is told: an event of an execution in a few facts, masked and cut to size.
+"""Notifications: an event of an execution in a few facts, masked and cut to size, as webhooks are told it.
 
-From an event of the log to what webhooks are told: read what the event itself does not say.
+Facts that the event itself does not say are read from the log.
 """
 
 from __future__ import annotations

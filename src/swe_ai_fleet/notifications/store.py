@@ -1,8 +1,6 @@
-"""Webhooks of an installation, and what was sent to them.
+"""Stores of an installation: its webhooks, followed by every replica, and their deliveries.
 
-The webhooks of an installation: kept in a key-value store, followed by every replica.
-
-What was sent to webhooks: the last attempts of each, and how far failed deliveries have come.
+Of deliveries the last attempts of each webhook are kept, and how far failed ones have come.
 """
 
 from __future__ import annotations
@@ -31,6 +29,10 @@ _DOT = "="
 """Stands for a dot in the names of consumers, which cannot have one."""
 
 _log = structlog.get_logger(__name__)
+DELIVERIES_BUCKET = "agent-webhook-deliveries"
+DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
+"""After the last attempt."""
+MAX_ATTEMPTS_KEPT = 50
 
 
 class WebhookStore:
@@ -221,12 +223,6 @@ def _is_of(tenant: str, key: str) -> bool:
 def _consumer(key: str) -> str:
     """A name that no consumer had before: one of the same key that was deleted must not hand its place on."""
     return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"
-
-
-DELIVERIES_BUCKET = "agent-webhook-deliveries"
-DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
-"""After the last attempt."""
-MAX_ATTEMPTS_KEPT = 50
 
 
 class DeliveryStatus(StrEnum):

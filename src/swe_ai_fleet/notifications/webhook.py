@@ -1,8 +1,7 @@
-"""Signatures of webhooks, as the Standard Webhooks specification (1.0.0) has them, in its symmetric form.
+"""A webhook: where to send what, signed with what.
 
-What is signed is `<id>.<timestamp>.<body>`, with HMAC-SHA256; the secret is `whsec_` and its bytes in base64.
-
-A webhook: where to send what, signed with what.
+Signatures are those of the Standard Webhooks specification (1.0.0) in its symmetric form: HMAC-SHA256 of
+`<id>.<timestamp>.<body>`; the secret is `whsec_` and its bytes in base64.
 """
 
 from __future__ import annotations

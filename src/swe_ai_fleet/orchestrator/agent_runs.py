@@ -21,6 +21,13 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.ports import EventLog, Fleet, HeadSigner, Journal
 
+PAUSES = (0.0, 1.0, 4.0, 15.0)
+"""Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
+
+A node that is gone is found out after some twenty seconds, and until then other processes may be put on it.
+"""
+T = TypeVar("T")
+
 
 @dataclass(kw_only=True)
 class HeadSigning:
@@ -59,15 +66,6 @@ class HeadSigning:
                 if name not in self._told:
                     await self.journal.append(AuditHeadSigned(head=self.signer.signed(head, self.execution_id)))
                     self._told.add(name)
-
-
-PAUSES = (0.0, 1.0, 4.0, 15.0)
-"""Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
-
-A node that is gone is found out after some twenty seconds, and until then other processes may be put on it.
-"""
-
-T = TypeVar("T")
 
 
 @dataclass(kw_only=True)

@@ -34,6 +34,8 @@ TIME_OUT = "time-out"
 """Who rejects what nobody answered in time."""
 
 _log = structlog.get_logger(__name__)
+PAUSE, STEP, CONTINUE = "pause", "step", "continue"
+ACTIONS = (PAUSE, STEP, CONTINUE)
 
 
 class Approvals:
@@ -190,11 +192,6 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
 
 
-PAUSE, STEP, CONTINUE = "pause", "step", "continue"
-ACTIONS = (PAUSE, STEP, CONTINUE)
-MAX_BY_CHARS = 200
-
-
 def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = "") -> tuple[BreakpointsSet, ...]:
     """What has to be written for an action to hold; nothing where it holds already.
 
@@ -209,7 +206,7 @@ def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
         raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
     if node_id and action != STEP:
         raise InvalidRequest(f"{action} holds for the whole run", field="node_id", hint="leave it out, or use step")
-    by = by[:MAX_BY_CHARS]
+    by = by[:MAX_APPROVER_CHARS]
     let_go = {one.node_id for one in state.steering if one.action == STEP}
     paused = [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED and name not in let_go]
     steps = tuple(BreakpointsSet(action=STEP, node_id=name, by=by) for name in paused)

@@ -25,6 +25,7 @@ from swe_ai_fleet.ports import BlobStore, EventLog, Repositories
 
 REFUSED = "refs/fleet/refused"
 """Below this, the best candidate of each task in which nobody won."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +125,6 @@ def at_delivered(repository: PinnedRepository, delivered: Delivered) -> PinnedRe
 
 def _delivery(task: Task) -> Delivery:
     return replace(task.delivery, branch=task.delivery.branch or f"fleet/{task.task_id}")
-
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,10 @@ from swe_ai_fleet.ports import (
 )
 
 _checkpoint_log = structlog.get_logger(__name__)
+_log = structlog.get_logger()
+CANCELLED = "cancelled by a caller"
+_MOST_DRIVES = 10
+"""So often an execution is taken up again because something does not answer; then it fails with the reason."""
 
 
 async def discard_checkpoints(log: EventLog, blobs: BlobStore, tenant: str, execution_id: str) -> None:
@@ -119,13 +123,6 @@ class Orchestration:
             error = "the checks failed on the delivered branch though they had passed on the candidate"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
-
-
-_log = structlog.get_logger()
-
-CANCELLED = "cancelled by a caller"
-_MOST_DRIVES = 10
-"""So often an execution is taken up again because something does not answer; then it fails with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

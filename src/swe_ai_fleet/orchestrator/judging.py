@@ -36,6 +36,8 @@ LONE_SAMPLES = 3
 """Of a judge alone at least; rounded up so that each candidate stands first equally often."""
 MAX_LONE_SAMPLES = 6
 _REASON_CHARS = 4_000
+_ERROR_CHARS = 4_000
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +218,6 @@ def _about(ballot: Iterable[_Place], critiques: Iterable[Critique]) -> tuple[Cri
 def ballot_seed(execution_id: str, judge_id: str) -> int:
     """Decides the orders in which a judge sees candidates: the same on whichever replica, small enough for JSON."""
     return int.from_bytes(hashlib.sha256(f"{execution_id}/{judge_id}".encode()).digest()[:4], "big") >> 1
-
-
-_ERROR_CHARS = 4_000
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""What this process knows of all executions: a cache folded from the log, rebuilt whenever it starts.
+"""The projection of all executions: a cache folded from the log, rebuilt whenever this process starts.
 
-Who may drive an execution: ownership stands in the log, being alive in a lease that the server ends.
+It tells which of them this process may drive: ownership stands in the log, being alive in a lease that the server ends.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus,
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.ports import EventLog
+
+_LOOKS = 200
+"""So often within the time that the log keeps events."""
 
 
 def over(state: ExecutionState) -> bool:
@@ -45,10 +48,6 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
     if over(state) or me not in alive:
         return False
     return state.owner == me or state.owner not in alive
-
-
-_LOOKS = 200
-"""So often within the time that the log keeps events."""
 
 
 class Projection:

@@ -18,6 +18,13 @@ from swe_ai_fleet.domain.task import MAX_PRIORITY
 
 LEAST_WEIGHT = 0.01
 """What a tenant has at least where the shares of others leave nothing."""
+AGING_SECONDS = 300.0
+"""After so long without a turn, what waits counts as one priority higher."""
+NEVER = float("-inf")
+Caller = tuple[str, str]
+"""A tenant and one of its callers: the unit that places are shared by."""
+Line = tuple[str, str, int]
+"""What one caller has waiting at one priority: the unit that takes turns, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +97,6 @@ def weights(tenants: Collection[str], share: Callable[[str], float]) -> dict[str
     left = max(0.0, 1.0 - sum(value for value in named.values() if value > 0))
     equal = max(LEAST_WEIGHT, left / len(others)) if others else 0.0
     return {tenant: value if value > 0 else equal for tenant, value in named.items()}
-
-
-AGING_SECONDS = 300.0
-"""After so long without a turn, what waits counts as one priority higher."""
-NEVER = float("-inf")
-
-Caller = tuple[str, str]
-"""A tenant and one of its callers: the unit that places are shared by."""
-Line = tuple[str, str, int]
-"""What one caller has waiting at one priority: the unit that takes turns, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

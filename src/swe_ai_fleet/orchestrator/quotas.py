@@ -29,6 +29,7 @@ Spent = Callable[[str], Awaitable[int]]
 
 Stored = Callable[[str], Awaitable[int]]
 """The bytes that are kept for a tenant. Raises Unavailable while nobody knows."""
+T = TypeVar("T")
 
 
 def no_rules(tenant: str) -> TenantRules:
@@ -112,8 +113,6 @@ LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
 _UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKind.EXAMINE, AssignmentKind.OPERATE)
-
-T = TypeVar("T")
 
 
 class ConcurrencyLimiter:

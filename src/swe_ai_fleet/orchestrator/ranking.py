@@ -17,6 +17,7 @@ _MOST_COMPLAINTS = 5
 _MOST_AUTHORS = 3
 _MESSAGE_CHARS = 300
 _ACCEPTED = {False: "not accepted", True: "accepted"}
+REVISED = "a revision took its place: "
 
 
 def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
@@ -183,9 +184,6 @@ def rank(
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )
-
-
-REVISED = "a revision took its place: "
 
 
 def drop_reasons(state: ExecutionState) -> dict[str, str]:

@@ -26,6 +26,8 @@ from swe_ai_fleet.orchestrator.run_names import (
     side_runs,
 )
 
+_JUDGES = "-judges"
+
 
 @dataclass(kw_only=True)
 class Spending:
@@ -60,9 +62,6 @@ class Spending:
         )
         limits = left.share(constraints.limits, parts=parts)
         return replace(self.task, constraints=replace(constraints, limits=limits))
-
-
-_JUDGES = "-judges"
 
 
 class Purpose(StrEnum):

@@ -37,6 +37,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_NAME_CHARS = 48
 _TOLD_CHARS = 8_000
+MAX_ROUNDS = 16
 
 
 def node_name(node_id: str) -> str:
@@ -163,9 +164,6 @@ def _told(query: str, context: str) -> tuple[str, str]:
     if len(query.encode()) <= MAX_DESCRIPTION_BYTES:
         return query, context
     return beginning(query, _TOLD_CHARS), "\n\n".join(filter(None, (context, f"The whole of the task:\n{query}")))
-
-
-MAX_ROUNDS = 16
 
 
 def normalised(task: Task) -> Task:

@@ -1,8 +1,6 @@
-"""What a gRPC status of the orchestrator says beyond its code and message.
+"""Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
 
-Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
-
-Where a fleet runs: its address, and the token it asks for.
+The place of a fleet is its address and the token it asks for. The status of a failed call may name the field at fault.
 """
 
 from __future__ import annotations
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
     import grpc.aio
 
 _DETAILS = "grpc-status-details-bin"
+PROTECTED, PLAIN = "grpcs://", "grpc://"
+"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
+_log = structlog.get_logger(__name__)
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
@@ -44,11 +45,6 @@ def named_field(error: grpc.aio.AioRpcError) -> str | None:
             for violation in request.field_violations:
                 return violation.field
     return ""
-
-
-PROTECTED, PLAIN = "grpcs://", "grpc://"
-"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Chats in files, for use without a fleet: one file a session, replaced whole, one writer at a time.
+"""`ChatSession`: a chat as a library call, without a fleet.
 
-`ChatSession`: a chat as a library call, without a fleet.
+Chats are kept in files: one a session, replaced whole, one writer at a time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from swe_ai_fleet.runtime.chat_service import chat_rules, chat_tools
 from swe_ai_fleet.runtime.memory_manager import open_library_memory
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings
+
+_DIRECTORY = "chats"
+_RETRY_WAITS = (1.0, 3.0)
 
 
 class ChatFiles:
@@ -114,10 +117,6 @@ class ChatFiles:
         # Names of files may not tell capital letters from small ones.
         digest = hashlib.sha256(f"{tenant}\x1f{session_id}".encode()).hexdigest()[:40]
         return self._directory / f"{digest}.chat"
-
-
-_DIRECTORY = "chats"
-_RETRY_WAITS = (1.0, 3.0)
 
 
 class ChatSession:

@@ -1,8 +1,6 @@
-"""The context service as settings name it.
+"""Equipment from settings: what the runs of one process share, the context service among it.
 
-From settings to what the runs of one process share.
-
-From settings to councils and to the agents in them that others run.
+Councils, and the agents in them that others run, come from settings too.
 """
 
 from __future__ import annotations
@@ -35,6 +33,10 @@ from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.result_cache import SharedResults
 
+_PROFILE_FIELDS = ("model", "url", "api_key")
+_PRICED = frozenset(field.name for field in fields(Prices))
+COUNCILS_BUCKET = "councils"
+
 
 @asynccontextmanager
 async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServiceClient | None]:
@@ -60,11 +62,6 @@ def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemoryS
         return FleetMemory(memories, scope, repository, mask=mask)
 
     return search
-
-
-_PROFILE_FIELDS = ("model", "url", "api_key")
-
-_PRICED = frozenset(field.name for field in fields(Prices))
 
 
 @asynccontextmanager
@@ -134,9 +131,6 @@ def model_prices(settings: Settings) -> Mapping[str, Prices]:
         return {model: from_plain(Prices, price) for model, price in settings.model_prices.items()}
     except ValueError as error:
         raise InvalidRequest(f"FLEET_MODEL_PRICES is malformed: {error}", field="model_prices") from None
-
-
-COUNCILS_BUCKET = "councils"
 
 
 def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = None) -> CouncilStore:

@@ -1,7 +1,4 @@
-"""The fleet's limits on calls to models, as settings have them.
-
-From settings to the parts: each is made here and nowhere else.
-"""
+"""Factories: from settings to the parts, each made here and nowhere else; the limits on calls to models are one."""
 
 from __future__ import annotations
 
@@ -44,6 +41,8 @@ from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
 
+DAY_SECONDS = 86_400.0
+
 
 def model_admission(settings: Settings) -> LeasedAdmission | None:
     """What holds this process to the fleet's limits; None where settings have none."""
@@ -75,9 +74,6 @@ def _ray_ledger() -> Ledger | None:
     from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
 
     return RayLedger()
-
-
-DAY_SECONDS = 86_400.0
 
 
 def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:

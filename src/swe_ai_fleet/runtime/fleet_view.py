@@ -1,6 +1,6 @@
-"""How the model servers of the settings are doing, by their own word.
+"""The view of the whole fleet: each orchestrator tells the others of its hosts, and looks at the rest itself.
 
-What the whole fleet is doing now: each orchestrator tells the others of its hosts, and looks at the rest itself.
+Model servers of the settings are probed, and shown by their own word.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ DEFAULT_PROFILE = "default"
 _PING_SECONDS = 3.0
 _PING_KEPT_SECONDS = 15.0
 """A hosted model is not asked more often, however many people look."""
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -153,10 +155,6 @@ _KEPT_SECONDS = 20.0
 _FRESH_SECONDS = 3.0
 _LOOK_SECONDS = 6.0
 """The longest that one part may take; what has not come by then is left out."""
-
-T = TypeVar("T")
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)

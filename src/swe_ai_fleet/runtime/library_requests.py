@@ -1,9 +1,4 @@
-"""Requests as callers of the library write them.
-
-Constraints as library callers write them: a plain mapping.
-
-A repository as people name it, as the contract wants it named.
-"""
+"""Requests as callers of the library write them: constraints as a plain mapping, a repository as people name it."""
 
 from __future__ import annotations
 
@@ -21,6 +16,13 @@ from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
 
 _LIMITS = frozenset(field.name for field in fields(Limits))
 _OWN = frozenset(field.name for field in fields(Constraints)) - {"limits", "checks", "metadata"}
+# host:path as scp and git write it; a single letter before the colon is a drive, not a host.
+_SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
+_UNCOMMITTED = {
+    UncommittedChanges.REFUSE: pb.UNCOMMITTED_CHANGES_UNSPECIFIED,
+    UncommittedChanges.INCLUDE: pb.UNCOMMITTED_CHANGES_INCLUDE,
+    UncommittedChanges.IGNORE: pb.UNCOMMITTED_CHANGES_IGNORE,
+}
 
 
 def read_constraints(wanted: Mapping[str, object]) -> Constraints:
@@ -51,15 +53,6 @@ def _check(check: object) -> object:
     if isinstance(check, dict) and "command" in check:
         return {"name": cast("dict[str, object]", check)["command"], **cast("dict[str, object]", check)}
     raise InvalidRequest("a check is a command, or a mapping with one", field="constraints.checks")
-
-
-# host:path as scp and git write it; a single letter before the colon is a drive, not a host.
-_SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
-_UNCOMMITTED = {
-    UncommittedChanges.REFUSE: pb.UNCOMMITTED_CHANGES_UNSPECIFIED,
-    UncommittedChanges.INCLUDE: pb.UNCOMMITTED_CHANGES_INCLUDE,
-    UncommittedChanges.IGNORE: pb.UNCOMMITTED_CHANGES_IGNORE,
-}
 
 
 def repository_reference(

@@ -1,6 +1,6 @@
-"""Long-term memory of those who use the library without a fleet: a file under `home`, open for all namespaces.
+"""`MemoryManager`: an agent's memory as a library call, without a fleet.
 
-`MemoryManager`: an agent's memory as a library call, without a fleet.
+Long-term memory is a file under `home`, open for all namespaces.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.truncation import truncate
 
+_DIRECTORY = "memory"
+_RECALLED = 3
+_SIDE_CHARS = MAX_MEMORY_CHARS // 2 - 200
+
 
 @asynccontextmanager
 async def open_library_memory(settings: Settings, mask: SecretMask) -> AsyncGenerator[Memories]:
@@ -45,11 +49,6 @@ async def open_library_memory(settings: Settings, mask: SecretMask) -> AsyncGene
         yield await stack.enter_async_context(
             KeptMemories.open(index, tenant=DEFAULT_TENANT, mask=mask, embedder=embedder, limits=limits)
         )
-
-
-_DIRECTORY = "memory"
-_RECALLED = 3
-_SIDE_CHARS = MAX_MEMORY_CHARS // 2 - 200
 
 
 class MemoryManager:

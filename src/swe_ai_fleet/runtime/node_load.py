@@ -1,9 +1,4 @@
-"""How busy a node is: its processors, memory and GPUs, and calls to model servers under way.
-
-What this process has under way at model servers.
-
-How busy this machine is: processors and memory as Linux tells them, GPUs as nvidia-smi does.
-"""
+"""The load of a node: processors and memory as Linux tells them, GPUs as nvidia-smi does, calls to model servers."""
 
 from __future__ import annotations
 
@@ -22,6 +17,14 @@ from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
 from swe_ai_fleet.ports import ChatModel
+
+_FRESH_SECONDS = 3.0
+_FIRST_LOOK_SECONDS = 0.2
+_GPU_SECONDS = 3.0
+_END_SECONDS = 0.5
+_GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
+_MOST_GPUS = 64
+_MEBIBYTE = 1 << 20
 
 
 def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
@@ -61,15 +64,6 @@ def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
             open_circuits=known.open_circuits + use.open_circuits,
         )
     return tuple(found.values())
-
-
-_FRESH_SECONDS = 3.0
-_FIRST_LOOK_SECONDS = 0.2
-_GPU_SECONDS = 3.0
-_END_SECONDS = 0.5
-_GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
-_MOST_GPUS = 64
-_MEBIBYTE = 1 << 20
 
 
 class NodeProbe:

@@ -1,6 +1,6 @@
-"""Plan sessions whose requests outlive the calls that made them.
+"""Plan sessions from settings, their requests outliving the calls that made them.
 
-Plan sessions from settings: their limits, their tools, their model, and who hears of them.
+Settings say their limits, their tools, their model, and who hears of them.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ from swe_ai_fleet.settings import Settings
 R = TypeVar("R")
 AT_ONCE = 32
 _log = structlog.get_logger(__name__)
+PATIENCE_SECONDS = 10.0
+"""How long somebody who waits for a proposal waits for a model server that is down."""
+_RESERVED = frozenset(
+    {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
+     "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
+     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
+     "sub_agents", "plan_session"}
+)  # fmt: skip
 
 
 class PlanService:
@@ -183,16 +191,6 @@ class TenantPlanServices:
 
 async def _awaited(work: Callable[[], Awaitable[R]]) -> R:
     return await work()
-
-
-PATIENCE_SECONDS = 10.0
-"""How long somebody who waits for a proposal waits for a model server that is down."""
-_RESERVED = frozenset(
-    {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
-     "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
-     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
-     "sub_agents", "plan_session"}
-)  # fmt: skip
 
 
 class OutcomeRecorder(Protocol):

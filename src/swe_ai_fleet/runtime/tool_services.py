@@ -1,8 +1,6 @@
-"""The sandbox of a node, from settings.
+"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, MCP servers, the mask of their secrets.
 
-What tools may use, from settings: services, grants, plug-ins, and the mask of their secrets.
-
-The tools of the operator's MCP servers, for what runs in no clone: chats and plans.
+The operator's MCP servers are also there for what runs in no clone: chats and plans.
 """
 
 from __future__ import annotations
@@ -34,6 +32,8 @@ from swe_ai_fleet.tools.registry.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets
 
 SLOTS_PER_CPU = 2
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 async def with_isolation_level(settings: Settings) -> Settings:
@@ -73,9 +73,6 @@ def _own_ports(settings: Settings) -> frozenset[int]:
     )
     ports += [int(port) for address in listening if (port := address.rpartition(":")[2]).isdecimal()]
     return frozenset(ports) - {0}
-
-
-T = TypeVar("T")
 
 
 def tool_access(settings: Settings) -> ToolAccess:
@@ -173,9 +170,6 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
     for pattern in listed(text):
         HostPattern.parse(pattern, field=field)
     return listed(text)
-
-
-_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager

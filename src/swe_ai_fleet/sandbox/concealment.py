@@ -1,8 +1,7 @@
-"""The fleet's own code inside a sandbox, for programs of ours that work on what must not be worked on outside.
-
-What a host has installed for itself, and no repository brought: packages, their programs, global node modules.
+"""Concealment of what a host has installed for itself and no repository brought: packages, programs, node modules.
 
 A session sees the system's toolchains without these: what a repository's commands find is what its environment has.
+Programs of ours that work on what must not be worked on outside find the fleet's own code inside.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the fleet itself runs in, as far as that shows.
-
-Which isolation level this host supports, and which attacks it closes.
-"""
+"""The probe of a host: which isolation level it supports, what that closes, and what the fleet itself runs in."""
 
 from __future__ import annotations
 
@@ -26,6 +23,18 @@ from swe_ai_fleet.sandbox.workspace import Host
 
 _CONTAINER_FILES = {".dockerenv": "a Docker container", "run/.containerenv": "a Podman container"}
 _CONTROL_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
+Requested = Literal["auto", "bubblewrap", "landlock", "none"]
+_INSTALLERS = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "apk": "apk add bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
+}
+_NAMESPACES_HINT = "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
+_APPARMOR_HINT = "allow user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+_APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblewrap to go on without this limit"
 
 
 def surroundings(root: Path, variables: Mapping[str, str]) -> str:
@@ -51,21 +60,6 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-Requested = Literal["auto", "bubblewrap", "landlock", "none"]
-
-_INSTALLERS = {
-    "apt-get": "apt-get install bubblewrap",
-    "dnf": "dnf install bubblewrap",
-    "apk": "apk add bubblewrap",
-    "pacman": "pacman -S bubblewrap",
-    "zypper": "zypper install bubblewrap",
-}
-_NAMESPACES_HINT = "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
-_APPARMOR_HINT = "allow user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-_APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-_GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblewrap to go on without this limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,7 @@
 """Processes of this machine: what /proc says of them, who runs in a directory, what they inherit.
 
-What /proc says about running processes.
-
-Who runs in a directory, so that all of them can be stopped while the fleet reads what they write.
-
-The session keyring of the kernel, which every process inherits: sandboxes get an empty one.
-
-Limits of the fleet's own process.
+Those in a directory can be stopped, all of them, while the fleet reads what they write. Every process inherits the
+session keyring of the kernel, so sandboxes get an empty one.
 """
 
 from __future__ import annotations
@@ -25,6 +20,11 @@ from typing import ClassVar
 from weakref import WeakValueDictionary
 
 _PROC = Path("/proc")
+# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
+_STOP_SECONDS = 0.5
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
+_threads = threading.local()
 
 
 def children(pid: int) -> list[int]:
@@ -93,10 +93,6 @@ def by_argument(argument: str) -> list[int]:
     """Live processes with this argument on their command line."""
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if argument.encode() in arguments(pid).split(b"\0")]
-
-
-# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
-_STOP_SECONDS = 0.5
 
 
 class Occupants:
@@ -168,11 +164,6 @@ class Occupants:
 
     def _pids(self) -> list[int]:
         return [pid for tree in self._trees for pid in tree()]
-
-
-_KEYCTL = {"x86_64": 250, "aarch64": 219}
-_JOIN_SESSION_KEYRING = 1
-_threads = threading.local()
 
 
 def leave_session_keyring() -> None:

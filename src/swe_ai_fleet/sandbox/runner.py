@@ -1,13 +1,8 @@
-"""Commands inside a session: the shell text that runs them, and the pipes that carry what they say.
-
-One pipe's bytes, kept within bounds.
-
-The pipes between a session and whoever runs it.
-
-The shell text that runs commands inside a session, and how a command is written for it.
+"""The runner of a session: the shell text that has commands run inside, and the pipes that carry what they say.
 
 The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
-command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care.
+command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care. What a pipe
+brings is kept within bounds.
 """
 
 from __future__ import annotations
@@ -23,6 +18,45 @@ from types import MappingProxyType
 
 from swe_ai_fleet.domain.command import Command, Output
 from swe_ai_fleet.domain.errors import InvalidRequest
+
+# The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
+# commands are to see their runner exports, inside (see `prologue`).
+LAUNCHER_VARIABLES: Mapping[str, str] = MappingProxyType({"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"})
+# Joins the control groups, opens the runner's pipes by the numbers that the runner knows, and becomes the sandbox. The
+# pipes come by the parent's /proc entry because a shell can neither rename nor close descriptors above 9.
+LAUNCHER = """\
+exec 3>"$1" 4<"$2" 6>"$3" || exit 125
+shift 3
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
+shift
+exec "$@"
+"""
+# Descriptors of the runner: 1 and 5 are the command's output, 3 takes exit codes, 4 brings this text. It survives what
+# a command sends to its own process group. Everything a command leaves behind is killed before its exit code is told;
+# `kill` says so when nobody is left.
+_PROLOGUE = """\
+exec 5>&2 2>/dev/null 4<&- 6>&-
+trap : HUP INT TERM
+{limits}
+{exports}
+fleet_end() {{
+  s=$?
+  {sweep}
+  echo "$s" >&3
+}}
+echo ready >&3
+"""
+# After some rounds all are dying and none can fork, but the last may take its time (to give back memory, to be reaped).
+# The runner has nothing to wait with: `sleep` would be a fork, which a bomb makes fail. So it leaves that to the host.
+_SWEEP = """i=0
+  while kill -s KILL -- -1; do
+    i=$((i + 1))
+    [ "$i" -lt 200 ] || { s="$s dying"; break; }
+  done"""
+# In a Landlock domain, where signals stay inside: one round reaches everybody, and the host sees to the rest.
+_SWEEP_DOMAIN = "kill -s KILL -- -1"
+_OPEN_FILES = 8192
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Capture:
@@ -112,55 +146,12 @@ class Pipes:
             os.close(end)
 
 
-# The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
-# commands are to see their runner exports, inside (see `prologue`).
-LAUNCHER_VARIABLES: Mapping[str, str] = MappingProxyType({"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"})
-# Joins the control groups, opens the runner's pipes by the numbers that the runner knows, and becomes the sandbox. The
-# pipes come by the parent's /proc entry because a shell can neither rename nor close descriptors above 9.
-LAUNCHER = """\
-exec 3>"$1" 4<"$2" 6>"$3" || exit 125
-shift 3
-while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
-shift
-exec "$@"
-"""
-
-# Descriptors of the runner: 1 and 5 are the command's output, 3 takes exit codes, 4 brings this text. It survives what
-# a command sends to its own process group. Everything a command leaves behind is killed before its exit code is told;
-# `kill` says so when nobody is left.
-_PROLOGUE = """\
-exec 5>&2 2>/dev/null 4<&- 6>&-
-trap : HUP INT TERM
-{limits}
-{exports}
-fleet_end() {{
-  s=$?
-  {sweep}
-  echo "$s" >&3
-}}
-echo ready >&3
-"""
-# After some rounds all are dying and none can fork, but the last may take its time (to give back memory, to be reaped).
-# The runner has nothing to wait with: `sleep` would be a fork, which a bomb makes fail. So it leaves that to the host.
-_SWEEP = """i=0
-  while kill -s KILL -- -1; do
-    i=$((i + 1))
-    [ "$i" -lt 200 ] || { s="$s dying"; break; }
-  done"""
-# In a Landlock domain, where signals stay inside: one round reaches everybody, and the host sees to the rest.
-_SWEEP_DOMAIN = "kill -s KILL -- -1"
-_OPEN_FILES = 8192
-
-
 class Sweep(StrEnum):
     """What a runner kills after each command: all of its process namespace, all of its domain, or nothing."""
 
     NAMESPACE = _SWEEP
     DOMAIN = _SWEEP_DOMAIN
     NOTHING = ":"
-
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:

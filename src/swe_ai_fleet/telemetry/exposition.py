@@ -1,6 +1,6 @@
-"""What a process counts itself, where nothing else has the figure: calls, requests, writes.
+"""The exposition of a process: its metrics, for Prometheus, on a port of their own.
 
-Metrics of a process, for Prometheus, on a port of their own.
+The process counts itself what nothing else has the figure of: calls, requests, writes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of what ought to be fast."""
+Source = Callable[[], Awaitable[Iterable[Metric]]]
+"""Figures as they are when somebody asks."""
+SOURCE_SECONDS = 5.0
+"""The longest that one source may take: Prometheus waits ten seconds for all of them."""
+_log = structlog.get_logger(__name__)
 
 
 class Instruments:
@@ -93,15 +98,6 @@ class Instruments:
         """A request was answered; `route` is the pattern of its path."""
         self._http.labels(method, route, str(status)).inc()
         self._http_seconds.labels(method, route).observe(seconds)
-
-
-Source = Callable[[], Awaitable[Iterable[Metric]]]
-"""Figures as they are when somebody asks."""
-
-SOURCE_SECONDS = 5.0
-"""The longest that one source may take: Prometheus waits ten seconds for all of them."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Exposition:

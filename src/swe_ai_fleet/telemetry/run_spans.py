@@ -1,6 +1,6 @@
-"""The phases of a driven execution, such as drafts, reviews, checks: each lasts while anything of it goes on.
+"""Spans of what is written to the log, made from its events: they carry the times.
 
-Spans of what is written to the log, made from its events: they carry the times.
+A phase of a driven execution, such as drafts, reviews, checks, lasts while anything of it goes on.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, execution_span_id, failed, joined
 from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
+
+_PROVIDER = "openai"
+"""What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
+_MOST_MESSAGES = 20
+_ENDED_WELL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
 
 
 class Phases:
@@ -90,12 +95,6 @@ def phase(name: str) -> Generator[None]:
 
 
 _phases: ContextVar[Phases | None] = ContextVar("phases", default=None)
-
-
-_PROVIDER = "openai"
-"""What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
-_MOST_MESSAGES = 20
-_GOOD = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
 
 
 class WrittenSpans(Protocol):
@@ -312,7 +311,7 @@ class _AgentSpans:
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_INPUT_TOKENS, body.usage.prompt_tokens)
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS, body.usage.completion_tokens)
         self._span.set_attribute("fleet.cost", body.usage.cost)
-        if body.stop_reason not in _GOOD:
+        if body.stop_reason not in _ENDED_WELL:
             failed(self._span, str(body.stop_reason))
 
     def _text(self, value: object) -> str:

@@ -1,6 +1,6 @@
-"""An event log whose writers are heard of: their ids in log lines, their work as spans, how long a write takes.
+"""Ports that are traced: spans around what an execution asks of its fleet, its repositories and the result bus.
 
-Spans around what an execution asks of others: its fleet, its repositories, the result bus.
+An event log's writers are heard of: their ids in log lines, their work as spans, how long a write takes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,20 @@ from swe_ai_fleet.telemetry.tracing import Tracing, stamp
 if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.run_spans import WrittenSpans
     from swe_ai_fleet.telemetry.tracing import Tracing
+
+T = TypeVar("T")
+_PHASES = {
+    AssignmentKind.RUN: "draft",
+    AssignmentKind.BASELINE: "check",
+    AssignmentKind.CHECK: "check",
+    AssignmentKind.EXAMINE: "check",
+    AssignmentKind.REVIEW: "review",
+    AssignmentKind.JUDGE: "judge",
+    AssignmentKind.SCORE: "judge",
+    AssignmentKind.DERIVE: "derive",
+    AssignmentKind.ANSWER: "nodes",
+    AssignmentKind.OPERATE: "nodes",
+}
 
 
 class ObservedLog:
@@ -113,21 +127,6 @@ def _bound(writer: Writer) -> Generator[None]:
         yield
     finally:
         reset_contextvars(**tokens)
-
-
-T = TypeVar("T")
-_PHASES = {
-    AssignmentKind.RUN: "draft",
-    AssignmentKind.BASELINE: "check",
-    AssignmentKind.CHECK: "check",
-    AssignmentKind.EXAMINE: "check",
-    AssignmentKind.REVIEW: "review",
-    AssignmentKind.JUDGE: "judge",
-    AssignmentKind.SCORE: "judge",
-    AssignmentKind.DERIVE: "derive",
-    AssignmentKind.ANSWER: "nodes",
-    AssignmentKind.OPERATE: "nodes",
-}
 
 
 class TracedFleet:

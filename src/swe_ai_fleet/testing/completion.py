@@ -1,13 +1,4 @@
-"""Scripted turns as an OpenAI-compatible server sends them: whole, streamed, or refused.
-
-How a server that holds replies to a JSON schema would have said what a script says.
-
-What a scripted turn looks like as the completion of an OpenAI-compatible server.
-
-A scripted reply as a stream of server-sent events.
-
-How a scripted server refuses and fails.
-"""
+"""Completions of an OpenAI-compatible server, made of scripted turns: whole, streamed, held to a schema, or refused."""
 
 from __future__ import annotations
 
@@ -20,6 +11,9 @@ from aiohttp import web
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.testing.script import Failure, ScriptRequest, Turn
+
+CHARACTERS_PER_TOKEN = 4
+MOST_LOGPROBS = 20
 
 
 def schema_of(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -67,10 +61,6 @@ def _smallest(schema: Mapping[str, Any]) -> object:
     if kind == "array":
         return [_smallest(schema.get("items") or {})] * int(schema.get("minItems", 0))
     return {"string": "", "boolean": True, "integer": 0, "number": 0}.get(kind)
-
-
-CHARACTERS_PER_TOKEN = 4
-MOST_LOGPROBS = 20
 
 
 def completion_of(

@@ -1,13 +1,4 @@
-"""Stores in memory, as strict as the real ones: changes of projects, an index of memories, values by key.
-
-BM25 over texts in memory.
-
-The stream of what projects know, in memory, as strict about versions as the real one.
-
-An index of memories in memory.
-
-A key-value store in memory, with revisions like the real one's.
-"""
+"""Stores in memory, as strict as the real ones: changes of projects, an index of memories (BM25), values by key."""
 
 from __future__ import annotations
 

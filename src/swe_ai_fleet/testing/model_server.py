@@ -1,6 +1,6 @@
-"""`/v1/embeddings` of the scripted server: vectors made of the words of a text, the same on every machine.
+"""An OpenAI-compatible model server on loopback that follows a script.
 
-An OpenAI-compatible model server on loopback that follows a script.
+The vectors of `/v1/embeddings` are made of the words of a text, the same on every machine.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ _WORD = re.compile(r"\w+")
 _COMMON = frozenset(
     re.findall(r"[a-z]+", "a an and are at be by do does for from how i in is it my of on or that the this to was what")
 )
+_REMEMBERED_CONVERSATIONS = 1024
+# Which conversation: its place in memory, the seed, the hash of the opening.
+_Key = tuple[int, int | None, int]
+# A message as (hash, characters): enough to see a shared prefix without keeping the text.
+_Fingerprint = tuple[int, int]
 
 
 def word_vector(text: str, *, dimensions: int = DIMENSIONS) -> list[float]:
@@ -101,14 +106,6 @@ class EmbeddingsRoute:
         usage = {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)}
         answered = {"object": "list", "data": data, "model": payload.get("model"), "usage": usage}
         return web.json_response(answered)
-
-
-_REMEMBERED_CONVERSATIONS = 1024
-
-# Which conversation: its place in memory, the seed, the hash of the opening.
-_Key = tuple[int, int | None, int]
-# A message as (hash, characters): enough to see a shared prefix without keeping the text.
-_Fingerprint = tuple[int, int]
 
 
 class ScriptedModelServer:

@@ -24,6 +24,8 @@ from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Journal
 
+_BLOCK = 64 * 1024
+
 
 class AuditTrail:
     """Seals one entry after the other and hands each to the run's journal, if it has one.
@@ -162,9 +164,6 @@ class AuditRecord:
 def secrets_id() -> str:
     """A call id for calls that no model made."""
     return secrets.token_hex(6)
-
-
-_BLOCK = 64 * 1024
 
 
 class AuditFile:

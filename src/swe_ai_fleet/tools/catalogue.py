@@ -37,6 +37,58 @@ from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
+TOOLKITS: tuple[type[Toolkit], ...] = (
+    FileTool,
+    GitTool,
+    TestTool,
+    ShellTool,
+    DockerTool,
+    HttpTool,
+    DatabaseTool,
+    BuiltinTools,
+    McpTool,
+)
+"""Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+_CODING = frozenset(
+    {
+        "shell_run_command",
+        "files_read_file",
+        "files_write_file",
+        "files_edit_file",
+        "files_search_in_files",
+        "tests_run",
+        "git_diff",
+    }
+)
+_LOOKING = frozenset(
+    {
+        "files_read_file",
+        "files_search_in_files",
+        "files_list_files",
+        "files_repo_map",
+        "files_write_file",
+        "git_status",
+        "git_diff",
+        "git_log",
+        "git_show",
+    }
+)
+PROFILES: Mapping[Role, frozenset[str]] = {
+    Role.DEV: _CODING,
+    Role.QA: _CODING | {"tests_lint"},
+    Role.ARCHITECT: _LOOKING,
+    Role.DEVOPS: _CODING | {"docker_build", "docker_run", "docker_logs", "docker_ps"},
+    Role.DATA: _CODING | {"db_sqlite_query", "db_postgresql_query", "db_describe_schema"},
+}
+"""What each role is shown at first, of that which is configured; everything else that policy permits can be called by
+name, and shown on request. Every schema costs tokens, and makes the choice harder."""
+REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
+"""What git does only where a remote is granted."""
+RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
+"""What `tests_run` calls by itself where a repository needs it."""
+PLUGINS = "plugins"
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAccess:
@@ -103,64 +155,6 @@ def _host(text: str) -> str:
         raise InvalidRequest(error.message, field="url") from None
     name = f"[{url.host}]" if ":" in url.host else url.host
     return f"{name}:{port_of(url)}"
-
-
-TOOLKITS: tuple[type[Toolkit], ...] = (
-    FileTool,
-    GitTool,
-    TestTool,
-    ShellTool,
-    DockerTool,
-    HttpTool,
-    DatabaseTool,
-    BuiltinTools,
-    McpTool,
-)
-"""Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
-
-_CODING = frozenset(
-    {
-        "shell_run_command",
-        "files_read_file",
-        "files_write_file",
-        "files_edit_file",
-        "files_search_in_files",
-        "tests_run",
-        "git_diff",
-    }
-)
-_LOOKING = frozenset(
-    {
-        "files_read_file",
-        "files_search_in_files",
-        "files_list_files",
-        "files_repo_map",
-        "files_write_file",
-        "git_status",
-        "git_diff",
-        "git_log",
-        "git_show",
-    }
-)
-
-PROFILES: Mapping[Role, frozenset[str]] = {
-    Role.DEV: _CODING,
-    Role.QA: _CODING | {"tests_lint"},
-    Role.ARCHITECT: _LOOKING,
-    Role.DEVOPS: _CODING | {"docker_build", "docker_run", "docker_logs", "docker_ps"},
-    Role.DATA: _CODING | {"db_sqlite_query", "db_postgresql_query", "db_describe_schema"},
-}
-"""What each role is shown at first, of that which is configured; everything else that policy permits can be called by
-name, and shown on request. Every schema costs tokens, and makes the choice harder."""
-
-REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
-"""What git does only where a remote is granted."""
-
-RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
-"""What `tests_run` calls by itself where a repository needs it."""
-
-PLUGINS = "plugins"
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 P = ParamSpec("P")
 Kit = TypeVar("Kit", bound="Toolkit")
 _MARK = "__operation__"
+# A stranger's regular expression can run for ever; whoever wrote the schema checks its patterns again anyway.
+_WITHOUT_PATTERNS = {"pattern": None, "patternProperties": None, "format": None}
+_MAX_PROBLEMS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,11 +250,6 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
         else:
             cleaned[key] = _without_titles(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
     return cleaned
-
-
-# A stranger's regular expression can run for ever; whoever wrote the schema checks its patterns again anyway.
-_WITHOUT_PATTERNS = {"pattern": None, "patternProperties": None, "format": None}
-_MAX_PROBLEMS = 5
 
 
 class SchemaOperation:

@@ -17,6 +17,7 @@ PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory
 
 MOUNT = "/workspace/"
 """Where commands see the workspace: models write such paths, and file tools take them as relative ones."""
+SHELL = "shell_run_command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +93,6 @@ def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
     """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
     normal = posixpath.normpath(path.removeprefix(MOUNT))  # `src/../x` is not in src
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)
-
-
-SHELL = "shell_run_command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

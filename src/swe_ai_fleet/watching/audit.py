@@ -1,8 +1,6 @@
-"""Audit chains of an execution, verified and as a JSON document.
+"""Audit chains of an execution: verified as they come over the wire, and as one JSON document.
 
-Audit chains of events as they come over the wire, and what became of them as JSON.
-
-An execution's audit chains as one JSON document, which proves itself to whoever has the public key.
+The document proves itself to a reader who has the public key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Events told in a line each.
-
-Every event in a line of words, also those that `narrate` leaves out.
-"""
+"""Events in a line of words each: those that a reader needs, or every one."""
 
 from __future__ import annotations
 

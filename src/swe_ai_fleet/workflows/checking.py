@@ -1,8 +1,6 @@
-"""What is wrong with the edges of a workflow, and with the ways that branches choose.
+"""The check whether a workflow can run: what its nodes, edges, branches and references mean together.
 
-How large a workflow is with all the workflows in it, and whether one contains itself.
-
-Whether a workflow can run: what its nodes, edges and references mean together.
+It counts how large a workflow is with all the workflows in it, and finds one that contains itself.
 """
 
 from __future__ import annotations
@@ -19,6 +17,12 @@ from swe_ai_fleet.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.workflows.references import BadReference, references_in
 from swe_ai_fleet.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES, nearest
 from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
+
+MAX_NESTED = 8
+"""Workflows within workflows."""
+MAX_WHOLE = 5_000
+"""Nodes of a workflow and of all workflows in it."""
+_ID = re.compile(ID)
 
 
 def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
@@ -183,13 +187,6 @@ def _size(workflow: Workflow, workflows: Mapping[str, Workflow], known: dict[str
             known[inner] = found
         nodes, depth = nodes + found.nodes, max(depth, found.depth)
     return Size(nodes=nodes, depth=depth + 1)
-
-
-MAX_NESTED = 8
-"""Workflows within workflows."""
-MAX_WHOLE = 5_000
-"""Nodes of a workflow and of all workflows in it."""
-_ID = re.compile(ID)
 
 
 def checked(

@@ -1,6 +1,4 @@
-"""What is wrong with a workflow, and where.
-
-YAML as JSON values that know their lines.
+"""Documents of workflows: YAML as JSON values that know their lines, and faults that say where they are.
 
 The core schema of YAML 1.2: `yes` and `no` are texts. What JSON lacks is refused, and so are anchors that are used
 again (a small file could grow without end by them), keys given twice, and documents that are large or deep.

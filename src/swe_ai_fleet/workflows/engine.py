@@ -1,6 +1,6 @@
-"""What people say to a run while it goes on: pause, step, continue.
+"""A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
 
-A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
+People steer it while it goes on: pause, step, continue.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ from swe_ai_fleet.workflows.tries import (
 )
 from swe_ai_fleet.workflows.updates import ExecutionState
 from swe_ai_fleet.workflows.values import checked_inputs, shown_json
+
+MAX_ITEMS = 1_000
+"""Of the list that one map goes over."""
+MAX_NODES = 10_000
+"""Of one run, items and the nodes of sub-workflows counted."""
+_REJECTED = "rejected"
 
 
 class Steering:
@@ -101,13 +107,6 @@ class Steering:
     def _release(self, node_id: str) -> None:
         if node_id in self._paused:
             self._paused[node_id].set()
-
-
-MAX_ITEMS = 1_000
-"""Of the list that one map goes over."""
-MAX_NODES = 10_000
-"""Of one run, items and the nodes of sub-workflows counted."""
-_REJECTED = "rejected"
 
 
 class WorkflowRun:

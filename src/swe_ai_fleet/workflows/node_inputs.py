@@ -1,7 +1,4 @@
-"""What an agent's answer is to the nodes after it.
-
-What a node is given, and what a workflow gives.
-"""
+"""Inputs of a node and outputs of a workflow, and what an agent's answer is to the nodes after it."""
 
 from __future__ import annotations
 
@@ -23,6 +20,8 @@ from swe_ai_fleet.workflows.values import exact_json
 
 _FENCE = "```"
 _MOST_CHARS = 1_000_000
+DEFAULT_QUERY = "${inputs.query}"
+"""The query of an agent that has none of its own."""
 
 
 def answer_output(answer: str, **more: JsonValue) -> dict[str, JsonValue]:
@@ -49,10 +48,6 @@ def _data(answer: str) -> JsonValue:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-DEFAULT_QUERY = "${inputs.query}"
-"""Of an agent that has none of its own."""
 
 
 def inputs_of(node: Node, scope: Scope) -> Mapping[str, JsonValue]:

@@ -1,6 +1,6 @@
 """The JSON schema of a workflow's file: what editors help with, and what the reader checks first.
 
-Whether a document has the shape of a workflow: keys and types, as the schema has them, in plain words.
+What the schema says against a document is told in plain words.
 """
 
 from __future__ import annotations

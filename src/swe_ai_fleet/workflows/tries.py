@@ -1,8 +1,7 @@
-"""What ends a run, or a try of a node, before its end; and how tasks that belong together end together.
+"""Tries of a node: how it is brought to its end, with waits between them and time limits; each change journaled first.
 
-What a run has journaled: each change stands there before it counts.
-
-How one node is brought to its end: tries, waits between them, time limits; each change journaled first.
+A run, or a try, ends early by an exception, and tasks that belong together end together. A change counts once it stands
+in the journal.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from swe_ai_fleet.workflows.conditions import holds
 from swe_ai_fleet.workflows.references import NodeValue, Scope
 from swe_ai_fleet.workflows.runner import NodeApproval, NodeOutcome, NodeRunner
 from swe_ai_fleet.workflows.values import exact_json, parsed_json
+
+T = TypeVar("T")
 
 
 class Ended(Exception):
@@ -144,7 +145,6 @@ MAX_WAIT_SECONDS = 600.0
 _MAX_ERROR_CHARS = 2_000
 _IN_VAIN = (InvalidRequest, NotFound, ModelRejected)
 
-T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 Work = Callable[[int, str], Awaitable[NodeOutcome]]
 """One try: (attempt, the execution that an interrupted try before began). Raises TryFailed."""

@@ -1,6 +1,6 @@
-"""Where a run of a workflow stands, as a value.
+"""Updates of a workflow's run, as its watchers are told: the messages of the WebSocket, and of a library's iterator.
 
-What those who watch a run are told: the messages of the WebSocket, and of a library's iterator.
+The state of a run says where it stands, as a value.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.workflows.values import parsed_json
+
+Level = Literal["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,6 @@ class ExecutionState:
     nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
     error: str = ""
     usage: Usage = field(default_factory=Usage)
-
-
-Level = Literal["debug", "info", "warning", "error"]
 
 
 class Log(TypedDict):

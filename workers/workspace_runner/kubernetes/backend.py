@@ -1,6 +1,6 @@
-"""The runner's Jobs or Pods of one namespace as they are now: listed once, then followed.
+"""Jobs as Kubernetes Jobs: made, watched, and removed when they are done with.
 
-Jobs as Kubernetes Jobs: made, watched, and removed when they are done with.
+The runner's Jobs and Pods of one namespace are listed once, then followed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ from workers.workspace_runner.settings import RunnerSettings
 _AGAIN_SECONDS = (0.2, 1.0, 5.0, 15.0)
 _MAX_GONE = 2_000
 _log = structlog.get_logger(__name__)
+_JOB_NAME = "job-name"
+"""The label that every Pod of a Job has with its name."""
+_LOOK_SECONDS = 5.0
+_TOLD_SECONDS = 2.0
+"""Within so long the end of a Pod is told, where that of its Job is."""
 
 
 class Changes:
@@ -149,13 +154,6 @@ def _name(thing: Object) -> str:
 
 def _labels(thing: Object) -> dict[str, str]:
     return dict(thing["metadata"].get("labels") or {})
-
-
-_JOB_NAME = "job-name"
-"""The label that every Pod of a Job has with its name."""
-_LOOK_SECONDS = 5.0
-_TOLD_SECONDS = 2.0
-"""Within so long the end of a Pod is told, where that of its Job is."""
 
 
 class KubernetesBackend:

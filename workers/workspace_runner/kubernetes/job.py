@@ -1,8 +1,6 @@
-"""A Kubernetes Job: what it is made of, and what its state means.
+"""The Kubernetes Job of a job: one Pod, one try, a container that clones and one that works; and what its state means.
 
-The Kubernetes Job of a job: one Pod, one try, a container that clones and one that works.
-
-What the state of a Job and its Pod means: how it ended, or what keeps it from ever beginning.
+The state says how a Job ended, or what keeps it from ever beginning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Where a call to an outside agent may really go.
+"""Calls to agents that somebody else runs: assignments and results between domain values and `fleet.agent.v1`.
 
-Assignments and results between domain values and `fleet.agent.v1`.
-
-Calls to agents that somebody else runs.
+A call goes to addresses that are allowed, and to no others, whatever a name resolves to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The faults of a server of ours, as what they were before they went over the wire.
+"""Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own.
 
-Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own.
+A fault of the server's is raised as what it was before it went over the wire.
 """
 
 from __future__ import annotations
@@ -63,6 +63,21 @@ _CODES: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.INTERNAL: InternalFault,
 }
+R = TypeVar("R")
+CALL_SECONDS = 5.0
+"""The longest a call takes; one to a service that is being started again waits for it as long."""
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Nothing of this process's surroundings decides about a call.
+    ("grpc.enable_http_proxy", 0),
+    # gRPC by itself would wait for up to two minutes before it looks for a server that was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
 
 
 def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
@@ -97,24 +112,6 @@ def _told(error: grpc.aio.AioRpcError) -> tuple[str, str]:
         elif detail.Unpack(request):
             field = next((violation.field for violation in request.field_violations), "")
     return reason, field
-
-
-R = TypeVar("R")
-
-CALL_SECONDS = 5.0
-"""The longest a call takes; one to a service that is being started again waits for it as long."""
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # Nothing of this process's surroundings decides about a call.
-    ("grpc.enable_http_proxy", 0),
-    # gRPC by itself would wait for up to two minutes before it looks for a server that was away.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-)
 
 
 class ContextServiceClient:

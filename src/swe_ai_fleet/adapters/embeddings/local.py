@@ -1,8 +1,7 @@
-"""The encoder of BERT (Devlin et al. 2019) as sentence-transformers runs it: mean over the word pieces, length 1.
+"""Embeddings without a server: all-MiniLM-L6-v2 out of a package, run by numpy.
 
-Import it only where it is used: numpy is an extra.
-
-Embeddings without a server: all-MiniLM-L6-v2 out of a package, run by numpy.
+The encoder is that of BERT (Devlin et al. 2019) as sentence-transformers runs it: mean over the word pieces, length 1.
+Import this module only where it is used: numpy is an extra.
 """
 
 from __future__ import annotations

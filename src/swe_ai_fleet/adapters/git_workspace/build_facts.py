@@ -1,8 +1,6 @@
-"""Facts about a build of an environment: kept beside its files, and told in words.
+"""Facts about a build of an environment: kept beside its files, and told in words, to people and a line each to agents.
 
-What is kept of a build beside its files; a build is complete once it stands there.
-
-How an environment came to be, in words: for people, and a line each for agents.
+A build is complete once its facts stand there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Git bundles: commits and whole repositories, packed to go where they are not known yet.
 
-The tags of a commit's ancestry, which version tools and `git describe` read.
-
-Git bundles: commits on their way to where they are not known yet.
-
-A clone's base commit as a git bundle that stands on its own, with its history as far as that can be carried.
-
-A local repository at one commit, packed into a bundle that stands on its own.
+A clone's base commit, or a local repository at one commit, becomes a bundle that stands on its own, with its history as
+far as that can be carried. The tags of a commit's ancestry are what version tools and `git describe` read.
 """
 
 from __future__ import annotations
@@ -162,7 +157,6 @@ async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
     return made.stdout
 
 
-_PACK_SECONDS = 1_800.0
 _UNNAMED = "base"
 
 
@@ -208,7 +202,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
             stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
                 "utf-8", "surrogateescape"
             ),
-            timeout_seconds=_PACK_SECONDS,
+            timeout_seconds=_PACK_TIMEOUT_SECONDS,
             allowance=_ALLOWANCE,
         )
     except GitFailed as error:

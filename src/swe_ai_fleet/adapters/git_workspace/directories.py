@@ -1,9 +1,4 @@
-"""Directories that appear and disappear whole, and locks between the processes of a node.
-
-Locks between the processes of one node.
-
-Directories that appear whole and disappear whole, whatever was put into them.
-"""
+"""Directories that appear and disappear whole, whatever was put into them; locks between the processes of a node."""
 
 from __future__ import annotations
 
@@ -23,6 +18,11 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
 _FIRST_WAIT_SECONDS = 0.002
 _LONGEST_WAIT_SECONDS = 0.1
+T = TypeVar("T")
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_READ_BYTES = 64 * 1024
 
 
 def try_lock(path: Path) -> int | None:
@@ -66,13 +66,6 @@ async def locked(path: Path, *, timeout_seconds: float = 600.0) -> AsyncGenerato
         yield
     finally:
         os.close(descriptor)
-
-
-T = TypeVar("T")
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAX_READ_BYTES = 64 * 1024
 
 
 async def finished(work: Awaitable[T]) -> T:

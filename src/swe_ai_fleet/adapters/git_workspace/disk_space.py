@@ -1,8 +1,6 @@
-"""Room on a node's disk: what is left over or unused is removed, and tenants are kept to their share.
+"""Room on a node's disk: the reaper removes leftovers and what is unused, and tenants are kept to their share.
 
-The reaper: takes away what processes that are gone have left, and what nobody has used for long.
-
-What each tenant's environments, seeds and repository caches take on a node's disk, and who makes room.
+Leftovers are those of processes that are gone. A tenant's share counts its environments, seeds and repository caches.
 """
 
 from __future__ import annotations
@@ -20,6 +18,13 @@ from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.sandbox.disk import measure
 
 _DRAFT_AGE_SECONDS = 24 * 3600.0
+# Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
+_SETTLED_SECONDS = 600.0
+# Commits that only the fleet has wait there for their execution to begin.
+_CACHE_SETTLED_SECONDS = 24 * 3600.0
+_CACHES = "repositories"
+_ENVIRONMENTS = "environments"
+_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +156,6 @@ def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[P
             if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
         ]
     return found
-
-
-# Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
-_SETTLED_SECONDS = 600.0
-# Commits that only the fleet has wait there for their execution to begin.
-_CACHE_SETTLED_SECONDS = 24 * 3600.0
-_CACHES = "repositories"
-_ENVIRONMENTS = "environments"
-_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

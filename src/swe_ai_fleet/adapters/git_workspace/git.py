@@ -1,7 +1,4 @@
-"""Our own git: the one place that starts it, hardened against the repositories it reads.
-
-Patches as git writes and takes them.
-"""
+"""Our own git: the one place that starts it, hardened against the repositories it reads; and the form of patches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What this machine has for environments: interpreters, toolchains, our own pip.
+"""Keys of environments: which builds are the same, and whose code may run while one is built.
 
-A commit's files as git objects have them: what is there and what the small ones say, without a checkout.
-
-Which builds are the same: what an environment is known by, and whose code may run while it is built.
+A key is made of this machine's interpreters, toolchains and pip, and of a commit's files: git objects say what is there
+and what the small ones hold, without a checkout.
 """
 
 from __future__ import annotations

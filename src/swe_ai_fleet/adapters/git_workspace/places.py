@@ -1,6 +1,6 @@
-"""Where the parts of an environment lie: on the host, and as commands see them.
+"""Places of an environment's parts: on the host, and as commands see them.
 
-pytest, ruff and pip for repositories that bring none: the fleet's own, copied where a sandbox can see them.
+pytest, ruff and pip for repositories that bring none are the fleet's own, copied where a sandbox can see them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _VISIBLE = (
     *("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/tmp/", "/home/agent/"),  # noqa: S108 - the sandbox's own
     *(f"{ENVIRONMENT_MOUNT}/", f"{WORKSPACE_MOUNT}/", f"{TOOLS_MOUNT}/"),
 )
+_DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
+_PROGRAMS = ("ruff",)
+_INSTALLER = "pip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +131,6 @@ def check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
             raise InvalidRequest("a set-up command is empty", field=f"environment.setup[{number}]")
     if "\0" in spec.test_command or "\n" in spec.test_command:
         raise InvalidRequest("it is not one line", field="environment.test_command")
-
-
-_DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
-_PROGRAMS = ("ruff",)
-_INSTALLER = "pip"
 
 
 class PythonTools:

@@ -1,8 +1,7 @@
 """Repositories behind URLs: asked with the caller's credential each time, fetched into a cache of that caller.
 
-Credentials of repositories from files: what secrets look like that are mounted into a container.
-
-A caller names the repository, so a credential is shown only to hosts that whoever keeps it has named.
+Credentials come from files, as secrets are mounted into a container. A caller names the repository, so a credential is
+shown only to hosts that its keeper has named.
 """
 
 from __future__ import annotations

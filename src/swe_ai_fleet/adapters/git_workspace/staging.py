@@ -1,6 +1,6 @@
-"""How much a commit comes to when it is checked out, asked before anything is made of it: an index, or files.
+"""A work tree of strangers taken into a private index: every file as it lies there, no program of theirs started.
 
-A work tree of strangers taken into a private index: every file as it lies there, no program of theirs started.
+The size of a commit's checkout is asked before anything is made of it: an index, or files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,18 @@ from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 MAX_NAME_BYTES = 64 * 1024 * 1024
 _LISTING_SECONDS = 900.0
 _HINT = "let .gitignore name generated files"
+_GITLINK = b"160000 "
+_FIRST_LOOK_SECONDS = 1.0
+# Every directory is opened from the top: a chain of them takes time that grows with the square of its length.
+MAX_OPENED = 250_000
+# Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
+# counts as what it leads to.
+_ENDLESS = (
+    *("find", ".", "-path", "./.git", "-prune", "-o"),
+    *("(", "-name", ".gitattributes", "-o", "-name", ".gitignore", "-o", "-name", ".gitmodules"),
+    *("-o", "-path", "*/.git/*", ")"),
+    *("(", "-xtype", "p", "-o", "-xtype", "c", "-o", "-xtype", "b", ")", "-print0", "-quit"),
+)
 
 
 async def check_size(git: Git, layout: Layout, commit: str, *, most_bytes: int | None = None, field: str = "") -> int:
@@ -71,20 +83,6 @@ def _files(listing: bytes) -> tuple[int, list[str]]:
         elif len(words) == 4 and words[3] == b"BAD":
             missing.append(name.decode("utf-8", "replace"))
     return total, missing
-
-
-_GITLINK = b"160000 "
-_FIRST_LOOK_SECONDS = 1.0
-# Every directory is opened from the top: a chain of them takes time that grows with the square of its length.
-MAX_OPENED = 250_000
-# Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
-# counts as what it leads to.
-_ENDLESS = (
-    *("find", ".", "-path", "./.git", "-prune", "-o"),
-    *("(", "-name", ".gitattributes", "-o", "-name", ".gitignore", "-o", "-name", ".gitmodules"),
-    *("-o", "-path", "*/.git/*", ")"),
-    *("(", "-xtype", "p", "-o", "-xtype", "c", "-o", "-xtype", "b", ")", "-print0", "-quit"),
-)
 
 
 async def run_on_tree(

@@ -1,6 +1,6 @@
-"""The header of a bundle that a stranger sent: read whole, believed in nothing.
+"""Repositories that clients uploaded: checked once, kept as a blob, unpacked on each node that needs them.
 
-Repositories that clients uploaded: checked once, kept as a blob, unpacked on each node that needs them.
+The header of a bundle is a stranger's: read whole, believed in nothing.
 """
 
 from __future__ import annotations

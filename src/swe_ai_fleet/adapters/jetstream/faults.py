@@ -1,9 +1,4 @@
-"""Faults on the way to JetStream, and the waits between tries.
-
-Waiting between tries to reach NATS.
-
-What can go wrong on the way to JetStream, and which of the fleet's own faults it is.
-"""
+"""Faults on the way to JetStream, each as one of the fleet's own, and the waits between tries."""
 
 from __future__ import annotations
 
@@ -15,6 +10,10 @@ from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed,
 
 FIRST_SECONDS = 0.05
 LAST_SECONDS = 2.0
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+_STORE_FAILED = 10077
+_EXHAUSTED = (10002, 10023, 10028, 10047)
+_NOT_ENABLED = (10039, 10076)
 
 
 class Backoff:
@@ -40,12 +39,6 @@ class Backoff:
         delay = random.uniform(0.5, 1.0) * self._delay  # noqa: S311 (jitter, not a secret)
         self._delay = min(2 * self._delay, LAST_SECONDS)
         await asyncio.sleep(delay if remaining is None else min(delay, remaining))
-
-
-_WRONG_LAST_SEQUENCE = (10071, 10164)
-_STORE_FAILED = 10077
-_EXHAUSTED = (10002, 10023, 10028, 10047)
-_NOT_ENABLED = (10039, 10076)
 
 
 class Unanswered(Exception):

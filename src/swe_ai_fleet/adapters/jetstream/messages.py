@@ -1,11 +1,5 @@
 """Messages as NATS and the JetStream API bring them, and events as they lie in them.
 
-Messages as NATS brings them and keeps them.
-
-Messages as the JetStream API tells them.
-
-Events on the wire.
-
 A message carries one `Event` as JSON (UTF-8), its `Nats-Msg-Id` header `<tenant>/` and the event's id (the server looks
 for duplicates in the whole stream, so the header must tell tenants apart):
 
@@ -30,6 +24,12 @@ from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.ports import BlobStore
+
+MAX_EVENT_BYTES = 256 * 1024
+MESSAGE_ID = "Nats-Msg-Id"
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_REFERENCE = b'"body_ref"'
+_MEDIA_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +84,6 @@ def _headers(raw: bytes) -> dict[str, str]:
         if colon:
             headers[name] = value.strip()
     return headers
-
-
-MAX_EVENT_BYTES = 256 * 1024
-MESSAGE_ID = "Nats-Msg-Id"
-EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
-_REFERENCE = b'"body_ref"'
-_MEDIA_TYPE = "application/json"
 
 
 async def spilled(event: Event, blobs: BlobStore) -> bytes:

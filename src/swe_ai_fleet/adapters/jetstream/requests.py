@@ -1,19 +1,16 @@
 """Requests that are answered over plain NATS: logins, and what hosts of agents may not do themselves.
 
-Answering requests on plain NATS, on every new connection too, in turns with others of a queue.
+A request is answered by one of the processes that share its queue, on every new connection too.
 
-Answering NATS when it asks who logs in (auth callout): with a user's JWT, or why there is none.
+Logins (auth callout): the server asks on a subject that no client may send to, and takes a user's JWT, or the reason
+why there is none, signed with the key that its configuration names as `issuer`.
+https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
 
-The server asks on a subject that no client may send to, and takes what is signed with the key that its configuration
-names as `issuer`. https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
-
-What hosts of agents ask the orchestrators for, because no permission of NATS could hold it to their tenant.
-
-A host logs in to an account of its tenant's hosts, which sees the tenant's subjects alone. There it writes events,
-chunks of blobs and values of buckets by itself, and reads the last message of a subject. It asks for the rest on
-`agent.ask.<what>.<tenant>.<execution>`: a log, a blob's content (objects are found by a hash of their names), the
-description of a new blob, a result. A host never makes consumers: who makes one says where messages are delivered,
-and the server does not ask whether they may be sent there.
+Hosts: each logs in to an account of its tenant's hosts, which sees the tenant's subjects alone. There it writes events,
+chunks of blobs and values of buckets by itself, and reads the last message of a subject. No permission of NATS could
+hold the rest to its tenant, so it asks the orchestrators on `agent.ask.<what>.<tenant>.<execution>`: for a log, a
+blob's content (objects are found by a hash of their names), the description of a new blob, a result. A host never makes
+consumers: who makes one says where messages are delivered, and the server does not ask whether they may be sent there.
 """
 
 from __future__ import annotations
@@ -40,6 +37,13 @@ from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
 _AT_ONCE = 64
+_LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
+_GROUP = "orchestrators"
+_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+_log = structlog.get_logger(__name__)
+PATIENCE_SECONDS = 600.0
+"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
+_PAGE_BYTES = 512 * 1024
 
 
 async def respond(
@@ -88,13 +92,6 @@ async def respond(
             if heard is not None:
                 heard.set()
             await lost.wait()
-
-
-_SUBJECT = "$SYS.REQ.USER.AUTH"
-_GROUP = "orchestrators"
-_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +177,7 @@ async def answer_logins(
             _log.warning("nats.login_refused", reason=str(told["error"]), host=asked["client_info"].get("host", ""))
         return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": told}).encode()
 
-    await respond(connection, _SUBJECT, answered, queue=_GROUP, heard=heard)
+    await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 
 
 def _encoded(data: bytes) -> str:
@@ -189,11 +186,6 @@ def _encoded(data: bytes) -> str:
 
 def _decoded(data: bytes) -> bytes:
     return base64.urlsafe_b64decode(data + b"=" * (-len(data) % 4))
-
-
-PATIENCE_SECONDS = 600.0
-"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
-_PAGE_BYTES = 512 * 1024
 
 
 class Ask(StrEnum):

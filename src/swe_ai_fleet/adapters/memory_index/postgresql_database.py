@@ -1,8 +1,6 @@
-"""The database of the PostgreSQL index: its tables, and connections to it.
+"""The database of the PostgreSQL index: its tables, and a few connections to it, each in use by one at a time.
 
-The tables of the index in PostgreSQL, in a schema whose name carries their version and whose memories they are.
-
-A few connections to one PostgreSQL database, each in use by one at a time.
+The tables lie in a schema whose name carries their version and whose memories they are.
 """
 
 from __future__ import annotations
@@ -42,6 +40,10 @@ CREATE TABLE space (
     dimension integer NOT NULL DEFAULT 0, position bigint NOT NULL DEFAULT 0
 );
 """
+_CONNECTIONS = 4
+_CONNECT_SECONDS = 10
+_SEARCH_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
+_SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
 
 
 def schema_of(source: str) -> str:
@@ -80,12 +82,6 @@ async def _there(connection: AsyncConnection[TupleRow], statement: str, name: st
     return await (await connection.execute(statement.encode(), (name,))).fetchone() is not None
 
 
-_CONNECTIONS = 4
-_CONNECT_SECONDS = 10
-_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
-_SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
-
-
 class Sessions:
     """Connections that are opened when they are needed, and again where they were lost.
 
@@ -109,7 +105,7 @@ class Sessions:
                 try:
                     async with connection.transaction():
                         # For this transaction only: a pooler may have given the connection to somebody else before.
-                        await connection.execute(_PATH, (self._schema,))
+                        await connection.execute(_SEARCH_PATH, (self._schema,))
                         yield connection
                 finally:
                     await self._put_back(connection)

@@ -1,10 +1,6 @@
-"""Memories, texts and questions as every index takes them.
+"""Memories, texts and questions as every index takes them: in one form, and bounded.
 
-Words of a text as an index knows them: folded, split, without those that say nothing.
-
-A memory as an index keeps it.
-
-What every index makes of its arguments.
+Words of a text are folded, and split into their parts.
 """
 
 from __future__ import annotations
@@ -27,6 +23,9 @@ _WORD = re.compile(r"[^\W_]+")
 _IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 # Scripts that are written without spaces: their words are found by pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
+MAX_DIMENSION = 8_192
+# Of a search; what a scope holds is listed whole.
+MAX_MATCHES = 10_000
 
 
 def indexed(text: str) -> str:
@@ -104,11 +103,6 @@ def loaded(payload: str) -> Memory:
 def storable(text: str) -> str:
     """A text that every database takes, for columns that are compared only."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
-MAX_DIMENSION = 8_192
-# Of a search; what a scope holds is listed whole.
-MAX_MATCHES = 10_000
 
 
 def unit(vector: Sequence[float]) -> list[float]:

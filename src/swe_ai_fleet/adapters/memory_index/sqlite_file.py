@@ -1,6 +1,6 @@
-"""A connection to an SQLite file, with the functions for vectors.
+"""An SQLite file that is written by one thread and read by others, so that the event loop never waits for it.
 
-An SQLite file that is written by one thread and read by others, so that the event loop never waits for it.
+Its connections know functions for vectors.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ Value: TypeAlias = str | int | float | bytes | None
 
 TOKENIZER: tuple[str, ...] = ("porter", "unicode61", "remove_diacritics", "2")
 _BUSY_MS = 10_000
+Result = TypeVar("Result")
+APPLICATION_ID = 0x464D454D  # "FMEM"
+_READERS = 2
+_LOST = (
+    "move it away: the index of a fleet is made anew from its log; memories that were kept in this file alone are lost"
+)
 
 
 class _Cursor(Protocol):
@@ -101,15 +107,6 @@ class Connection:
     def close(self) -> None:
         """End it."""
         self._connection.close()
-
-
-Result = TypeVar("Result")
-
-APPLICATION_ID = 0x464D454D  # "FMEM"
-_READERS = 2
-_LOST = (
-    "move it away: the index of a fleet is made anew from its log; memories that were kept in this file alone are lost"
-)
 
 
 class SqliteFile:

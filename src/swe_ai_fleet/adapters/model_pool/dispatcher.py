@@ -1,7 +1,4 @@
-"""The numbers a pool goes by.
-
-Which endpoint a call goes to, when, and what happens where it fails.
-"""
+"""The dispatcher of a pool: which endpoint a call goes to, when, and what happens where it fails, by its rules."""
 
 from __future__ import annotations
 
@@ -29,6 +26,12 @@ from swe_ai_fleet.adapters.model_pool.endpoint import (
 from swe_ai_fleet.adapters.model_pool.status import Counters
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel
+
+_T = TypeVar("_T")
+_STALE_POLLS = 3
+_LOADED_MARGIN = 8
+_SHORTEST_WAIT = 0.001
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +61,6 @@ class PoolRules:
     ramp: float = 2.0
     poll_every: float = 2.0
     ping_within: float = 10.0
-
-
-_T = TypeVar("_T")
-_STALE_POLLS = 3
-_LOADED_MARGIN = 8
-_SHORTEST_WAIT = 0.001
-_log = structlog.get_logger()
 
 
 @dataclass(eq=False, slots=True)

@@ -1,9 +1,4 @@
-"""The circuit breaker of one endpoint.
-
-How many calls one endpoint may have under way.
-
-One endpoint of the pool: its model, and what the pool knows about it.
-"""
+"""One endpoint of the pool: its model, its circuit breaker, and how many calls it may have under way."""
 
 from __future__ import annotations
 
@@ -18,6 +13,11 @@ from swe_ai_fleet.adapters.model_pool.load import Load, LoadProbe
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
 from swe_ai_fleet.ports import ChatModel
+
+_WIDEST_WINDOW = 1024.0
+_WINDOW_GROWTH = 0.05
+_LONGEST_PAUSE_SECONDS = 300.0
+_LONGEST_OWN_PAUSE_SECONDS = 30.0
 
 
 class Circuit(StrEnum):
@@ -88,10 +88,6 @@ class CircuitBreaker:
         self.retry_at = now + seconds * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-_WIDE = 1024.0
-_GROWTH = 0.05
-
-
 class Window:
     """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
 
@@ -122,8 +118,8 @@ class Window:
         """A call was answered."""
         if self._size == math.inf:
             return
-        self._size += 1.0 if self._ramp_from is not None else max(1.0, _GROWTH * self._size) / self._size
-        if self._size >= _WIDE:
+        self._size += 1.0 if self._ramp_from is not None else max(1.0, _WINDOW_GROWTH * self._size) / self._size
+        if self._size >= _WIDEST_WINDOW:
             self._size, self._ramp_from = math.inf, None
 
     def turned_away(self, in_flight: int, began: float, now: float) -> bool:
@@ -140,18 +136,14 @@ class Window:
         if self._ramp_from is None:
             return math.inf
         wanted = math.floor(self.limit(now)) + 1
-        if wanted >= _WIDE:
+        if wanted >= _WIDEST_WINDOW:
             return now
         return self._ramp_from + self._ramp_seconds * math.log2(wanted)
 
     def _by_time(self, now: float) -> float:
         assert self._ramp_from is not None
-        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDE))
+        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDEST_WINDOW))
         return 2.0**doublings
-
-
-_LONGEST_PAUSE_SECONDS = 300.0
-_LONGEST_OWN_PAUSE_SECONDS = 30.0
 
 
 class FaultKind(StrEnum):

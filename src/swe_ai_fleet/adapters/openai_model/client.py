@@ -1,8 +1,7 @@
-"""One reply to be asked for: the body that goes out, and what has to be known to read the answer.
+"""A chat model behind an OpenAI-compatible server.
 
-The thought inside of calls as JSON, heard while the JSON comes in.
-
-A chat model behind an OpenAI-compatible server.
+A request is written together with what has to be known to read its answer. Where calls come as JSON, the thought inside
+is heard while the JSON comes in.
 """
 
 from __future__ import annotations
@@ -29,6 +28,16 @@ from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedC
 from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields, wire_ids
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
+
+_THOUGHT_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
+# Whole characters of a JSON string; half a surrogate pair waits for the other half.
+_WHOLE_CHARACTERS = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
+)
+_LONGEST_HEAD = 64
+_LONGEST_ESCAPE = 12
+_FRESH_SECONDS = 5.0
+_PING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +105,6 @@ def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
     return [*messages[:-1], replace(last, content=said)]
 
 
-_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
-# Whole characters of a JSON string; half a surrogate pair waits for the other half.
-_WHOLE = re.compile(
-    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
-)
-_LONGEST_HEAD = 64
-_LONGEST_ESCAPE = 12
-
-
 class ThoughtDeltas:
     """Hears a reply in the JSON protocol piece by piece and passes on the text of its thought.
 
@@ -122,7 +122,7 @@ class ThoughtDeltas:
 
     def _begin(self, text: str) -> None:
         self._held += text
-        head = _HEAD.match(self._held)
+        head = _THOUGHT_HEAD.match(self._held)
         if head is not None:
             text, self._held, self._hear = self._held[head.end() :], "", self._go_on
             self._go_on(text)
@@ -132,7 +132,7 @@ class ThoughtDeltas:
 
     def _go_on(self, text: str) -> None:
         text = self._held + text
-        whole = _WHOLE.match(text)
+        whole = _WHOLE_CHARACTERS.match(text)
         end = whole.end() if whole else 0
         self._held = text[end:]
         if self._held.startswith('"') or len(self._held) > _LONGEST_ESCAPE:
@@ -147,10 +147,6 @@ class ThoughtDeltas:
 
 def _ignore(text: str) -> None:
     """What follows the thought is calls."""
-
-
-_FRESH_SECONDS = 5.0
-_PING_SECONDS = 10.0
 
 
 def _random_call_id() -> str:

@@ -1,10 +1,8 @@
-"""Takes out of vectors what all texts have in common.
+"""Embeddings from an OpenAI-compatible server, less what all texts have in common.
 
 Many models give any two texts a cosine of 0.5 or more, each model another one. Less the mean of texts that have
 nothing to do with each other, unrelated texts come out near 0 for every model, and one threshold fits them all (Mu and
 Viswanath 2018, "All-but-the-Top").
-
-Embeddings from an OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ class OpenAIEmbedder:
 
     Use it as an async context manager, within one event loop. Entering it asks the server for its models where none
     is named, and raises ModelUnavailable or ModelRejected where it has no answer; with a name nothing is asked.
-    A text that the model finds too long is cut until it fits. Vectors are centred, see `centring`: the first request is
+    A text that the model finds too long is cut until it fits. Vectors are centred, see `centred`: the first request is
     for texts of our own.
 
     Args:

@@ -1,8 +1,6 @@
-"""What a model server's refusals and failures mean to us.
+"""Faults of a model server: what its refusals and failures mean to us, and what they say about the server.
 
-What a failed call says about the server behind it, for those who decide when to try again.
-
-What a server refuses that the probe did not ask.
+`pushback` is for those who decide when to try again; `Quirks` keep what a server refuses that the probe did not ask.
 """
 
 from __future__ import annotations
@@ -27,6 +25,9 @@ _TOO_LONG = re.compile(
     r"|maximum (number of|input) tokens|reduce the length",
     re.IGNORECASE,
 )
+# 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
+_ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
+_ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +191,6 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
 
 
-# 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
-_ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
-_ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
 _NAMED_BY = {
     Feature.STREAM_OPTIONS: re.compile(r"stream.options|include_usage", re.IGNORECASE),
     # Not as a part of "upstream".

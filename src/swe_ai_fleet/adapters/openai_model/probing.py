@@ -1,7 +1,4 @@
-"""What a server says about the models it has.
-
-Which of the things servers differ in this one can do.
-"""
+"""The probe of a model server: the models it has, and which of the things that servers differ in it can do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The JSON that servers send, read even where it breaks the rules.
-
-A completion put together from the events of its stream.
-"""
+"""A completion put together from the events of its stream, whose JSON is read even where it breaks the rules."""
 
 from __future__ import annotations
 
@@ -18,6 +15,10 @@ from swe_ai_fleet.agents.tool_call_dialects import encodable, fields_of
 
 _MOST_DIGITS = 300
 _SPACE = re.compile(r"[\s\ufeff]*+")
+_LONGEST_STREAM = 64 * 1024 * 1024
+_LONGEST_NAME = 1024
+_QUOTED = 2000
+_LEGACY_CALL = -1
 
 
 def read_json(body: bytes, repairs: list[str]) -> object:
@@ -75,12 +76,6 @@ def _has_control_characters(text: str) -> bool:
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
-
-
-_LONGEST_STREAM = 64 * 1024 * 1024
-_LONGEST_NAME = 1024
-_QUOTED = 2000
-_LEGACY_CALL = -1
 
 
 class BrokenStream(Exception):

@@ -1,7 +1,4 @@
-"""Messages as JSON, each written once.
-
-Our messages and tools as the JSON that goes out.
-"""
+"""Messages and tools as the JSON that goes out, each message written once."""
 
 from __future__ import annotations
 
@@ -24,6 +21,13 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
+
+_CACHE_BYTES = 64 * 1024 * 1024
+_CACHED_TOOL_SETS = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
+_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +71,6 @@ class WrittenMessages:
         written = self._written.pop(key, None)
         if written is not None:
             self.bytes -= len(written.json)
-
-
-_CACHE_BYTES = 64 * 1024 * 1024
-_CACHED_TOOL_SETS = 64
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-
-_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
-_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)

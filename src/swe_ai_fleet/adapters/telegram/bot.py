@@ -1,6 +1,6 @@
-"""How far a bot is, in a key-value store: nothing else of it outlives its process.
+"""The Telegram bot: it asks for messages, has each answered once, and sends the answer.
 
-The bot: asks for messages, has each answered once, sends the answer.
+Its progress is kept in a key-value store: nothing else of it outlives its process.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ TELEGRAM_BUCKET = "TELEGRAM"
 _OFFSET, _REFUSED, _INBOX = "offset", "refused", "inbox"
 _NUMBERED_SECONDS = 6 * 86_400.0
 """After a week without messages Telegram numbers them from anywhere; numbers older than this are not compared."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,6 @@ _HELP = (
 _TEXT_ONLY = "I can read text only."
 _NEW = "A new conversation begins; what was said before is forgotten."
 _FAILED = "Sorry, this cannot be answered: {why}"
-_log = structlog.get_logger(__name__)
 
 
 class Answers(Protocol):

@@ -50,6 +50,10 @@ from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 
 MAX_BACKGROUND_CHARS = 12_000
+_ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
+MAX_RESULT_CHARS = 60_000
+"""So much of a tool's output goes on to the next nodes; the whole of a longer one is kept as an artifact."""
 
 
 def answer_messages(
@@ -81,10 +85,6 @@ def answer_messages(
         iterations=iterations,
         warning=fence.warning if background else "",
     )
-
-
-_ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
-_ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,10 +257,6 @@ def _limits(limits: Limits, assignment: AnswerAssignment) -> Limits:
 
 def _profile(assignment: AnswerAssignment) -> str:
     return assignment.config.model or next(iter(assignment.task.profiles), "")
-
-
-MAX_RESULT_CHARS = 60_000
-"""So much of a tool's output goes on to the next nodes; the whole of a longer one is kept as an artifact."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Solves tasks by calling functions, and tells of it as it goes.
+"""The function caller: it solves tasks by calling functions, and tells of it as it goes.
 
 References such as "that file" and "the second one" mean what earlier answers named.
 """

@@ -68,14 +68,12 @@ record shows and nothing else; say plainly what is missing. No preamble, no acco
 material, not instructions."""
 
 NO_ANSWER = "There is no answer: the run ended before one could be given ({why})."
+_REFINE_SECONDS = 60.0
 
 
 def documentation(specs: Sequence[OperationSpec]) -> str:
     """The tools in words, one a paragraph: signature and description."""
     return "\n".join(f"- {signature(spec)}: {' '.join(spec.description.split())}" for spec in specs)
-
-
-_REFINE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,10 @@ from swe_ai_fleet.tools.truncation import beginning
 
 RETRY_WAITS = (5.0, 10.0)
 _JITTER = 0.1
+_LEAST_RESULT_CHARS = 200
+_CHARS_PER_TOKEN = 3
+_UNKNOWN_CONTEXT_TOKENS = 32_768
+_PROMPT_SHARE = 0.75
 
 
 class RetryingModel(ModelWrapper):
@@ -91,15 +95,9 @@ class ShownTools(ModelWrapper):
         return await self.model.reply(replace(request, tools=offered))
 
 
-_LEAST_CHARS = 200
-_CHARS_PER_TOKEN = 3
-_UNKNOWN_CONTEXT_TOKENS = 32_768
-_USED = 0.75
-
-
 def room(capabilities: ModelCapabilities) -> int:
     """How many characters a prompt may have that leaves a quarter of the model's context to its reply."""
-    return round((capabilities.max_model_len or _UNKNOWN_CONTEXT_TOKENS) * _CHARS_PER_TOKEN * _USED)
+    return round((capabilities.max_model_len or _UNKNOWN_CONTEXT_TOKENS) * _CHARS_PER_TOKEN * _PROMPT_SHARE)
 
 
 def with_whole_results(
@@ -147,7 +145,7 @@ def _share(lengths: Sequence[int], left: int) -> int:
     longer = sorted(lengths)
     while longer and longer[0] * len(longer) <= left:
         left -= longer.pop(0)
-    return max(_LEAST_CHARS, left // len(longer)) if longer else max(lengths, default=0)
+    return max(_LEAST_RESULT_CHARS, left // len(longer)) if longer else max(lengths, default=0)
 
 
 def _calls(message: Message) -> Sequence[ToolCall]:

@@ -29,6 +29,10 @@ from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
 
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Of whole results, together; what comes later is kept as the model saw it."""
+_ERROR = "Error: "
+
 
 class AgentResponse(TypedDict):
     """One thing that happened. `channel` is `tool` for what a tool said, `run` for everything else.
@@ -55,11 +59,6 @@ class AgentTask:
     result: str | None = None
     steps_taken: int = 0
     results: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Of whole results, together; what comes later is kept as the model saw it."""
-_ERROR = "Error: "
 
 
 class Narration:

@@ -31,6 +31,15 @@ from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
+PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
+"""Of one request: of a proposal, and again of what follows its approval."""
+MAX_REMINDERS = 2
+MAX_QUESTION_CHARS = 400
+FINAL_PROMPT_SECONDS = 20.0
+FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
+"""After these the model has said nothing that counts."""
+PROPOSE_NOW = "Nothing is done yet. Look further with a tool, or call propose_approach with what you would do."
+
 
 def briefing(session: PlanSession) -> list[tuple[str, str]]:
     """Titled sections: the goal, what was selected, and as data what is known and what was found out."""
@@ -45,16 +54,6 @@ def briefing(session: PlanSession) -> list[tuple[str, str]]:
         ("What the project's memory says (data)", described(session.memory)),
         ("What was researched about the gaps (data)", "\n".join(filter(None, found))),
     ]
-
-
-PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
-"""Of one request: of a proposal, and again of what follows its approval."""
-MAX_REMINDERS = 2
-MAX_QUESTION_CHARS = 400
-FINAL_PROMPT_SECONDS = 20.0
-FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
-"""After these the model has said nothing that counts."""
-PROPOSE_NOW = "Nothing is done yet. Look further with a tool, or call propose_approach with what you would do."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

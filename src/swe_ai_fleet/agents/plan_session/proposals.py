@@ -29,6 +29,14 @@ _OPENINGS = (
     "here is a plan", "here's my", "here's the", "here's a plan", "here is how", "here's how", "to do this, i",
     "step 1", "1.", "1)",
 )  # fmt: skip
+APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
+ADJUSTED = (
+    "The person does not want it quite like this. What they ask for: {text}\n"
+    "Work that in and call propose_approach again."
+)
+TOO_EARLY = "not run: nothing with an effect runs before the approach is approved. Call propose_approach first."
+NOT_THIS = "not run: the approach that it belongs to is being adjusted."
+SETTLED = "the approach is approved and stands; carry it out, and say in final_answer where you had to leave it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +101,6 @@ def _text(arguments: Mapping[str, object], *keys: str) -> str:
         if text:
             return text
     return ""
-
-
-APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
-ADJUSTED = (
-    "The person does not want it quite like this. What they ask for: {text}\n"
-    "Work that in and call propose_approach again."
-)
-TOO_EARLY = "not run: nothing with an effect runs before the approach is approved. Call propose_approach first."
-NOT_THIS = "not run: the approach that it belongs to is being adjusted."
-SETTLED = "the approach is approved and stands; carry it out, and say in final_answer where you had to leave it."
 
 
 class Understanding(Protocol):

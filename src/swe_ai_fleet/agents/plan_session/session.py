@@ -22,6 +22,8 @@ _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
 _CARD_CHARS = 300
 _BROKEN_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
+SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
+Ending = Literal["completed", "limit_reached", "error"]
 
 
 class SessionStatus(StrEnum):
@@ -199,9 +201,6 @@ class PlanSession:
         )
 
 
-SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOutcome:
     """How a session ended.
@@ -246,9 +245,6 @@ class OutcomeListener(Protocol):
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take an outcome in. A FleetError that it raises is logged and changes nothing for the session."""
         ...
-
-
-Ending = Literal["completed", "limit_reached", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

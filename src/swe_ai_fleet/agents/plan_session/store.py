@@ -20,6 +20,15 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
+SESSIONS_BUCKET = "PLAN_SESSIONS"
+PARTS_BUCKET = "PLAN_SESSION_PARTS"
+PART_BYTES = 512 * 1024
+"""Of one value: NATS takes messages of a megabyte unless it is told otherwise."""
+MAX_SESSION_BYTES = 32 * 1024 * 1024
+"""Of a whole session as JSON."""
+_READS = 5
+_log = structlog.get_logger(__name__)
+
 
 class SessionStore(Protocol):
     """Keeps sessions by their id."""
@@ -77,16 +86,6 @@ def changed_meanwhile() -> PreconditionFailed:
 def newest_first(cards: Iterable[SessionCard]) -> tuple[SessionCard, ...]:
     """Cards in the order in which people look for them."""
     return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
-
-
-SESSIONS_BUCKET = "PLAN_SESSIONS"
-PARTS_BUCKET = "PLAN_SESSION_PARTS"
-PART_BYTES = 512 * 1024
-"""Of one value: NATS takes messages of a megabyte unless it is told otherwise."""
-MAX_SESSION_BYTES = 32 * 1024 * 1024
-"""Of a whole session as JSON."""
-_READS = 5
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

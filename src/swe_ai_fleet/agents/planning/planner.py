@@ -1,4 +1,4 @@
-"""Asks a model for a plan, and does not take one that cannot be carried out.
+"""The planner: it asks a model for a plan, and does not take one that cannot be carried out.
 
 A plan is made of operations that policy permits, and each step would be a valid call of one.
 """

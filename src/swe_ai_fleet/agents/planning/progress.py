@@ -17,6 +17,10 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
 
 _ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
+_EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
+_MOST_REASON_CHARS = 300
+_KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
+"""What writes to the workspace but changes no file that tests speak of."""
 
 
 class Purpose(StrEnum):
@@ -60,10 +64,6 @@ class PlanCallId:
         )
 
 
-_EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
-_MOST_CHARS = 300
-
-
 def contradicts(step: PlanStep, result: ToolResult) -> str:
     """What speaks against the plan, empty where nothing does.
 
@@ -78,16 +78,12 @@ def contradicts(step: PlanStep, result: ToolResult) -> str:
     if not result.success:
         return _said(result)
     if step.expect and step.expect not in result.content and not result.truncated:
-        return f"its result does not show {step.expect[:_MOST_CHARS]!r}"
+        return f"its result does not show {step.expect[:_MOST_REASON_CHARS]!r}"
     return ""
 
 
 def _said(result: ToolResult) -> str:
-    return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_CHARS].split())
-
-
-_KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
-"""What writes to the workspace but changes no file that tests speak of."""
+    return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_REASON_CHARS].split())
 
 
 @dataclass(slots=True, kw_only=True)

@@ -146,11 +146,7 @@ _SHOW = r"(?:read|show|print|display|open|view|cat)(?: me)?"
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 
 
-def _word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_VAGUE = _word_set(
+_VAGUE = _words(
     "bug bugs error errors problem problems issue issues it this that them anything something everything all files "
     "file code information info docs documentation help ideas duplicates secrets vulnerabilities improvements"
 )

@@ -1,7 +1,7 @@
 """A sub-agent that looks around before it answers, and the results that sub-agents give back.
 
-It is the one loop over a few operations that only read. A result is text for the calling agent, fields and an account
-for programs.
+It is the one loop over a few operations that only read. A result has a text for the calling agent, and fields and an
+account for programs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ MAX_FINAL_PROMPT_SECONDS = 20.0
 _CONCLUDE = "Put what you found into the JSON object that was asked for: answer with it and nothing else. Add nothing."
 SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
 """After these there is nothing left for another reply."""
+_MAX_CALLS_SHOWN = 20
+_NAMES = frozenset({"research", "call_planner", "call_verifier", "call_executor", "call_generator"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +114,6 @@ def said_in(trajectory: Trajectory) -> list[object]:
     """Where a conclusion may stand: the arguments of the last reply's final answer, and the answer itself."""
     last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
     return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
-
-
-_MAX_CALLS_SHOWN = 20
-_NAMES = frozenset({"research", "call_planner", "call_verifier", "call_executor", "call_generator"})
 
 
 def described(results: MemoryResults) -> str:

@@ -54,6 +54,7 @@ SHARE = 0.5
 """Of what its parent has left a sub-agent gets so much at most: the parent must be able to use what it is told."""
 MIN_TOKENS = 256
 """With fewer no sub-agent can say anything of use."""
+S = TypeVar("S", bound=Shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,6 @@ def _shared(limits: Limits, parent: Budget) -> Limits:
     )
 
 
-S = TypeVar("S", bound=Shape)
 WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
 LOOKING_OPERATIONS = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",

@@ -1,8 +1,7 @@
-"""What a backup says of itself: `manifest.json`, written last, so that what has one is whole.
+"""A backup, taken while the fleet runs.
 
-A backup, taken while the fleet runs.
-
-Each stream is whole as of one moment, and the moments follow one another so that nothing that is named is missing:
+Its `manifest.json` is written last, so that a backup that has one is whole. Each stream is whole as of one moment, and
+the moments follow one another so that nothing that is named is missing:
 
 1. Work queues first: a task that is taken from a queue meanwhile stands in the events that are saved after it. One
    that is saved in both is accepted once, since a task's id is its execution's.

@@ -1,9 +1,8 @@
-"""Records of a batch file: SWE-bench's, or tasks in our own words, a JSON object a line.
+"""Records of a batch file (SWE-bench's, or tasks in our own words, a JSON object a line), and their hidden tests.
 
-A record's hidden tests, run on the winner's patch when all is done, out of every agent's sight.
-
-As SWE-bench does it: a clean clone at the base commit, the patch without what it changed in the files of the tests,
-the tests' own patch, then the tests that are to pass. On this machine, in the sandbox.
+Hidden tests run on the winner's patch when all is done, out of every agent's sight, as SWE-bench does it: a clean clone
+at the base commit, the patch without what it changed in the files of the tests, the tests' own patch, then the tests
+that are to pass. They run on this machine, in the sandbox.
 """
 
 from __future__ import annotations
@@ -28,6 +27,11 @@ from swe_ai_fleet.ports import Clone, WorkspaceProvider
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_ID_CHARS = 200
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+SECONDS = 1800.0
+"""For one command of a record's hidden tests."""
+_IDS_A_RUN = 500
+_TOLD_CHARS = 2_000
+_FILE_HEADER = "diff --git "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +236,6 @@ def _text(value: object, name: str) -> str:
     return value
 
 
-SECONDS = 1800.0
-_IDS_A_RUN = 500
-_TOLD_CHARS = 2_000
-_FILE = "diff --git "
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Whether the hidden tests pass; None where they could not be run. `told` is why not, or the end of the output."""
@@ -302,12 +300,12 @@ def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, .
 
 def without_files_of(tests: str, patch: str) -> str:
     """A patch without its changes to the files that another one changes. Both as git writes them."""
-    theirs = {line for line in tests.split("\n") if line.startswith(_FILE)}
+    theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
     kept: list[str] = []
     keeping = True
     # Lines end where git ends them, and nowhere else that Unicode knows of.
     for line in patch.split("\n"):
-        if line.startswith(_FILE):
+        if line.startswith(_FILE_HEADER):
             keeping = line not in theirs
         if keeping:
             kept.append(line)

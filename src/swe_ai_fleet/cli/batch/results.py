@@ -1,6 +1,6 @@
-"""What became of a batch's records: a line each, kept beside the batch, so that it can go on where it stopped.
+"""Results of a batch's records: a line each, kept beside the batch, so that it can go on where it stopped.
 
-A batch as it goes: a table that lives in the terminal, or a line for each beginning and each end.
+While the batch goes on they are a table that lives in the terminal, or a line for each beginning and each end.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from swe_ai_fleet.watching.text import one_line
 
 ERROR = "error"
 """Stands for a status where the fleet took no execution."""
+_BAR_CHARS = 30
+_STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +139,6 @@ def histogram(rows: Iterable[Row], *, bad_lines: int, left: int) -> dict[str, in
     counted = dict(Counter(row.status for row in rows).most_common())
     rest = {"not run": left, "bad line": bad_lines}
     return counted | {name: count for name, count in rest.items() if count}
-
-
-_BAR_CHARS = 30
-_STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(kw_only=True)

@@ -1,9 +1,4 @@
-"""What the tools of the MCP server answer.
-
-What the tools answer, as structured output with schemas.
-
-Replies of the fleet as the tools tell them: structured for programs, marked as data for models.
-"""
+"""Answers of the MCP server's tools: structured output with schemas for programs, marked as data for models."""
 
 from __future__ import annotations
 
@@ -24,6 +19,12 @@ _VERDICT = (
     "Of the winner, or of the best where nobody won. verified: a test or check fails without the change and passes "
     "with it; unverified: nothing was shown, look at the diff; refuted: something that ran speaks against it."
 )
+TASK_CHARS = 500
+ANSWER_CHARS = 2_000
+MESSAGE_CHARS = 500
+PROPOSAL_CHARS = 6_000
+MOST_FILES = 200
+_ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 class Submitted(BaseModel):
@@ -199,14 +200,6 @@ class Status(BaseModel):
     status: str
     uptime_seconds: int
     components: list[Component]
-
-
-TASK_CHARS = 500
-ANSWER_CHARS = 2_000
-MESSAGE_CHARS = 500
-PROPOSAL_CHARS = 6_000
-MOST_FILES = 200
-_ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 def told(summary: str, answer: BaseModel) -> CallToolResult:

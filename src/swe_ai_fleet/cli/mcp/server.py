@@ -1,11 +1,4 @@
-"""Kinds of arguments that several tools take, as their schemas show them.
-
-The change that won.
-
-A task as a client hands it in, and the request it becomes.
-
-The MCP server: its tools, each a few calls of the fleet's own API.
-"""
+"""The MCP server: its tools, each a few calls of the fleet's own API."""
 
 from __future__ import annotations
 

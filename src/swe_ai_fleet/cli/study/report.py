@@ -1,6 +1,6 @@
-"""One trial of a study: how a task ended with so many candidates, and what each round of review changed.
+"""The report of a study: pass rates with their intervals, what they cost, what review changed.
 
-What a study came to: pass rates with their intervals, what they cost, what review changed.
+A trial is one task, run once: how it ended with so many candidates, and what each round of review changed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,22 @@ from pydantic import TypeAdapter, ValidationError
 from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.execution import ExecutionState
+
+_Z = 1.959963984540054
+"""The 97.5th percentile of the normal distribution: intervals are of 95 %."""
+HEADINGS = (
+    "candidates",
+    "passed",
+    "verified",
+    "resolved",
+    "gained / lost",
+    "one candidate, after each round of review",
+    "tokens",
+    "model calls",
+    "cost",
+    "seconds (median)",
+    "tokens per pass",
+)
 
 
 class Part(StrEnum):
@@ -129,10 +145,6 @@ def keep_details(path: Path, details: Iterable[Detail]) -> None:
     with path.open("a") as file:
         # The last write may have been cut off: what comes next must not become part of it.
         file.write(f"\n{content}" if file.tell() else content)
-
-
-_Z = 1.959963984540054
-"""The 97.5th percentile of the normal distribution: intervals are of 95 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,21 +262,6 @@ def _rounds(executions: Sequence[tuple[Standing, ...]]) -> tuple[tuple[int, Rate
         rate = wilson(sum(one.passed for one in reached), sum(one.candidates for one in reached))
         found.append((number, rate))
     return tuple(found)
-
-
-HEADINGS = (
-    "candidates",
-    "passed",
-    "verified",
-    "resolved",
-    "gained / lost",
-    "one candidate, after each round of review",
-    "tokens",
-    "model calls",
-    "cost",
-    "seconds (median)",
-    "tokens per pass",
-)
 
 
 def cells(arm: Arm) -> tuple[str, ...]:

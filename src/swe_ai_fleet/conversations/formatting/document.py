@@ -1,9 +1,8 @@
-"""Data beside an answer, as rows and columns.
-
-The Markdown of a model's answer, read: lines of styled text, code blocks, tables.
+"""The Markdown of a model's answer, read: lines of styled text, code blocks, tables.
 
 What models write is read, not all of CommonMark: fenced code, headings, lists, quotes, tables, rules; and within a
 line bold, italic, struck out, code and links. Marks that are not closed on their line are text. Linear in the length.
+Data beside an answer is a table, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How text can be marked.
-
-One line of Markdown as text with marks; linear in its length.
-"""
+"""One line of Markdown as text with marks; linear in its length."""
 
 from __future__ import annotations
 

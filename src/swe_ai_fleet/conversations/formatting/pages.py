@@ -1,11 +1,6 @@
-"""Where an answer is read.
+"""An answer as the messages that a channel takes.
 
-Markdown: the answer as the model wrote it, with its tables in pipes.
-
-Plain text: what an answer says, without its marks.
-
-An answer as the messages that a channel takes.
-
+A channel takes Markdown as the model wrote it, with tables in pipes; plain text without marks; or a dialect of its own.
 Each page stands for itself: every mark on it is closed on it, code that goes on is closed and opened again. Pages are
 cut at line ends, else at blanks, else between characters; never within an escape, an entity or a character.
 """
@@ -33,6 +28,12 @@ from swe_ai_fleet.conversations.formatting.inline import Span, read_line
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
 from swe_ai_fleet.domain.text import well_formed
 
+_ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
+TELEGRAM_UNITS = 4096
+"""UTF-16 code units of one message."""
+LEAST_UNITS = 128
+_WORDS = re.compile(r"\S+\s*|\s+")
+
 
 class Channel(StrEnum):
     """Where an answer is read: a terminal, something that shows Markdown, a Telegram chat."""
@@ -40,9 +41,6 @@ class Channel(StrEnum):
     PLAIN = "plain"
     MARKDOWN = "markdown"
     TELEGRAM = "telegram"
-
-
-_ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
 
 
 def markdown(text: str, tables: Sequence[Table] = ()) -> str:
@@ -82,12 +80,6 @@ def _shown(spans: Sequence[Span], number: int) -> str:
     ends = number + 1 == len(spans) or spans[number + 1].link != span.link
     said = span.link.removeprefix("mailto:")
     return f"{span.text} ({said})" if span.link and ends and span.text not in (said, span.link) else span.text
-
-
-TELEGRAM_UNITS = 4096
-"""UTF-16 code units of one message."""
-LEAST_UNITS = 128
-_WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class Dialect(Protocol):

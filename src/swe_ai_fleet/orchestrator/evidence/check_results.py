@@ -25,6 +25,7 @@ ALLOW = "policy.allow"
 """In a task's metadata: concerns, separated by commas, that are only warned of for this task."""
 
 _MAX_PATH_CHARS = 200
+_log = structlog.get_logger(__name__)
 
 
 class Concern(StrEnum):
@@ -116,7 +117,6 @@ MESSAGE_CHARS = 2_000
 PROBLEM_CHARS = 500
 WHOLE_OUTPUT = "output_artifact"
 """In a result's details: the digest under which `GetArtifact` has the whole output."""
-_log = structlog.get_logger(__name__)
 
 
 async def kept(

@@ -132,7 +132,7 @@ def _skipped(reason: str) -> CheckResult:
     return CheckResult(kind=CheckKind.LINT, name="lint", passed=False, required=False, skipped_reason=reason[:1_000])
 
 
-_SECONDS = 120.0
+_PYTHON_SECONDS = 120.0
 _GO_SECONDS = 600.0
 _MAX_FILES = 500
 _NO_CODE = frozenset({"fixtures", "testdata", "templates", "data", "snapshots"})
@@ -179,7 +179,7 @@ async def compile_faults(
 
 async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple[str, ...]:
     argv = ("python3", "-I", "-W", "ignore", "-c", _PROGRAM, base_commit, *paths)
-    result = await clone.run(Command(argv=argv, timeout_seconds=_SECONDS))
+    result = await clone.run(Command(argv=argv, timeout_seconds=_PYTHON_SECONDS))
     if not result.ok:
         return ()  # no such interpreter, or none of its time: the tests will say more
     try:

@@ -26,6 +26,9 @@ LONGEST_MS = 30 * 86_400_000
 
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GAMMA = math.log(_GAMMA)
+Key = tuple[str, str]
+"""A tenant, and the role of an execution; no role where that is not known."""
+_HOUR, _DAY = 3_600, 86_400
 
 
 class Sketch:
@@ -238,10 +241,6 @@ class Figures:
             self.tools[name].merge(tool)
 
 
-Key = tuple[str, str]
-"""A tenant, and the role of an execution; no role where that is not known."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """Cells of so many seconds, each kept for so many."""
@@ -250,7 +249,6 @@ class Tier:
     kept_seconds: int
 
 
-_HOUR, _DAY = 3_600, 86_400
 TIERS = (
     Tier(cell_seconds=60, kept_seconds=6 * _HOUR),
     Tier(cell_seconds=600, kept_seconds=3 * _DAY),

@@ -43,6 +43,15 @@ from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, Key, Mode
 MAX_NAMES = 100
 OTHER = "(other)"
 _MAX_CHARACTERS = 128
+Seconds = float
+_OPERATIONS = {
+    TaskKind.DELIBERATE: "deliberation",
+    TaskKind.ORCHESTRATE: "orchestration",
+    TaskKind.WORKFLOW: "workflow",
+    TaskKind.JUDGE: "judgement",
+}
+_MOST_OPEN = 100_000
+_MOST_ENDED = 20_000
 
 
 class Names:
@@ -62,9 +71,6 @@ class Names:
         cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
         self._known[name] = cleaned
         return cleaned
-
-
-Seconds = float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,16 +122,6 @@ class OpenExecution:
     started_at: Seconds
     claimed: bool = False
     runs: dict[str, OpenRun] = field(default_factory=dict[str, OpenRun])
-
-
-_OPERATIONS = {
-    TaskKind.DELIBERATE: "deliberation",
-    TaskKind.ORCHESTRATE: "orchestration",
-    TaskKind.WORKFLOW: "workflow",
-    TaskKind.JUDGE: "judgement",
-}
-_MOST_OPEN = 100_000
-_MOST_ENDED = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,13 @@ from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, His
 from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold, Names
 
 DAY_SECONDS = 86_400
+MOST_TENANTS = 50
+POINTS = 120
+"""So many a series has at most where nobody asked for a step."""
+_STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+_SLICE = 32
+_log = structlog.get_logger(__name__)
+_HINT = "restart the orchestrator"
 
 
 class DayTokens:
@@ -43,15 +50,6 @@ class DayTokens:
         """The tokens of a tenant on the day of a time, in seconds since 1970."""
         day, spent = self._last.get(tenant, (0, 0))
         return spent if day == int(now // DAY_SECONDS) else 0
-
-
-MOST_TENANTS = 50
-POINTS = 120
-"""So many a series has at most where nobody asked for a step."""
-_STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
-_SLICE = 32
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,9 +233,6 @@ class Meter:
             else:
                 self._read.set()
                 return
-
-
-_HINT = "restart the orchestrator"
 
 
 async def _points(

@@ -1,8 +1,6 @@
-"""Files and directories of an installation, which are its owner's alone.
+"""An authority of a fleet's own, and the certificates that it signs for the names that servers are called by.
 
-The names that servers are called by, which their certificates are for.
-
-An authority of a fleet's own, and the certificates that it signs.
+Files and directories of an installation are its owner's alone.
 """
 
 from __future__ import annotations
@@ -23,6 +21,12 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.private_files import write_private
 
 PRIVATE_DIRECTORY = 0o700
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+NAMESPACE = "fleet"
+AUTHORITY_DAYS = 3_650
+CERTIFICATE_DAYS = 397
+"""Longer than that some clients refuse a server's certificate."""
+_SKEW = datetime.timedelta(hours=1)
 
 
 def make_directory(path: Path) -> None:
@@ -46,10 +50,6 @@ def others_may_read(path: Path) -> bool:
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-NAMESPACE = "fleet"
-
-
 def server_names(server: str, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of a server: this machine's, its service's in a cluster, and the hosts that somebody names."""
     service = f"fleet-{server}"
@@ -63,12 +63,6 @@ def server_names(server: str, hosts: Sequence[str]) -> tuple[str, ...]:
 def _in_cluster(service: str) -> tuple[str, ...]:
     own = f"{service}.{NAMESPACE}"
     return own, f"{own}.svc", f"{own}.svc.cluster.local"
-
-
-AUTHORITY_DAYS = 3_650
-CERTIFICATE_DAYS = 397
-"""Longer than that some clients refuse a server's certificate."""
-_SKEW = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

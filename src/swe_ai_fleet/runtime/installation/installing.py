@@ -1,6 +1,6 @@
-"""The secrets of an installation as manifests, for `kubectl apply -k`.
+"""A secured installation written into a directory: keys once, what follows from them each time.
 
-A secured installation written into a directory: keys once, what follows from them each time.
+Its secrets are written as manifests too, for `kubectl apply -k`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, new_key_pem, public_keys, signing_key
 from swe_ai_fleet.runtime.installation.authority import (
+    NAMESPACE,
     KeyPair,
     host_names,
     make_directory,
@@ -31,7 +32,6 @@ from swe_ai_fleet.runtime.installation.nats_config import accounts_file, server_
 from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users, new_seed
 from swe_ai_fleet.runtime.private_files import keep_private
 
-NAMESPACE = "fleet"
 AGENTS_NAMESPACE = "fleet-agents"
 _NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
 

@@ -1,10 +1,11 @@
-"""The nkeys of users on NATS: seeds in files, public keys in the server's configuration.
+"""Users on NATS: their nkeys, and what each may send and hear, which is as little as it can do with.
 
-The users of the fleet's account on NATS and what each may send and hear: as little as it can do with.
+The seed of an nkey lies in a file, the public key in the server's configuration.
 
-Other accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that tenant by their short
-names. In the other one are the hosts of the tenant's agents: what an account doesn't import cannot be reached from it,
-neither by a subject nor by the reply that a request names, which permissions of users know nothing of.
+Beside the fleet's account, accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that
+tenant by their short names. In the other one are the hosts of the tenant's agents: what an account doesn't import
+cannot be reached from it, neither by a subject nor by the reply that a request names, which permissions of users know
+nothing of.
 """
 
 from __future__ import annotations

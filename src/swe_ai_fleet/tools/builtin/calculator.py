@@ -1,6 +1,6 @@
 """The calculator: arithmetic in a text, worked out without ever running it.
 
-It has a syntax tree, a table of functions, and bounded numbers.
+A table of functions and a syntax tree say what an expression can hold, and numbers are bounded.
 """
 
 from __future__ import annotations

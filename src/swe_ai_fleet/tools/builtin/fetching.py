@@ -1,4 +1,4 @@
-"""Getting one text or file from a server, by the rules of the HTTP tool, and HTML as a text to read.
+"""A text or a file fetched from a server by the rules of the HTTP tool, and HTML as a text to read.
 
 The text of a page is its title, headings, paragraphs, lists and links; nothing that runs and nothing that is hidden.
 """

@@ -24,6 +24,9 @@ from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 
 WIKIPEDIA = "https://en.wikipedia.org/w/api.php"
+MAX_LINES = 10_000
+MAX_CHARS = 200_000
+_MAX_BYTES = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +53,6 @@ class BuiltinSettings:
     code_seconds: float = 30.0
     code_memory_bytes: int = 1024**3
     code_output_chars: int = 20_000
-
-
-MAX_LINES = 10_000
-MAX_CHARS = 200_000
-_MAX_BYTES = 10 * 1024 * 1024
 
 
 class FileReader(BaseTool):

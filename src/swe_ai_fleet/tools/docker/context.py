@@ -23,6 +23,10 @@ from swe_ai_fleet.tools.files.paths import is_git_directory, shown
 MAX_PATTERNS = 500
 MAX_PATTERN_CHARS = 1_000
 _ANY_DEPTH = "**"
+MAX_DEPTH = 64
+IGNORE_FILE = ".dockerignore"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +152,6 @@ def _in_class(inside: str, character: str) -> bool:
         else:
             at += 1
     return False
-
-
-MAX_DEPTH = 64
-IGNORE_FILE = ".dockerignore"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def pack(

@@ -22,6 +22,11 @@ from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
 from swe_ai_fleet.tools.docker.policy import DockerPolicy, canonical, checked_image
 
 LABEL_PREFIX = "swe-ai-fleet."
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
+_TAG = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
+_MIN_ID_CHARS = 6
+_PATIENCE_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
+"""The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
 
 
 class Kind(StrEnum):
@@ -75,11 +80,6 @@ class Owner:
 def label(labels: Mapping[str, str] | None, kind: Kind, name: str) -> str:
     """One of the fleet's labels of a container or image; empty where it has none."""
     return (labels or {}).get(f"{LABEL_PREFIX}{kind}.{name}", "")
-
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
-_TAG = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
-_MIN_ID_CHARS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +174,6 @@ def _named(entries: list[Entry], *names: str) -> Entry | None:
         return None
     found = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
     return found[0] if len({entry.id for entry in found}) == 1 else None
-
-
-_PATIENCE_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
-"""The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,10 @@ from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
 from swe_ai_fleet.tools.policy import path_allowed
 
+MAX_VERSIONS = 20
+MAX_BYTES = 10 * 1024 * 1024
+_BOM = "\ufeff"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
@@ -96,10 +100,6 @@ def _absent(tree: Tree, path: str) -> list[str]:
     return absent
 
 
-MAX_VERSIONS = 20
-MAX_BYTES = 10 * 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """A file as it was before a change, and the digest of what the change made of it (None: no file)."""
@@ -157,9 +157,6 @@ class History:
 def digest(state: FileState | None) -> str | None:
     """The SHA-256 of a file's content, None where there is no file."""
     return hashlib.sha256(state.data).hexdigest() if state is not None else None
-
-
-_MARK = "\ufeff"
 
 
 class PatchedFiles:
@@ -310,8 +307,8 @@ def _as_patched(text: Text, file: FilePatch) -> Text:
     saw neither has none, and the file keeps what it has.
     """
     lines = [line for hunk in file.hunks for line in (*hunk.old, *hunk.new)]
-    if any(line.startswith(_MARK) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":
-        text = replace(text, content=_MARK + text.content, encoding="utf-8")
+    if any(line.startswith(_BOM) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":
+        text = replace(text, content=_BOM + text.content, encoding="utf-8")
     if text.newline == "\r\n" and any(line.endswith(("\r\n", "\r")) for line in lines):
         text = replace(text, content=text.raw, newline="mixed")
     return text

@@ -1,4 +1,4 @@
-"""Reading, writing, editing and finding files of a workspace, or of a bare directory where a tool is used alone."""
+"""The file tool: files of a workspace (of a bare directory, where it is used alone) read, written, edited and found."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.repo_map.mapper import MAX_FOCUS_CHARS, RepoMapper, described
 from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BareDirectory:
@@ -59,8 +62,6 @@ def as_workspace(workspace: Workspace | Path | str) -> Workspace:
     return BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _HEAVY_BYTES = 128 * 1024
 _NOTE_CHARS = 300
 

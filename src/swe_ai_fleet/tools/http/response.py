@@ -19,6 +19,13 @@ _TEXT_TYPE = re.compile(
 _CHARSETS = re.compile(
     r"ascii|utf-(8|16|32)(-le|-be|-sig)?|iso8859-\d+|cp125\d|koi8-[ru]|shift_jis|euc_(jp|kr)|gb(k|2312|18030)|big5"
 )
+MAX_SECONDS = 300.0
+"""No answer stays fresh for longer."""
+SAID_NOTHING_SECONDS = 30.0
+"""Where the server does not say: long enough for agents that look at one page at a time, short for what changes."""
+_MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s?=\s?\"?(\d{1,9})")
+_FORBIDDING = ("no-store", "no-cache", "private")
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +82,6 @@ def _charset(name: str) -> str:
     except LookupError:
         return "utf-8"
     return found if _CHARSETS.fullmatch(found) else "utf-8"
-
-
-MAX_SECONDS = 300.0
-SAID_NOTHING_SECONDS = 30.0
-"""Where the server does not say: long enough for agents that look at one page at a time, short for what changes."""
-_MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s?=\s?\"?(\d{1,9})")
-_FORBIDDING = ("no-store", "no-cache", "private")
-_OK = 200
 
 
 def fresh_seconds(asked: Mapping[str, str], status: int, told: Mapping[str, str]) -> float:

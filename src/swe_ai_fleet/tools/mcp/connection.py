@@ -49,6 +49,10 @@ from swe_ai_fleet.tools.mcp.wire import REFUSED, Outbox, Wire
 
 MAX_STRUCTURED_CHARS = 16_384
 _SHOWN_CHARS = 300
+_MAX_PAGES = 32
+_ERROR_CHARS = 1_000
+_IDENTITY = Implementation(name="swe-ai-fleet", version="0.1.0")
+Result = TypeVar("Result", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +103,6 @@ def _described(kind: str, mime_type: str, encoded: str) -> str:
 
 def _address(uri: object) -> str:
     return plain(str(uri), _SHOWN_CHARS)
-
-
-_MAX_PAGES = 32
-_ERROR_CHARS = 1_000
-_IDENTITY = Implementation(name="swe-ai-fleet", version="0.1.0")
-
-Result = TypeVar("Result", bound=BaseModel)
 
 
 class LostServer(ToolFailure):

@@ -1,4 +1,4 @@
-"""Tools of a server: which are offered, under which names and words, with schemas made fit to be shown.
+"""Tools of a server: which are offered, and under which names and words.
 
 A stranger's JSON schema is made fit to be shown to a model and to check arguments with.
 """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAX_RESTARTS = 3
 """In a row: an answered call in between starts the count again."""
 _PING_SECONDS = 5.0
+_DEFAULT_SANDBOX = SandboxPolicy()
 
 
 class Link:
@@ -191,9 +192,6 @@ def _by_name(tools: list[ServerTool]) -> dict[str, ServerTool]:
     for tool in tools:
         found.setdefault(tool.name, tool)
     return found
-
-
-_DEFAULT_SANDBOX = SandboxPolicy()
 
 
 class McpTool(Toolkit):

@@ -24,6 +24,19 @@ from swe_ai_fleet.tools.operation import checked_arguments
 
 _MAX_DEPTH = 8
 _ERROR = "Error: "
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+_OTHER_NAMES: Mapping[object, str] = {
+    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
+}  # fmt: skip
+_TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def presented(operation: str, value: object) -> ToolResult:
@@ -116,21 +129,6 @@ def _entry(name: str, value: object, depth: int) -> list[str]:
     # A text keeps its own indentation: it may be code.
     margin = "" if isinstance(value, str) and not depth else "  "
     return [name, *(f"{margin}{line}" for line in below)]
-
-
-_TYPES: Mapping[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": int | float,
-    "boolean": bool,
-    "array": list[Any],
-    "object": dict[str, Any],
-}
-_OTHER_NAMES: Mapping[object, str] = {
-    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
-    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
-}  # fmt: skip
-_TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*:(?:
 _NUMPY_ENTRY = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
 _REST = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
 _MAX_CHARS = 20_000
+MAX_ABANDONED = 4
+"""Calls of one function whose time is up and which still run; with more than that it is not called again."""
+_LATE = "it runs in a thread, which nobody can stop: it may still be at work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +111,6 @@ def _indent(line: str) -> int:
 
 def _underlines(line: str) -> bool:
     return len(line.strip()) >= 3 and not line.strip().strip("-")
-
-
-MAX_ABANDONED = 4
-"""Calls of one function whose time is up and which still run; with more than that it is not called again."""
-_LATE = "it runs in a thread, which nobody can stop: it may still be at work"
 
 
 class FunctionTool(BaseTool):

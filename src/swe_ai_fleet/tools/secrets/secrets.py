@@ -1,6 +1,6 @@
 """Masking of secrets by value, in every form in which they usually leak.
 
-Forms are what a secret value looks like once other programs have written it, and where they stand in a text.
+A form is how a secret value looks once another program has written it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _HIDDEN = re.compile(r"[/{,]\.|\.\.")
+_HARMLESS_VARIABLE = re.compile(
+    r"(?!npm_config|.*_proxy)[a-z_][a-z0-9_]*|CI|DEBUG|LANG|LC_[A-Z]+|TZ|TERM|NO_COLOR|FORCE_COLOR|COLUMNS"
+)
+_SECRET = re.compile(
+    r"(^|/)(\.ssh|\.aws|\.gnupg|\.kube|\.docker|\.netrc|\.git-credentials|\.env(\.|$)|id_[a-z0-9]+$|credentials$)"
+    r"|^/etc/(shadow|gshadow|sudoers)|^/proc/|^/sys/|^/root"
+)
+_WORKSPACE = ("/workspace", "/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd")  # noqa: S108 - of the sandbox
+_NETWORK = re.compile(r"/(dev|inet[46]?)/+(tcp|udp)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +168,6 @@ def names(text: str) -> frozenset[str]:
 
 Words = Sequence[Word]
 
-_HARMLESS_VARIABLE = re.compile(
-    r"(?!npm_config|.*_proxy)[a-z_][a-z0-9_]*|CI|DEBUG|LANG|LC_[A-Z]+|TZ|TERM|NO_COLOR|FORCE_COLOR|COLUMNS"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -181,14 +186,6 @@ class Scope:
 def harmless_variable(name: str) -> bool:
     """Whether no command takes orders from a variable of this name."""
     return bool(_HARMLESS_VARIABLE.fullmatch(name))
-
-
-_SECRET = re.compile(
-    r"(^|/)(\.ssh|\.aws|\.gnupg|\.kube|\.docker|\.netrc|\.git-credentials|\.env(\.|$)|id_[a-z0-9]+$|credentials$)"
-    r"|^/etc/(shadow|gshadow|sudoers)|^/proc/|^/sys/|^/root"
-)
-_WORKSPACE = ("/workspace", "/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd")  # noqa: S108 - of the sandbox
-_NETWORK = re.compile(r"/(dev|inet[46]?)/+(tcp|udp)/")
 
 
 def reads_secrets(path: str) -> bool:

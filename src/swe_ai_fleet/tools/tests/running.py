@@ -1,6 +1,4 @@
-"""One supervised run of tests in a workspace.
-
-The events that a supervised test run leaves, read as results.
+"""One supervised run of tests in a workspace, and the events that it leaves, read as results.
 
 One JSON object a line, a tab, and its seal (HMAC-SHA256 in hexadecimal), written by the runner's plug-in or by the
 supervisor (`inside/`):

@@ -1,4 +1,4 @@
-"""Running the linters that a repository configures, and their findings.
+"""Linters that a repository configures: how they are run, and their findings.
 
 Findings are read from the forms that each linter writes for programs.
 """

@@ -1,4 +1,4 @@
-"""Which tests a call of `tests_run` means.
+"""Suites of tests: the one that a call of `tests_run` means, and the targets of make.
 
 `make test` runs whatever it does, with the reports that can be recognised in its output.
 """
@@ -16,6 +16,8 @@ from swe_ai_fleet.tools.tests.runners.plan import Plan, checked_path, not_instal
 from swe_ai_fleet.tools.tests.runners.scripts import framework_of
 
 _TARGET = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,199}")
+_PYTHON_RUNNERS = ("pytest", "unittest")
+_TEST_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
 
 
 def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> Plan:
@@ -38,10 +40,6 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     )
 
 
-_PYTHON = ("pytest", "unittest")
-_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
-
-
 async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> Suite:
     """The environment's test command; where paths lie in another project of the repository, that one's.
 
@@ -62,18 +60,18 @@ async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[
 
 async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Suite:
     default = Suite(directory=".", argv=own)
-    if own and framework_of(own) in ("", *_PYTHON) and not inventory.has(path):
+    if own and framework_of(own) in ("", *_PYTHON_RUNNERS) and not inventory.has(path):
         return default  # it has names of its own for tests, and says itself what it cannot find
     framework = inventory.framework_of(path)
     if framework:
         root = inventory.root_for(framework, [inventory.real(checked_path(path))])
-        return Suite(directory=root, argv=own if framework_of(own) == framework else _COMMANDS[framework])
+        return Suite(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
     if path.endswith(".py"):
         return await _python(inventory, own)
     place = PurePosixPath(inventory.real(checked_path(path)))
     for directory in (place, *place.parents):
         suite = await inventory.suite(str(directory))
-        if suite is not None and framework_of(suite.argv) in _PYTHON:
+        if suite is not None and framework_of(suite.argv) in _PYTHON_RUNNERS:
             return await _python(inventory, own)
         if suite is not None:
             same = framework_of(own) == framework_of(suite.argv)
@@ -85,9 +83,9 @@ async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Su
 
 async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:
     """Python's tests run from the top of the workspace, wherever they lie."""
-    if framework_of(own) in _PYTHON:
+    if framework_of(own) in _PYTHON_RUNNERS:
         return Suite(directory=".", argv=own)
     top = await inventory.suite()
-    if top is not None and framework_of(top.argv) in _PYTHON:
+    if top is not None and framework_of(top.argv) in _PYTHON_RUNNERS:
         return top
     return Suite(directory=".", argv=PYTEST)
