@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.event import RunLost, RunReassigned, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
-from swe_ai_fleet.orchestrator.council_store import CouncilBook
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
 from swe_ai_fleet.orchestrator.score import ARCHITECT
@@ -35,7 +35,7 @@ class Jury(World):
 
     says: dict[str, str] = field(default_factory=dict[str, str])
     faults: dict[str, list[Exception]] = field(default_factory=dict[str, list[Exception]])
-    councils: CouncilBook | None = None
+    councils: CouncilStore | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log, judging=self.judging)
@@ -129,7 +129,7 @@ class TestWhoVotes:
         rules = CouncilRules(
             profiles={"big", "small"}, max_agents=9, endpoints=EndpointRules(patterns=("agents.example.org:443",))
         )
-        world.councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules, now=str)
+        world.councils = CouncilStore(MemoryKeyValue(), defaults=(council,), rules=rules, now=str)
         await world.vote(num_agents=0)
         profiles = {asked.judge_id: asked.perspective.model_profile for asked in world.fleet.judged}
         assert profiles == {"x": "", "y": "big", "z": "small"}
