@@ -242,7 +242,7 @@ class ScriptedFleet:
                 await journal.append(started)
                 head = await _operate(assignment, script.operations, journal)
             else:
-                head = earlier.entries[-1].hash if earlier.entries else GENESIS
+                head = await _interrupt(earlier, journal)
             async with self._news:
                 self.begun.append(assignment)
                 self._news.notify_all()
@@ -422,6 +422,17 @@ async def _ask(assignment: CodingAssignment, script: ScriptedRun, number: int, j
     )
     await journal.append(WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
     await journal.append(ApprovalRequested(request=request))
+
+
+async def _interrupt(earlier: RunState, journal: Journal) -> str:
+    """Record that nobody knows how the operation ended at which an earlier process died; the audit chain's head."""
+    last = earlier.entries[-1] if earlier.entries else None
+    if last is None or last.outcome is not Outcome.STARTED:
+        return last.hash if last is not None else GENESIS
+    entry = replace(last, seq=last.seq + 1, at=now(), outcome=Outcome.INTERRUPTED).sealed(last.hash)
+    result = ToolResult(success=False, operation=last.operation, error="its process died", outcome=Outcome.INTERRUPTED)
+    await journal.append(ToolFinished(entry=entry, result=result))
+    return entry.hash
 
 
 async def _operate(assignment: CodingAssignment, count: int, journal: Journal) -> str:
