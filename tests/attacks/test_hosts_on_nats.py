@@ -69,10 +69,10 @@ class World:
         return without_login(self.settings.nats_url)
 
     @asynccontextmanager
-    async def host(self, login: str) -> AsyncIterator[JetStream]:
+    async def host(self, login: str, *, waits: float = 10.0) -> AsyncIterator[JetStream]:
         """What a host does with its login."""
-        ca = str(self.settings.nats_ca or "")
-        async with JetStream.connect(self.url, credentials=Credentials(host=login, ca=ca), patience=5, waits=10) as log:
+        credentials = Credentials(host=login, ca=str(self.settings.nats_ca or ""))
+        async with JetStream.connect(self.url, credentials=credentials, patience=5, waits=waits) as log:
             yield log
 
     @asynccontextmanager
@@ -315,7 +315,7 @@ async def test_a_container_of_a_job_has_the_rights_of_its_run(world: World) -> N
         assert await board.settle(mine, JobOutcome(value="1"))
     # Its outcome stands, and it may not say otherwise.
     with pytest.raises(PreconditionFailed, match="refused"):
-        async with world.host(login):
+        async with world.host(login, waits=0):
             pass
 
 
@@ -328,7 +328,7 @@ async def test_a_login_ends_with_its_host(world: World) -> None:
     wrong = (f"{name}.wrong", f"{secret}.{name}", f"{name}.{secret}.a", ".", f"../{name}.{secret}", "a" * 2048)
     for shown in (login, *wrong):
         with pytest.raises(PreconditionFailed, match="refused"):
-            async with world.host(shown):
+            async with world.host(shown, waits=0):
                 pass
 
 

@@ -93,11 +93,15 @@ async def test_a_restart_keeps_events_token_and_port(tmp_path: Path) -> None:
 
 async def test_a_wrong_login_is_refused(nats_server: EmbeddedNats, unused_tcp_port: int) -> None:
     url = without_login(nats_server.address.url)
-    for credentials in (Credentials(user="fleet", password="wrong"), Credentials(token="wrong"), Credentials()):
-        # Who is no user is asked about, and there is no orchestrator here that would answer.
+
+    async def refused(credentials: Credentials) -> None:
         with pytest.raises(PreconditionFailed, match="refused the credentials"):
             async with JetStream.connect(url, credentials=credentials):
                 pass
+
+    # The server asks orchestrators about a client that is no user, and waits some seconds: none answers here.
+    wrong = (Credentials(user="fleet", password="wrong"), Credentials(token="wrong"), Credentials())
+    await asyncio.gather(*map(refused, wrong))
     with pytest.raises(Unavailable, match=f"no NATS server answers at 127.0.0.1:{unused_tcp_port}") as fault:
         async with JetStream.connect(f"nats://secret@127.0.0.1:{unused_tcp_port}"):
             pass

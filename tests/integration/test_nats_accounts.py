@@ -161,17 +161,21 @@ async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Pa
     wrong.write_bytes(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER))
     nothing.write_text("nothing")
     ca = str(secured.layout.authority)
-    for credentials, field in (
+
+    async def refused(credentials: Credentials, field: str) -> None:
+        with pytest.raises(PreconditionFailed, match="" if field else "refused the credentials") as fault:
+            async with JetStream.connect(secured.url, credentials=credentials):
+                pass
+        assert not field or fault.value.field == field
+
+    cases = (
         (Credentials(ca=ca), ""), (Credentials(token="guess", ca=ca), ""), (Credentials(nkey=str(wrong), ca=ca), ""),
         (Credentials(user="orchestrator", password="guess", ca=ca), ""),
         (Credentials(nkey=str(tmp_path / "none")), "nats_nkey_file"), (Credentials(ca=str(nothing)), "nats_ca"),
         (Credentials(nkey=str(nothing)), "nats_nkey_file"),
         (Credentials(cert=str(nothing), key=str(nothing)), "nats_cert"),
-    ):  # fmt: skip
-        with pytest.raises(PreconditionFailed, match="" if field else "refused the credentials") as fault:
-            async with JetStream.connect(secured.url, credentials=credentials):
-                pass
-        assert not field or fault.value.field == field
+    )  # fmt: skip
+    await asyncio.gather(*(refused(*case) for case in cases))
 
 
 @asynccontextmanager
