@@ -28,7 +28,7 @@ from swe_ai_fleet.ports import BlobStore
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 """Of all patches of a request together: what a gRPC message of the usual size can carry."""
-MAX_APPROVER_CHARS = 120
+_MAX_GIVEN_NAME_CHARS = 120
 PATCH_MEDIA_TYPE = "text/x-diff"
 
 
@@ -125,7 +125,7 @@ def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDeliv
     if not request.candidate_id:
         raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
     # However long or odd the name is that they give themselves, behind it stands who they are.
-    named = plain_line(request.approver, MAX_APPROVER_CHARS)
+    named = plain_line(request.approver, _MAX_GIVEN_NAME_CHARS)
     by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
     return HandDelivery(
         candidate_id=request.candidate_id,

@@ -189,7 +189,6 @@ async def test_texts_of_strangers_are_marked_as_data(fleet: FleetUnderTest, repo
         await call(client, "cancel_execution", execution_id=name, reason="enough")
 
 
-@pytest.mark.slow  # Now and then the connection is closed, or an answer never comes: a race that is not found yet.
 async def test_a_wait_can_be_given_up(fleet: FleetUnderTest, repository: Path) -> None:
     asked = {
         "task": f"{HELLO} {SLEEP}",
@@ -202,11 +201,14 @@ async def test_a_wait_can_be_given_up(fleet: FleetUnderTest, repository: Path) -
         name = (await call(client, "submit_task", **asked))["execution_id"]
         waited = await call(client, "wait_for_result", execution_id=name, seconds=0.2)
         assert not waited["execution"]["ended"]
-        giving_up = asyncio.create_task(client.call_tool("wait_for_result", {"execution_id": name, "seconds": 600}))
-        # A call that is answered behind it shows that it has begun.
-        await call(client, "get_execution", execution_id=name)
-        giving_up.cancel()
-        await asyncio.wait([giving_up])
+        # Whether gRPC or the call's scope says first that it was cancelled is a race, so it is run several times.
+        for _ in range(12):
+            wait = client.call_tool("wait_for_result", {"execution_id": name, "seconds": 600})
+            giving_up = asyncio.create_task(wait)
+            # A call that is answered behind it shows that it has begun.
+            await call(client, "get_execution", execution_id=name)
+            giving_up.cancel()
+            await asyncio.wait([giving_up])
         # The server is still there, and the execution too.
         assert not (await call(client, "get_execution", execution_id=name))["ended"]
         assert not (await call(client, "cancel_execution", execution_id=name, reason="enough"))["already_ended"]

@@ -158,7 +158,7 @@ async def _setup_network(settings: Settings) -> list[Finding]:
     try:
         settings = await with_isolation_level(settings)
         if settings.sandbox != "bubblewrap":
-            cause = f"not tried: the rung {settings.sandbox} grants no network"
+            cause = f"not tried: with FLEET_SANDBOX={settings.sandbox} commands get no network"
             return [Finding(part="set-up network", state=Health.ABSENT, cause=cause, mend="install bubblewrap")]
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:

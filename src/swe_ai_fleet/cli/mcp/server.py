@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated, Literal
 
+from anyio.lowlevel import checkpoint_if_cancelled
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import CallToolResult, ToolAnnotations
@@ -314,6 +316,11 @@ class FleetTools:
                 yield client
         except CommandFault as fault:
             raise ToolError(fault.told) from None
+        except asyncio.CancelledError:
+            # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the call that the editor
+            # gave up would not know it as its own, and the whole server would end; this raises the scope's.
+            await checkpoint_if_cancelled()
+            raise
 
     def _standing(self, found: pb.Execution) -> CallToolResult:
         answer = execution(found)

@@ -137,12 +137,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     return frozenset(_calls(found))
 
 
-def first_word(sql: str) -> str:
-    """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
-    return _first(list(tokens(sql)))
-
-
 def _first(found: Sequence[Token]) -> str:
+    """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
     first = next((token for token in found if token.text != "(" or token.kind is not Kind.SIGN), None)
     return "" if first is None or first.kind is Kind.UNCLOSED else first.text
 
