@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -116,13 +116,13 @@ class Service:
     async def measure(self) -> list[Component]:
         return self.components
 
-    def _executions(self, surroundings: Surroundings) -> Executions:
+    def _executions(self, deps: ExecutionDeps) -> Executions:
         councils = {} if self.councils is None else {"councils": self.councils}
-        return Executions(surroundings, priced=True, **councils)
+        return Executions(deps, priced=True, **councils)
 
     @asynccontextmanager
     async def running(self, token: str | None = None) -> AsyncIterator[Service]:
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=self.log,
             blobs=self.log,
             results=self.log,
@@ -132,7 +132,7 @@ class Service:
             owner="test",
             pauses=(0.0,),
         )
-        async with asyncio.timeout(SECONDS), self._executions(surroundings) as self.executions:
+        async with asyncio.timeout(SECONDS), self._executions(deps) as self.executions:
             given: dict[str, Any] = {}
             if self.councils is not None:
                 states = self.executions.projection.all

@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetSta
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -201,7 +201,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         )
         knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=log,
             blobs=log,
             results=log,
@@ -220,10 +220,10 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             places=lambda tenant: EndpointRules(patterns=store.rules(tenant).agent_endpoints),
         )
         executions = await stack.enter_async_context(
-            Executions(surroundings, councils=councils, quotas=Quotas(rules=store.rules, spent=meter.spent_today))
+            Executions(deps, councils=councils, quotas=Quotas(rules=store.rules, spent=meter.spent_today))
         )
         derivations = await stack.enter_async_context(
-            Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
+            Derivations(fleet=executions.fleet, log=log, workspaces=deps.workspaces)
         )
         events = PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue())
         servicer = servicer_of(

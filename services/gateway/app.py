@@ -70,8 +70,8 @@ class Observed:
                 status = 101
             await send(message)
 
-        with ExitStack() as around:
-            span = self._span(around, scope, method)
+        with ExitStack() as deps:
+            span = self._span(deps, scope, method)
             try:
                 await self._app(scope, receive, noting)
             finally:
@@ -84,18 +84,18 @@ class Observed:
                     span.set_attribute("http.response.status_code", status)
                 _log.debug("request", method=method, route=route, status=status, ms=round(took * 1000, 1))
 
-    def _span(self, around: ExitStack, scope: Scope, method: str) -> Span | None:
+    def _span(self, deps: ExitStack, scope: Scope, method: str) -> Span | None:
         headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
         carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
         if self._telemetry.tracing is None:
-            around.enter_context(self._telemetry.passing(carrier))
+            deps.enter_context(self._telemetry.passing(carrier))
             return None
         from opentelemetry.trace import SpanKind
 
         from swe_ai_fleet.telemetry.tracing import joined
 
         attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
-        return around.enter_context(
+        return deps.enter_context(
             self._telemetry.tracing.span(method, attributes, kind=SpanKind.SERVER, context=joined(carrier))
         )
 
@@ -131,8 +131,8 @@ def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the gateway's rooms are made from.
+class GatewayDeps:
+    """What the gateway is made from.
 
     Attributes:
         settings: What the installation decides.
@@ -153,20 +153,20 @@ class Surroundings:
     check_seconds: float = CHECK_SECONDS
 
 
-def gateway_app(around: Surroundings) -> Starlette:
+def gateway_app(deps: GatewayDeps) -> Starlette:
     """The application; whatever serves it runs its lifespan."""
-    streams = Streams(around.upstream, max_watchers=around.settings.http_max_watchers)
+    streams = Streams(deps.upstream, max_watchers=deps.settings.http_max_watchers)
     app = Starlette(
         routes=[
-            *_routes(around),
-            *session_routes(around.token, around.authenticator),
-            *rest_routes(around.upstream),
+            *_routes(deps),
+            *session_routes(deps.token, deps.authenticator),
+            *rest_routes(deps.upstream),
             *streams.routes(),
         ],
         middleware=[
             Middleware(Observed, telemetry=own_telemetry()),
             *access_middleware(
-                around.settings, around.token, around.keys, around.authenticator, check_seconds=around.check_seconds
+                deps.settings, deps.token, deps.keys, deps.authenticator, check_seconds=deps.check_seconds
             ),
         ],
         exception_handlers=dict(HANDLERS),
@@ -178,12 +178,12 @@ def gateway_app(around: Surroundings) -> Starlette:
     return app
 
 
-def _routes(around: Surroundings) -> list[BaseRoute]:
+def _routes(deps: GatewayDeps) -> list[BaseRoute]:
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
     async def ready(_: Request) -> Response:
-        answers = await around.ready()
+        answers = await deps.ready()
         return JSONResponse({"status": "ready" if answers else "not ready"}, status_code=200 if answers else 503)
 
     return [Route("/health", health), Route("/ready", ready)]

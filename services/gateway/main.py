@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from services.access.store import AccessStore
 from services.auth import Authenticator
 from services.certificates import Certificates, ServerTls, server_tls
-from services.gateway.app import Surroundings, gateway_app, gateway_metrics
+from services.gateway.app import GatewayDeps, gateway_app, gateway_metrics
 from services.gateway.streams.slow_clients import FramedProtocol, StalledProtocol
 from services.gateway.upstream import open_upstream
 from services.nats_figures import nats_metrics
@@ -164,7 +164,7 @@ async def open_gateway(
         context_tls=channel_tls(settings, settings.context_url),
     ) as upstream:
         app = gateway_app(
-            Surroundings(
+            GatewayDeps(
                 settings=settings,
                 upstream=upstream,
                 token=token,

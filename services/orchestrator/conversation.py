@@ -45,7 +45,7 @@ class ConversationServicer(ConversationServiceServicer):
         admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
-    def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[None]] = _anybody) -> None:
+    def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[object]] = _anybody) -> None:
         self._chats = chats
         self._admit = admit
 

@@ -214,7 +214,7 @@ class PlanningServicer(PlanningServiceServicer):
         plans: Callable[[str], PlanService],
         *,
         mask: SecretMask,
-        admit: Callable[[str], Awaitable[None]] = _anybody,
+        admit: Callable[[str], Awaitable[object]] = _anybody,
     ) -> None:
         self._plans = plans
         self._admit = admit

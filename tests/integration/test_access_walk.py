@@ -28,7 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
-from services.gateway.app import Surroundings, gateway_app
+from services.gateway.app import GatewayDeps, gateway_app
 from services.gateway.main import serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import FILES, open_upstream
@@ -202,7 +202,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
-        around = Surroundings(
+        around = GatewayDeps(
             settings=settings,
             upstream=upstream,
             token="the gateway's own",

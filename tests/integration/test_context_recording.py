@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.factories import connect_log
@@ -55,12 +55,12 @@ class World:
 
     async def run(self, *, write: bool = True) -> str:
         """Carry out a task with agents that follow a script; the id of its execution."""
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
             workspaces=ScriptedWorkspaces(), model=ScriptedModel(), pauses=(0.0,),
             context=ContextGatherer(self.recorder.store, self.recorder.memories, mask=Secrets()),
         )  # fmt: skip
-        async with Executions(surroundings) as executions:
+        async with Executions(deps) as executions:
             execution_id = (await executions.submit(a_task(write))).execution_id
             await executions.wait("default", execution_id)
         return execution_id

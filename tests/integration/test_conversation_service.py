@@ -28,7 +28,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.telegram import FleetAnswers
 from swe_ai_fleet.cli.telegram import serve as serve_telegram
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chat
@@ -91,7 +91,7 @@ class Service:
 @asynccontextmanager
 async def served(home: Path) -> AsyncIterator[Service]:
     log = MemoryLog()
-    surroundings = Surroundings(
+    deps = ExecutionDeps(
         log=log,
         blobs=log,
         results=log,
@@ -101,7 +101,7 @@ async def served(home: Path) -> AsyncIterator[Service]:
         owner="test",
         pauses=(0.0,),
     )
-    async with ScriptedModelServer(SCRIPT) as model, Executions(surroundings) as executions:
+    async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
         settings = Settings(home=home, model_url=model.url, model="scripted")
         view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
         async with open_chat(settings, store=MemoryKeyValue(), fleet=view, starter=view) as chat:

@@ -19,7 +19,7 @@ from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.audit import AuditTrail
-from tests.scripted_surroundings import surroundings
+from tests.scripted_deps import execution_deps
 
 TASK = Task(
     task_id="t", kind=TaskKind.DELIBERATE, description="Say who you are.", repo=RepoRef(location="/r"), num_agents=3
@@ -54,7 +54,7 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
 
 
 async def test_a_task_asks_only_for_what_is_there() -> None:
-    async with Executions(surroundings(), profiles={"small": {}}) as executions:
+    async with Executions(execution_deps(), profiles={"small": {}}) as executions:
         for wrong, field in (
             (replace(TASK, model_profile="small,huge"), "model_profile"),
             (replace(TASK, constraints=Constraints(limits=Limits(max_cost=1.0))), "constraints.max_cost"),

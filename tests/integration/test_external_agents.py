@@ -38,7 +38,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.outside_agent import SmallHarness, serving
-from tests.scripted_surroundings import surroundings
+from tests.scripted_deps import execution_deps
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 40
@@ -433,7 +433,7 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
     rules = CouncilRules(endpoints=EndpointRules(patterns=(place.address,)))
     councils = CouncilStore(MemoryKeyValue(), defaults=(council,), rules=rules)
-    around = surroundings(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
+    around = execution_deps(place.log, fleet=place.worker, workspaces=workspace_provider(place.settings))
     async with Executions(around, councils=councils) as executions:
         check = CheckSpec(
             name="greets", command="python3 -c \"import utils; utils.hello_world() == 'Hello, World!' or 1/0\""

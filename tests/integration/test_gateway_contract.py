@@ -17,7 +17,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from services.gateway.app import Surroundings, gateway_app
+from services.gateway.app import GatewayDeps, gateway_app
 from services.gateway.main import serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import open_upstream
@@ -170,7 +170,7 @@ async def gateway(fleet: FleetUnderTest) -> AsyncIterator[str]:
     generous = fleet.settings.model_copy(update={"http_requests_per_minute": 10_000_000})
     running = fleet.running
     async with open_upstream(running.address, running.context) as upstream:
-        around = Surroundings(
+        around = GatewayDeps(
             settings=generous, upstream=upstream, token=running.token, ready=ready, keys=MemoryKeyValue()
         )
         async with serve_http(gateway_app(around), "127.0.0.1:0") as url:

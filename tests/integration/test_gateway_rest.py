@@ -21,7 +21,7 @@ import pytest
 from fleet.context.v1 import context_pb2 as context_pb
 from fleet.context.v1 import context_pb2_grpc
 from services.auth import caller_of
-from services.gateway.app import Surroundings, gateway_app
+from services.gateway.app import GatewayDeps, gateway_app
 from services.gateway.main import serve_http
 from services.gateway.upstream import open_upstream
 from services.grpc_server import Service, serve_grpc
@@ -312,7 +312,7 @@ async def test_each_service_elsewhere_is_shown_its_own_token_and_one_that_is_awa
         serve_grpc([service], "127.0.0.1:0", own, ready) as context,
         open_upstream("127.0.0.1:1", context, context_token=own) as upstream,
     ):
-        around = Surroundings(
+        around = GatewayDeps(
             settings=fleet.settings, upstream=upstream, token=fleet.running.token, ready=ready, keys=MemoryKeyValue()
         )
         admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}

@@ -42,7 +42,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import field_named, refusal, servicer_of
-from tests.scripted_surroundings import surroundings
+from tests.scripted_deps import execution_deps
 
 SECONDS = 10
 EVENT = PlanningEvent(
@@ -93,7 +93,7 @@ class World:
 
     @asynccontextmanager
     async def replica(self, owner: str = "one") -> AsyncIterator[PlanningEvents]:
-        around = surroundings(self.log, fleet=self.planner, workspaces=self.workspaces, owner=owner)
+        around = execution_deps(self.log, fleet=self.planner, workspaces=self.workspaces, owner=owner)
         async with (
             asyncio.timeout(SECONDS),
             Executions(around) as self.executions,

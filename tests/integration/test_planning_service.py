@@ -41,7 +41,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.scripted_surroundings import surroundings
+from tests.scripted_deps import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
 
@@ -140,7 +140,7 @@ async def knowledge(
 
 @asynccontextmanager
 async def fleet_of_agents() -> AsyncIterator[Executions]:
-    async with Executions(surroundings()) as executions:
+    async with Executions(execution_deps()) as executions:
         yield executions
 
 

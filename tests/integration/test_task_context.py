@@ -26,7 +26,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of
-from tests.scripted_surroundings import surroundings
+from tests.scripted_deps import execution_deps
 
 SECONDS = 20
 SECRET = "sk-quite-a-secret-wxyz"
@@ -52,7 +52,7 @@ async def serving() -> AsyncIterator[Service]:
     log = MemoryLog()
     async with asyncio.timeout(SECONDS), ContextStore(MemoryChanges(), mask=Secrets()) as store:
         source = ContextGatherer(store, None, mask=Secrets())
-        async with Executions(surroundings(log, context=source)) as executions:
+        async with Executions(execution_deps(log, context=source)) as executions:
             contexts = TaskContexts(source=source, executions=executions, mask=MASK)
             service = [orchestrator_service(servicer_of(executions, log, contexts=contexts))]
             async with (

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionFinished, Stor
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.notifications.retrying import Schedule
 from swe_ai_fleet.notifications.store import Pending
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
@@ -180,11 +180,11 @@ async def world(nats: EmbeddedNats, receiver: WebhookReceiver, tmp_path: Path) -
     credentials = Settings(home=tmp_path, nats_url=nats.address.url, nats_token=nats.address.token)
     async with asyncio.timeout(SECONDS), connect_log(credentials, name="executions-test") as log:
         await log.ensure_streams()
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=log, blobs=log, results=log, workspaces=ScriptedWorkspaces(), model=ScriptedModel(), owner="test",
             fleet=ScriptedFleet(storage=log, runs={"agent-dev-1": ScriptedRun(asks=1)}), pauses=(0.0,),
         )  # fmt: skip
-        async with Executions(surroundings) as executions:
+        async with Executions(deps) as executions:
             yield World(nats=nats, home=tmp_path, receiver=receiver, log=log, executions=executions)
 
 

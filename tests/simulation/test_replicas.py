@@ -41,7 +41,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowTask,
 )
 from swe_ai_fleet.orchestrator import dispatcher
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
@@ -225,7 +225,7 @@ class World:
         self.names += 1
         link = Link(log=self.log, random=self.random, losing=0.02)
         process = Process(self, f"replica-{self.names}", link)
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=link,
             blobs=link,
             results=link,
@@ -235,7 +235,7 @@ class World:
             owner=process.name,
             pauses=(0.0, 1.0, 4.0),
         )
-        process.executions = Executions(surroundings, replicas=process, room=Room(executions=3))
+        process.executions = Executions(deps, replicas=process, room=Room(executions=3))
         self.leases.add(process.name)
         self.processes.append(process)
         await process.executions.__aenter__()
@@ -392,7 +392,7 @@ def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_n
         def replica(name: str) -> tuple[Executions, Link, Link]:
             own, agents = Link(log=log, random=random), Link(log=log, random=random)
             agents.awake.clear()
-            surroundings = Surroundings(
+            deps = ExecutionDeps(
                 log=own,
                 blobs=own,
                 results=own,
@@ -401,7 +401,7 @@ def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_n
                 model=ScriptedModel(),
                 owner=name,
             )
-            return Executions(surroundings), own, agents
+            return Executions(deps), own, agents
 
         first, first_link, first_agents = replica("first")
         await first.__aenter__()

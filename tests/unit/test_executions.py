@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
@@ -61,7 +61,7 @@ class World:
 
     @asynccontextmanager
     async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=self.log,
             blobs=self.log,
             results=self.log,
@@ -73,7 +73,7 @@ class World:
             verifier=self.verifier,
             signer=self.signer,
         )
-        async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
+        async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions
 
     async def run(self, task: Task):

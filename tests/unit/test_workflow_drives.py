@@ -43,7 +43,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.workflow_tasks import node_name, node_run
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
@@ -498,7 +498,7 @@ class Remembering:
 async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(world: World, fault: FleetError | None):
     memory = Remembering(fault=fault)
     ask = Node(id="ask", type=NodeType.AGENT, query="which colour?", agent_config=AgentConfig(use_memory=True))
-    surroundings = Surroundings(
+    deps = ExecutionDeps(
         log=world.log,
         blobs=world.log,
         results=world.log,
@@ -509,7 +509,7 @@ async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(w
         context=memory,
         memories=memory,
     )
-    async with asyncio.timeout(10), Executions(surroundings) as executions:
+    async with asyncio.timeout(10), Executions(deps) as executions:
         task = a_run(agent("plain"), ask, edges=chain("plain", "ask"))
         state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
     assert state.status is ExecutionStatus.COMPLETED

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import seated
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.quotas import Quotas
@@ -52,7 +52,7 @@ class Acceptance:
     """Accepts each task once, whichever replica it is handed to.
 
     Args:
-        surroundings: What executions work with.
+        deps: What executions work with.
         projection: What is known of all executions.
         quotas: What tenants may use, and what holds for them whatever their callers ask for.
         room: How much may be going on.
@@ -67,7 +67,7 @@ class Acceptance:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        deps: ExecutionDeps,
         projection: Projection,
         *,
         quotas: Quotas,
@@ -80,10 +80,10 @@ class Acceptance:
         get: Callable[[str, str], Awaitable[ExecutionState]],
         begun: Callable[[str], None],
     ) -> None:
-        self._log = surroundings.log
-        self._workspaces = surroundings.workspaces
-        self._model = surroundings.model
-        self._remembers = surroundings.context is not None
+        self._log = deps.log
+        self._workspaces = deps.workspaces
+        self._model = deps.model
+        self._remembers = deps.context is not None
         self._projection = projection
         self._quotas = quotas
         self._room = room

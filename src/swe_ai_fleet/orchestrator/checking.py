@@ -56,7 +56,7 @@ class Checking:
     async def behaviours(self, candidates: Sequence[Candidate]) -> Mapping[str, str]:
         """What `behaviour_keys` gives; no patch is read twice. Raises Unavailable."""
         new = [candidate for candidate in candidates if candidate.candidate_id not in self._behaviours]
-        self._behaviours |= await behaviour_keys(new, self.work.blobs)
+        self._behaviours |= await behaviour_keys(new, self.work.deps.blobs)
         return {candidate.candidate_id: self._behaviours[candidate.candidate_id] for candidate in candidates}
 
     async def beside_each_other(

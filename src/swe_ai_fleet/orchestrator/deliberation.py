@@ -120,8 +120,9 @@ class Deliberation:
             for one in (*known.votes, *known.scores.values()):
                 self._spending.add(one.usage)
             return known.ranking
-        if self.work.verifier is not None:
-            contest = replace(contest, scores=await self.work.verifier.scores(self.work.runs, self._spending, contest))
+        verifier = self.work.deps.verifier
+        if verifier is not None:
+            contest = replace(contest, scores=await verifier.scores(self.work.runs, self._spending, contest))
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, contest)
@@ -372,7 +373,7 @@ class PatchJudgement:
     async def _size(self, patch: SubmittedPatch) -> tuple[tuple[str, ...], int, int]:
         """Files, lines added, lines removed; nothing where it cannot be read, which its evidence will say."""
         try:
-            parsed = await asyncio.to_thread(parse_patch, await self.work.blobs.get(patch.patch))
+            parsed = await asyncio.to_thread(parse_patch, await self.work.deps.blobs.get(patch.patch))
         except (PatchUnreadable, FleetError):
             return (), 0, 0
         lines = {sign: sum(1 for file in parsed.files for _ in file.lines(sign)) for sign in "+-"}

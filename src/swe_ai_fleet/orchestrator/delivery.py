@@ -43,10 +43,10 @@ class Delivering:
         """
         task, repository = self.work.task, self.work.repository
         patch = winner.artifacts.patch
-        content = await self.work.blobs.get(patch) if patch else b""
+        content = await self.work.deps.blobs.get(patch) if patch else b""
         delivery = _delivery(task)
         delivery = replace(delivery, message=delivery.message or commit_message(task, winner, evidence))
-        delivered = await self.work.workspaces.deliver(task.execution_id, repository, content, delivery)
+        delivered = await self.work.deps.workspaces.deliver(task.execution_id, repository, content, delivery)
         delivered = await self._exported(replace(repository, commit=delivered.commit_sha), delivered)
         report = evidence
         if report is None or not delivered.tree or report.tree != delivered.tree:
@@ -75,10 +75,10 @@ class Delivering:
         report, patch = conclusion.reports.get(best.candidate_id), candidate.artifacts.patch
         if patch is None or report is None or not report.tree:
             return  # it cannot be applied, or changes nothing
-        delivered = await self.work.workspaces.keep(
+        delivered = await self.work.deps.workspaces.keep(
             task.execution_id,
             self.work.repository,
-            await self.work.blobs.get(patch),
+            await self.work.deps.blobs.get(patch),
             f"{REFUSED}/{task.task_id}",
             commit_message(task, candidate, report),
         )
@@ -92,18 +92,18 @@ class Delivering:
         task, repository = self.work.task, self.work.repository
         delivery, since = _delivery(task), repository.shared_commit
         if delivery.message:
-            whole = (await self.work.workspaces.export(head, repository.commit, delivery.branch)).patch
-            delivered = await self.work.workspaces.deliver(task.execution_id, repository, whole, delivery)
+            whole = (await self.work.deps.workspaces.export(head, repository.commit, delivery.branch)).patch
+            delivered = await self.work.deps.workspaces.deliver(task.execution_id, repository, whole, delivery)
             head = replace(repository, commit=delivered.commit_sha)
         else:
-            delivered = await self.work.workspaces.publish(task.execution_id, head, since, delivery)
+            delivered = await self.work.deps.workspaces.publish(task.execution_id, head, since, delivery)
         return await self._exported(head, delivered)
 
     async def _exported(self, head: PinnedRepository, delivered: Delivered) -> Delivered:
         """The delivered branch with its patch and its bundle in the store; without them where they are too large."""
         task, repository = self.work.task, self.work.repository
         try:
-            exported = await self.work.workspaces.export(
+            exported = await self.work.deps.workspaces.export(
                 head, repository.commit, delivered.branch, since=repository.shared_commit
             )
         except ResourceExhausted:
@@ -111,8 +111,8 @@ class Delivering:
         owner = (task.tenant, task.execution_id)
         return replace(
             delivered,
-            patch=await self.work.blobs.put(*owner, exported.patch, PATCH_TYPE),
-            bundle=await self.work.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
+            patch=await self.work.deps.blobs.put(*owner, exported.patch, PATCH_TYPE),
+            bundle=await self.work.deps.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
         )
 
 

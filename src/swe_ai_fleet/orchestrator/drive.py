@@ -7,9 +7,9 @@ discarded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns, HeadSigning
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns, HeadSigning
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberation import (
@@ -45,24 +45,14 @@ from swe_ai_fleet.orchestrator.deliberation import (
     without_winner,
 )
 from swe_ai_fleet.orchestrator.delivery import Delivering
-from swe_ai_fleet.orchestrator.execution_context import ExecutionContext, Parts
-from swe_ai_fleet.orchestrator.judging import Verifier
-from swe_ai_fleet.orchestrator.recipes import Recipes
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext, ExecutionDeps, Parts
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
-    ChatModel,
-    ContextSource,
     EventLog,
-    Fleet,
-    HeadSigner,
     Journal,
-    KnownRecipes,
-    Memories,
-    Repositories,
-    ResultBus,
 )
 
 _checkpoint_log = structlog.get_logger(__name__)
@@ -125,49 +115,22 @@ class Orchestration:
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What every drive of a process works with.
-
-    `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
-    are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
-    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
-    environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
-    chains stand; None: nobody does.
-    """
-
-    log: EventLog
-    blobs: BlobStore
-    results: ResultBus
-    fleet: Fleet
-    workspaces: Repositories
-    model: ChatModel
-    owner: str
-    pauses: Sequence[float] = PAUSES
-    context: ContextSource | None = None
-    memories: Memories | None = None
-    approval_timeout_seconds: float = 0.0
-    recipes: KnownRecipes = field(default_factory=Recipes)
-    signer: HeadSigner | None = None
-    verifier: Verifier | None = None
-
-
 class Drive:
     """Drives one execution; the single writer of the execution's own subject.
 
     Args:
-        surroundings: What it works with.
+        deps: What it works with.
         state: The execution as far as is known here; what its log says once it is claimed decides.
         parts: Where subtasks become executions of their own.
     """
 
-    def __init__(self, surroundings: Surroundings, state: ExecutionState, parts: Parts) -> None:
-        self._with = surroundings
+    def __init__(self, deps: ExecutionDeps, state: ExecutionState, parts: Parts) -> None:
+        self._deps = deps
         self._parts = parts
         self._task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
-        self._approvals = Approvals(surroundings.log, state.task)
+        self._approvals = Approvals(deps.log, state.task)
         self._workflow: WorkflowDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._cancel_reason = ""
@@ -205,16 +168,16 @@ class Drive:
             since=self._since,
         )
         try:
-            async with self._with.log.journal(writer) as journal:
-                await journal.append(ExecutionClaimed(generation=self._generation, owner=self._with.owner))
+            async with self._deps.log.journal(writer) as journal:
+                await journal.append(ExecutionClaimed(generation=self._generation, owner=self._deps.owner))
                 # Nobody else can write here any more, so this is all that there is to know.
                 known = await self._approvals.refresh()
                 whole = known.status.terminal or await self._finish(journal, known)
                 if not known.result_published:
                     await self._publish(journal)
             if not whole:
-                await discard_checkpoints(self._with.log, self._with.blobs, self._task.tenant, self._task.execution_id)
-            await self._with.workspaces.release(self._task.execution_id)
+                await discard_checkpoints(self._deps.log, self._deps.blobs, self._task.tenant, self._task.execution_id)
+            await self._deps.workspaces.release(self._task.execution_id)
         except Fenced:
             log.info("another orchestrator drives the execution")
         except FleetError as error:
@@ -248,11 +211,11 @@ class Drive:
         return ending.status is ExecutionStatus.COMPLETED
 
     def _signing(self, journal: Journal) -> HeadSigning | None:
-        if self._with.signer is None:
+        if self._deps.signer is None:
             return None
         return HeadSigning(
-            signer=self._with.signer,
-            log=self._with.log,
+            signer=self._deps.signer,
+            log=self._deps.log,
             journal=journal,
             tenant=self._task.tenant,
             execution_id=self._task.execution_id,
@@ -309,30 +272,18 @@ class Drive:
 
     async def _solve(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(
-            fleet=self._with.fleet,
+            fleet=self._deps.fleet,
             journal=journal,
             approvals=self._approvals,
             generation=self._generation,
             known=known,
             signing=signing,
-            pauses=self._with.pauses,
-            background=await background(self._with.context, self._task, journal, known),
+            pauses=self._deps.pauses,
+            background=await background(self._deps.context, self._task, journal, known),
         )
-        work = ExecutionContext(
-            runs=runs,
-            parts=self._parts,
-            workspaces=self._with.workspaces,
-            blobs=self._with.blobs,
-            recipes=self._with.recipes,
-            verifier=self._with.verifier,
-        )
+        work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
         if self._task.kind is TaskKind.WORKFLOW:
-            self._workflow = WorkflowDrive(
-                work=work,
-                approval_timeout_seconds=self._with.approval_timeout_seconds,
-                context=self._with.context,
-                memories=self._with.memories,
-            )
+            self._workflow = WorkflowDrive(work=work)
             return await self._workflow.run()
         deliberation = Deliberation(work=work)
         if self._task.kind is TaskKind.ORCHESTRATE:
@@ -345,12 +296,12 @@ class Drive:
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=conclusion.usage)
 
     async def _publish(self, journal: Journal) -> None:
-        await self._with.results.publish(
+        await self._deps.results.publish(
             tenant=self._task.tenant,
             task_id=self._task.task_id,
             execution_id=self._task.execution_id,
             agent_id="",
-            payload=await execution_result(self._with.log, self._with.blobs, self._task),
+            payload=await execution_result(self._deps.log, self._deps.blobs, self._task),
         )
         await journal.append(ResultPublished())
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
 from swe_ai_fleet.orchestrator.judging import Verifier
-from swe_ai_fleet.ports import BlobStore, Journal, KnownRecipes, Repositories
+from swe_ai_fleet.orchestrator.recipes import Recipes
+from swe_ai_fleet.ports import (
+    BlobStore,
+    ChatModel,
+    ContextSource,
+    EventLog,
+    Fleet,
+    HeadSigner,
+    Journal,
+    KnownRecipes,
+    Memories,
+    Repositories,
+    ResultBus,
+)
 
 
 class Parts(Protocol):
@@ -29,25 +43,46 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecutionDeps:
+    """What every drive of a process works with.
+
+    `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
+    are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
+    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
+    environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
+    chains stand; None: nobody does.
+    """
+
+    log: EventLog
+    blobs: BlobStore
+    results: ResultBus
+    fleet: Fleet
+    workspaces: Repositories
+    model: ChatModel
+    owner: str
+    pauses: Sequence[float] = PAUSES
+    context: ContextSource | None = None
+    memories: Memories | None = None
+    approval_timeout_seconds: float = 0.0
+    recipes: KnownRecipes = field(default_factory=Recipes)
+    signer: HeadSigner | None = None
+    verifier: Verifier | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExecutionContext:
     """What the phases of one running execution share.
 
     Attributes:
+        deps: What every execution of this process works with.
         runs: Where agents and checks run; has the execution's journal, and what an earlier driver left: nothing in that
             is done again.
         parts: Where parts of it become executions of their own.
-        workspaces: Merges and delivers.
-        blobs: Has patches and bundles, takes what is too long for an event.
-        recipes: Takes what environment runs find out.
-        verifier: Scores candidates; None: nobody does.
     """
 
+    deps: ExecutionDeps
     runs: AgentRuns
     parts: Parts
-    workspaces: Repositories
-    blobs: BlobStore
-    recipes: KnownRecipes
-    verifier: Verifier | None = None
 
     @property
     def known(self) -> ExecutionState:

@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.approval import ApprovalResolution
-from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
     CancelRequested,
@@ -17,13 +15,14 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room, Store, Submission
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room
 from swe_ai_fleet.orchestrator.approvals import Decisions, control
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
-from swe_ai_fleet.orchestrator.delivery import HandDeliveries, HandDelivery
+from swe_ai_fleet.orchestrator.delivery import HandDeliveries
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
-from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
+from swe_ai_fleet.orchestrator.drive import Drive
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
@@ -47,7 +46,7 @@ class Executions:
     through any, and is driven by one of them at a time.
 
     Args:
-        surroundings: What executions work with.
+        deps: What executions work with.
         replicas: The others that share the log; None: there are none.
         room: How much may be going on.
         access: What tools may use; a task that asks for more is refused.
@@ -56,11 +55,17 @@ class Executions:
         councils: Those of roles; None: agents are made for each task.
         quotas: What tenants may use, and what holds for them whatever their callers ask for.
         kept_seconds: How long the log keeps events, 0 for ever; see `Projection`.
+
+    Attributes:
+        submit, begin: See `Acceptance`.
+        check_tokens, check_storage: See `Quotas`.
+        resolve, steer: See `Decisions`.
+        deliver: See `HandDeliveries`.
     """
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        deps: ExecutionDeps,
         *,
         replicas: Replicas | None = None,
         room: Room | None = None,
@@ -71,26 +76,24 @@ class Executions:
         kept_seconds: float = 0.0,
         quotas: Quotas | None = None,
     ) -> None:
-        self.projection = Projection(surroundings.log, self._heard, kept_seconds=kept_seconds)
+        self.projection = Projection(deps.log, self._heard, kept_seconds=kept_seconds)
         self._quotas = quotas or Quotas()
-        self.fleet = ConcurrencyLimiter(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
-        surroundings = replace(surroundings, fleet=self.fleet)
-        self._log = surroundings.log
+        self.fleet = ConcurrencyLimiter(deps.fleet, self._quotas, me=deps.owner, sharers=self._sharers)
+        deps = replace(deps, fleet=self.fleet)
+        self._log = deps.log
         self._room = room or Room()
-        self._decisions = Decisions(self._log, self.get)
-        self._hand_deliveries = HandDeliveries(
-            log=self._log, blobs=surroundings.blobs, workspaces=surroundings.workspaces, get=self.get
-        )
-        self._replicas = replicas or OnlyReplica(surroundings.owner)
+        decisions = Decisions(self._log, self.get)
+        hand_deliveries = HandDeliveries(log=self._log, blobs=deps.blobs, workspaces=deps.workspaces, get=self.get)
+        self._replicas = replicas or OnlyReplica(deps.owner)
         self._dispatcher = Dispatcher(
             self.projection,
             self._replicas,
-            lambda state: Drive(surroundings, state, self),
+            lambda state: Drive(deps, state, self),
             max_executions=self._room.executions,
             rules=self._quotas.rules,
         )
         self._acceptance = Acceptance(
-            surroundings,
+            deps,
             self.projection,
             quotas=self._quotas,
             room=self._room,
@@ -102,6 +105,9 @@ class Executions:
             get=self.get,
             begun=self._dispatcher.accepted,
         )
+        self.submit, self.begin = self._acceptance.submit, self._acceptance.begin
+        self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage
+        self.resolve, self.steer, self.deliver = decisions.resolve, decisions.steer, hand_deliveries.deliver
 
     async def __aenter__(self) -> Executions:
         await self.projection.start()
@@ -112,28 +118,6 @@ class Executions:
         await self._acceptance.close()
         await self._dispatcher.stop()
         await self.projection.stop()
-
-    async def submit(self, task: Task, *, store: Store | None = None) -> Submission:
-        """Accept a task: validated, its repository pinned, its first event durable when this returns.
-
-        The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
-        of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
-        Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
-        ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
-        """
-        return await self._acceptance.submit(task, store=store)
-
-    async def begin(self, task: Task, repository: PinnedRepository) -> str:
-        """Accept a part of an execution that is under way; see `Acceptance.begin`."""
-        return await self._acceptance.begin(task, repository)
-
-    async def check_tokens(self, tenant: str) -> None:
-        """Whether a tenant may have models work for it today. Raises ResourceExhausted, Unavailable."""
-        await self._quotas.check_tokens(tenant)
-
-    async def check_storage(self, tenant: str, wanted: int) -> None:
-        """Whether so many bytes more may be kept for a tenant. Raises ResourceExhausted, Unavailable."""
-        await self._quotas.check_storage(tenant, wanted)
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
@@ -194,30 +178,6 @@ class Executions:
         if not state.cancel_requested:
             await self._log.tell(control(state.task), CancelRequested(reason=reason))
         return await self.wait(tenant, execution_id)
-
-    async def resolve(
-        self, tenant: str, execution_id: str, resolution: ApprovalResolution, *, by: str = ""
-    ) -> ExecutionState:
-        """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
-
-        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
-        who authenticated, where callers can be told apart: nobody lets through what they handed in. Raises
-        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
-        """
-        return await self._decisions.resolve(tenant, execution_id, resolution, by=by)
-
-    async def steer(
-        self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""
-    ) -> ExecutionState:
-        """Pause a workflow, let paused nodes go one by one, or have it continue; durable when this returns.
-
-        The same again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
-        """
-        return await self._decisions.steer(tenant, execution_id, action, node_id, by=by)
-
-    async def deliver(self, tenant: str, execution_id: str, asked: HandDelivery) -> Delivered:
-        """Deliver a candidate of an ended execution by a person's decision; see `HandDeliveries.deliver`."""
-        return await self._hand_deliveries.deliver(tenant, execution_id, asked)
 
     def load(self) -> Load:
         """What goes on now."""

@@ -181,7 +181,7 @@ class Groundwork:
             # That nothing was found is worth knowing too: nobody looks a second time.
             found = run.proposal if run.kept else None
             found = found or EnvironmentProposal(source=self._source, notes=run.reason)
-            await self.work.recipes.keep(self.work.task.tenant, before.recipe_key, found)
+            await self.work.deps.recipes.keep(self.work.task.tenant, before.recipe_key, found)
         if run.kept:
             self.work.journal.post(BaselineFinished(baseline=after))
         await self.work.journal.append(EnvironmentRunFinished(run=run))

@@ -93,7 +93,7 @@ class Integration:
             at=ended.finished_at or ended.updated_at,
         )
         try:
-            merge = await self.work.workspaces.merge(request)
+            merge = await self.work.deps.workspaces.merge(request)
             if merge.conflicts:
                 return await self._resolved(request, merge, child, subtask_id)
             return Merged(head=await self._at(merge))
@@ -119,11 +119,11 @@ class Integration:
         patch, message = await self._content(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
         # Neither side has changed the draft meanwhile, so this cannot conflict again.
         head = await self._at(
-            await self.work.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
+            await self.work.deps.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
         )
         if head.commit == self.head.commit:
             return Merged(head=None, error=f"{where}: the resolution drops the whole change")
-        whole = (await self.work.workspaces.export(head, self.head.commit, THEIRS)).patch
+        whole = (await self.work.deps.workspaces.export(head, self.head.commit, THEIRS)).patch
         if _MARKER.search(whole):
             return Merged(head=None, error=f"{where}: the resolution leaves conflict markers")
         report = await self.work.runs.check(
@@ -132,7 +132,9 @@ class Integration:
                 candidate_id=run,
                 task=replace(task, constraints=replace(child.constraints, limits=task.constraints.limits)),
                 repository=self.head,
-                patch=await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, whole, PATCH_TYPE),
+                patch=await self.work.deps.blobs.put(
+                    self.work.task.tenant, self.work.task.execution_id, whole, PATCH_TYPE
+                ),
             )
         )
         if not report.accepted:
@@ -145,14 +147,14 @@ class Integration:
         """The branch at a commit, for every node."""
         if not merge.bundle:
             return self.head
-        bundle = await self.work.blobs.put(
+        bundle = await self.work.deps.blobs.put(
             self.work.task.tenant, self.work.task.execution_id, merge.bundle, BUNDLE_TYPE
         )
         return replace(self.work.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
 
     async def _content(self, candidate: Candidate) -> bytes:
         patch = candidate.artifacts.patch
-        return await self.work.blobs.get(patch) if patch is not None else b""
+        return await self.work.deps.blobs.get(patch) if patch is not None else b""
 
 
 def spent_on_merges(known: ExecutionState) -> Usage:

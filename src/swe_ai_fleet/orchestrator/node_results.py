@@ -58,7 +58,9 @@ class NodeResults:
         delivered = state.delivered
         ref = (winner.artifacts.patch if winner else None) or (delivered.patch if delivered else None)
         patch = (
-            (await self.work.blobs.get(ref)).decode("utf-8", "replace") if ref and ref.size <= MAX_PATCH_BYTES else ""
+            (await self.work.deps.blobs.get(ref)).decode("utf-8", "replace")
+            if ref and ref.size <= MAX_PATCH_BYTES
+            else ""
         )
         report = state.delivery_report or state.reports.get(state.winner_id)
         return {
@@ -91,7 +93,7 @@ class NodeResults:
             if base.commit == self.work.repository.commit:
                 return head
             # A bundle must build on what the location has, and it need not have the base.
-            exported = await self.work.workspaces.export(
+            exported = await self.work.deps.workspaces.export(
                 head,
                 self.work.repository.shared_commit,
                 state.delivered.branch,
@@ -101,12 +103,12 @@ class NodeResults:
         winner = state.candidates.get(state.winner_id)
         if winner is None or winner.artifacts.patch is None:
             return None
-        merge = await self.work.workspaces.merge(
+        merge = await self.work.deps.workspaces.merge(
             MergeRequest(
                 execution_id=self.work.task.execution_id,
                 head=base,
                 base=base,
-                patch=await self.work.blobs.get(winner.artifacts.patch),
+                patch=await self.work.deps.blobs.get(winner.artifacts.patch),
                 since=self.work.repository.shared_commit,
                 message=commit_message(state.task, winner),
                 author_name=self.work.task.delivery.author_name,
@@ -119,7 +121,7 @@ class NodeResults:
         return await self._bundled(replace(base, commit=merge.commit), merge.bundle)
 
     async def _bundled(self, head: PinnedRepository, bundle: bytes) -> PinnedRepository:
-        ref = await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, bundle, BUNDLE_TYPE)
+        ref = await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, bundle, BUNDLE_TYPE)
         return replace(head, bundle=ref, snapshot_of="")
 
 

@@ -30,7 +30,6 @@ from swe_ai_fleet.orchestrator.workflow_tasks import (
     node_name,
     node_run,
 )
-from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
 from swe_ai_fleet.workflows.node_inputs import answer_output
@@ -69,9 +68,6 @@ class FleetNodes:
         work: The workflow's execution.
         results: What these left.
         known: What an earlier driver knew of the nodes.
-        approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
-        context: What answering agents are told beside their question; None: nothing.
-        memories: Where what they answer is remembered; None: nowhere.
         spent: What agents took under earlier drivers.
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
@@ -79,9 +75,6 @@ class FleetNodes:
     work: ExecutionContext
     results: NodeResults
     known: Mapping[str, NodeUpdated]
-    approval_timeout_seconds: float = 0.0
-    context: ContextSource | None = None
-    memories: Memories | None = None
     spent: Usage = field(default_factory=Usage)
     sharing: Callable[[str], int] = lambda _: 1
     _under_way: dict[str, str] = field(default_factory=dict[str, str])
@@ -233,7 +226,7 @@ class FleetNodes:
         policy: ApprovalPolicy = ApprovalPolicy.PLAN,
     ) -> NodeDecision:
         now, name = datetime.now(UTC), node_approval(node_id)
-        seconds = seconds or self.approval_timeout_seconds
+        seconds = seconds or self.work.deps.approval_timeout_seconds
         request = ApprovalRequest(
             approval_id=name,
             agent_id=name,
@@ -252,15 +245,17 @@ class FleetNodes:
         """What is known of a question; nothing where that cannot be had: the node goes on without."""
         asked = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
         request = context_request(asked)
-        if self.context is None or request is None:
+        context = self.work.deps.context
+        if context is None or request is None:
             return ""
         try:
-            return (await self.context.gather(request)).text
+            return (await context.gather(request)).text
         except FleetError:
             return ""
 
     async def _remember(self, task: Task, node_id: str, query: str, answer: str) -> None:
-        if self.memories is None:
+        memories = self.work.deps.memories
+        if memories is None:
             return
         text = f"{beginning(query, MAX_REMEMBERED_CHARS // 2)}\n{beginning(answer, MAX_REMEMBERED_CHARS)}"
         memory = Memory(
@@ -272,7 +267,7 @@ class FleetNodes:
             metadata={"node": node_id},
         )
         try:
-            await self.memories.remember(memory)
+            await memories.remember(memory)
         except FleetError:
             return  # an answer counts for more than the memory of it
 

@@ -19,7 +19,6 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.node_results import NodeResults
 from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
 from swe_ai_fleet.orchestrator.workflow_tasks import NODE, inputs_of
-from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.workflows.engine import Steering, WorkflowRun
 
 _log = structlog.get_logger(__name__)
@@ -40,15 +39,9 @@ class WorkflowDrive:
 
     Args:
         work: The workflow's execution; nothing that ended under an earlier driver is done again.
-        approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
-        context: What answering agents are told beside their question; None: nothing.
-        memories: Where what they answer is remembered; None: nowhere.
     """
 
     work: ExecutionContext
-    approval_timeout_seconds: float = 0.0
-    context: ContextSource | None = None
-    memories: Memories | None = None
     _nodes: FleetNodes | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -72,9 +65,6 @@ class WorkflowDrive:
             work=self.work,
             results=results,
             known=known,
-            approval_timeout_seconds=self.approval_timeout_seconds,
-            context=self.context,
-            memories=self.memories,
             spent=_spent(self.work.known, known),
         )
         run = WorkflowRun(
@@ -132,14 +122,14 @@ class WorkflowDrive:
         data = text.encode()
         if len(data) <= MAX_INLINE_BYTES:
             return text, None
-        return "", await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
+        return "", await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
 
     async def _known(self) -> Mapping[str, NodeUpdated]:
         """The nodes as an earlier driver left them, their outputs whole."""
         found: dict[str, NodeUpdated] = {}
         for node_id, update in self.work.known.nodes.items():
             if update.output_blob is not None:
-                update = replace(update, output=(await self.work.blobs.get(update.output_blob)).decode())
+                update = replace(update, output=(await self.work.deps.blobs.get(update.output_blob)).decode())
             found[node_id] = update
         return found
 

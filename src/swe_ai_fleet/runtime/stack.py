@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageS
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
-from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.metrics import Meter
@@ -166,7 +166,7 @@ async def open_stack(
         if VERIFIER_PROFILE in settings.model_profiles:
             outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET)))
             verifier = Verifier(outcomes=outcomes.outcomes)
-        surroundings = Surroundings(
+        deps = ExecutionDeps(
             log=telemetry.observed(log),
             blobs=log,
             results=telemetry.results(log),
@@ -206,7 +206,7 @@ async def open_stack(
 
         executions = await stack.enter_async_context(
             Executions(
-                surroundings,
+                deps,
                 replicas=replicas,
                 room=Room(
                     agents=settings.max_agents,

@@ -17,7 +17,7 @@ _ALIKE_SHARE = 0.6
 _WORDS = re.compile(r"\w+")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _PARAMETERS = re.compile(r"\[.*\]$", re.S)
-# What a test says that lacks something of its surroundings: a network, a service, a program, a package.
+# What a test says that lacks something of its environment: a network, a service, a program, a package.
 _SURROUNDINGS = re.compile(
     r"ConnectionError|ConnectionRefused|ConnectError|MaxRetryError|NewConnectionError|gaierror|URLError"
     r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|getaddrinfo"
@@ -39,7 +39,7 @@ class Comparison:
         named: The task names them, and they still fail.
         otherwise: They failed before and fail now, in another way: the change works on them and does not fix them.
         old: They failed before and fail now.
-        unable: Tests of the candidate's own that lack something of their surroundings, with and without the change.
+        unable: Tests of the candidate's own that lack something of their environment, with and without the change.
         vanished: Test functions that passed before and were not run although their files are untouched.
         own: Tests that the candidate adds, or that its change of a test file makes fail on the untouched source.
         own_shown: Those of `own` that fail without the change.
@@ -89,7 +89,7 @@ def compare(
             kind = "broken"
         elif was is not None and was.outcome.bad:
             # It never worked. Where the task is about it, it has to now.
-            lacks = surroundings(result)
+            lacks = lacks_environment(result)
             about = strict or (names.name(test) and not lacks)
             kind = "named" if about else "old" if lacks or alike(result.message, was.message) else "otherwise"
         elif without is not None and _lacks_alike(result, without.result(test)):
@@ -218,7 +218,7 @@ def alike(one: str, other: str) -> bool:
     return not together or len({*first} & {*second}) >= _ALIKE_SHARE * together
 
 
-def surroundings(result: TestResult) -> bool:
+def lacks_environment(result: TestResult) -> bool:
     """Whether a test failed for want of something that is not the repository's: a network, a service, a package."""
     return bool(_SURROUNDINGS.search(result.message) or _SURROUNDINGS.search(result.traceback))
 
@@ -254,8 +254,10 @@ class _ByFunction:
 
 
 def _lacks_alike(now: TestResult, without: TestResult | None) -> bool:
-    """Whether a test lacks the same surroundings with and without the change."""
-    return without is not None and without.outcome.bad and surroundings(now) and alike(now.message, without.message)
+    """Whether a test lacks the same of its environment with and without the change."""
+    return (
+        without is not None and without.outcome.bad and lacks_environment(now) and alike(now.message, without.message)
+    )
 
 
 def _ends_badly(after: TestRun, before: TestRun) -> bool:

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure, TestSet
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import passes, result_of, surroundings
+from swe_ai_fleet.orchestrator.evidence.comparison import lacks_environment, passes, result_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests, is_test, language_of
@@ -366,11 +366,11 @@ class Examining:
         )
 
     def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
-        """Whether a failing test asks for what only its author's source has, or lacks something of its surroundings."""
+        """Whether a failing test asks for what only its author's source has, or lacks something of its environment."""
         said, words = _said(result), own.words
         if names := [name for name in missing_names(said) if name in words]:
             return any(name in unknown for name in names)
-        return asks_otherwise(said, words) or surroundings(result)
+        return asks_otherwise(said, words) or lacks_environment(result)
 
 
 @dataclass(slots=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
 
-def surroundings(log: Any = None, **given: Any) -> Surroundings:
-    """Surroundings over one log, for events, blobs and results."""
+def execution_deps(log: Any = None, **given: Any) -> ExecutionDeps:
+    """ExecutionDeps over one log, for events, blobs and results."""
     log = log or MemoryLog()
     around: dict[str, Any] = {"model": ScriptedModel(), "owner": "test", "pauses": (0.0,), **given}
     around.setdefault("workspaces", ScriptedWorkspaces())
     fleet = around.pop("fleet", None) or ScriptedFleet(storage=log)
-    return Surroundings(log=log, blobs=log, results=log, fleet=fleet, **around)
+    return ExecutionDeps(log=log, blobs=log, results=log, fleet=fleet, **around)
