@@ -48,7 +48,7 @@ class Uploads:
     workspaces: GitWorkspaceProvider
     blobs: BlobStore
     max_bytes: int
-    check_room: Callable[[str, int], Awaitable[None]] = _room_for_all
+    check_room: Callable[[str, int], Awaitable[object]] = _room_for_all
     _under_way: Counter[str] = field(default_factory=Counter[str])
     _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
     _turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
