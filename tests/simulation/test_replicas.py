@@ -338,6 +338,15 @@ def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
 
 
+def test_a_seed_is_one_history() -> None:
+    def history() -> list[tuple[str, str, str]]:
+        world = World(seed=0)
+        on_virtual_time(world.run())
+        return [(event.execution_id, event.agent_id, type(event.body).__name__) for event in world.log.events]
+
+    assert len({tuple(history()) for _ in range(4)}) == 1
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
     world = World(seed)

@@ -48,7 +48,8 @@ class MemoryLog:
         self._records: list[_Record] = []
         self._last: dict[tuple[str, str, str], _Record] = {}
         self._blobs: dict[str, bytes] = {}
-        self._followers: set[asyncio.Event] = set()
+        # In the order in which they came: a set would have them in that of their addresses.
+        self._followers: dict[asyncio.Event, None] = {}
 
     @property
     def events(self) -> list[Event]:
@@ -165,7 +166,7 @@ class MemoryLog:
         if not follow:
             return
         news = asyncio.Event()
-        self._followers.add(news)
+        self._followers[news] = None
         try:
             while True:
                 while position < len(self._records):
@@ -177,7 +178,7 @@ class MemoryLog:
                 if position >= len(self._records):
                     await news.wait()
         finally:
-            self._followers.discard(news)
+            self._followers.pop(news, None)
 
 
 class MemoryJournal:
