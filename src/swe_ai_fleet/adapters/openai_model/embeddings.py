@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self, cast
 
 from swe_ai_fleet.adapters.openai_model import faults
@@ -136,14 +135,12 @@ class OpenAIEmbedder:
                 with _own_fields():
                     self._model = await self._connection.retry(self._first_model)
         except BaseException:
-            await self._connection.__aexit__(None, None, None)
+            await self._connection.__aexit__()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._connection.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.__aexit__()
 
     @property
     def name(self) -> str:
