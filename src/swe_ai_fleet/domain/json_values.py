@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import NoReturn, cast
 
+MOST_DEPTH = 100
+"""So many levels of lists and objects are gone through: what is deeper would use up the stack of whoever reads it."""
+
 
 def parse_json(text: str | bytes, *, control_characters: bool = False, finite: bool = False) -> object:
     """The value that a JSON text stands for.
@@ -27,17 +30,17 @@ def parse_json(text: str | bytes, *, control_characters: bool = False, finite: b
         raise ValueError("nested too deeply") from None
 
 
-def json_or_none(text: str | bytes) -> object:
+def json_or_none(text: str | bytes, *, finite: bool = False) -> object:
     """The value that a JSON text stands for; None where it is none."""
     try:
-        return parse_json(text)
+        return parse_json(text, finite=finite)
     except ValueError:
         return None
 
 
-def json_object(text: str | bytes) -> Mapping[str, object]:
+def json_object(text: str | bytes, *, finite: bool = False) -> Mapping[str, object]:
     """The JSON object that a text stands for, empty where it is none."""
-    return mapping(json_or_none(text))
+    return mapping(json_or_none(text, finite=finite))
 
 
 def mapping(value: object, *names: str) -> Mapping[str, object]:
@@ -68,15 +71,17 @@ def strings(value: object) -> list[str]:
     return [item for item in items(value) if isinstance(item, str)]
 
 
-def with_texts(value: object, change: Callable[[str], str]) -> object:
-    """The value with each text in it changed, those that name fields included."""
+def with_texts(value: object, change: Callable[[str], str], *, depth: int = MOST_DEPTH) -> object:
+    """The value with each text in it changed, those that name fields included. Raises ValueError if it is too deep."""
     if isinstance(value, str):
         return change(value)
+    if not depth:
+        raise ValueError("nested too deeply")
     if isinstance(value, Mapping):
         fields = cast("Mapping[object, object]", value).items()
-        return {change(str(name)): with_texts(part, change) for name, part in fields}
+        return {change(str(name)): with_texts(part, change, depth=depth - 1) for name, part in fields}
     if isinstance(value, list | tuple):
-        return [with_texts(part, change) for part in cast("list[object]", value)]
+        return [with_texts(part, change, depth=depth - 1) for part in cast("list[object]", value)]
     return value
 
 

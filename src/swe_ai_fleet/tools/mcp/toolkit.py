@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, with_texts
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
@@ -83,8 +82,7 @@ class Link:
         try:
             connection = await self._connected()
             self._check(offer)
-            # Models write halves of surrogate pairs, which no message can hold.
-            answer = await connection.call(offer.tool, mapping(with_texts(arguments, well_formed)))
+            answer = await connection.call(offer.tool, arguments)
         except asyncio.CancelledError:
             # Out of time, perhaps because the server hangs: it is asked before the next call whether it does.
             self._doubtful = True
