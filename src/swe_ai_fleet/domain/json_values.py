@@ -59,6 +59,11 @@ def items(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def integer(value: object) -> int:
+    """The value if it is a whole number, else 0."""
+    return value if isinstance(value, int) else 0
+
+
 def string(value: object) -> str:
     """The value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""

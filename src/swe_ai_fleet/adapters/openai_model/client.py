@@ -279,7 +279,7 @@ class OpenAIChatModel:
                     new_call_id=self._new_call_id,
                     duration_ms=duration_ms,
                 )
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise self._connection.unreadable(answer) from error
             except BrokenStream as error:
                 raise faults.broken_off(self._connection.base_url) from error
