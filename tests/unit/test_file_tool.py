@@ -433,7 +433,7 @@ class TestAttacks:
         for path in (root / "new", root / "new/file.txt"):
             assert (path.stat().st_uid, path.stat().st_gid) == (4711, 4712)
 
-    @pytest.mark.parametrize("path", ["src/a\0b", "x" * 300, "a/" * 3000, "\ud800", "src/double.py/x"])
+    @pytest.mark.parametrize("path", ["src/a\0b", "x" * 300, "a/" * 3000, "src/double.py/x"])
     async def test_paths_that_no_file_can_have(self, files: FileTool, root: Path, path: str) -> None:
         async for result in everything_at(files, path):
             assert not result.success

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree, try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.settings import without_login
 from workers.container import CLONE_FROM, CLONE_HOSTS, JOB_ID, LOGIN, TENANT, WORKSPACE
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
@@ -150,7 +151,7 @@ class LocalBackend:
         return tuple(found)
 
     async def _remove(self, directory: Path) -> None:
-        await finished(asyncio.to_thread(remove_tree, directory))
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     def _directory(self, ref: JobRef) -> Path:
         if "/" in ref.name or ref.name.startswith("."):

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.policy import assess
+from swe_ai_fleet.tools.policy import risks
 
 MAX_APPROACH_CHARS = 16_000
 PROPOSE_FIRST = (
@@ -118,7 +118,7 @@ class PolicyGate:
     """`ApprovalGate` by a task's policy.
 
     With `plan`, nothing that has a side effect is carried out before a call of `propose_approach` in an earlier reply
-    was approved; with `risky`, each call that `tools.policy.assess` calls so waits; with `every`, each that is not
+    was approved; with `risky`, each call that `tools.policy.risks` calls so waits; with `every`, each that is not
     read-only. A call that cannot be read as one of an operation is let through: it will be refused where it is
     carried out.
 
@@ -190,10 +190,10 @@ class PolicyGate:
                 return None if self._planned or empty else self._request(call, reading, step)
             return PROPOSE_FIRST if _changes(spec) and not self._planned else None
         if self.policy is ApprovalPolicy.RISKY:
-            found = assess(spec, reading.arguments)
-            return self._request(call, reading, step, found.reasons) if found.risky else None
+            reasons = risks(spec, reading.arguments)
+            return self._request(call, reading, step, reasons) if reasons else None
         if self.policy is ApprovalPolicy.EVERY and _changes(spec):
-            return self._request(call, reading, step, assess(spec, reading.arguments).reasons)
+            return self._request(call, reading, step, risks(spec, reading.arguments))
         return None
 
     def _request(self, call: ToolCall, reading: Reading, step: int, reasons: tuple[str, ...] = ()) -> ApprovalRequest:

@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.codec import from_json, to_json
@@ -52,7 +52,7 @@ class AuditTrail:
         self.agent_id = agent_id
         self.entries: list[AuditEntry] = []
         self.revision = 0
-        self._journal = journal
+        self.journal = journal
         self._key = key or secrets.token_bytes(32)
         self._seal = seal
 
@@ -67,7 +67,8 @@ class AuditTrail:
         """Begin the record of one call. `arguments` are masked already; of `secret` only a keyed digest is kept."""
         canonical = json.dumps(secret, sort_keys=True, default=repr, separators=(",", ":")).encode()
         digest = hmac.new(self._key, canonical, hashlib.sha256).hexdigest()
-        return AuditRecord(self, spec, arguments=arguments, arguments_digest=digest, call_id=call_id or secrets_id())
+        call_id = call_id or secrets_id()
+        return AuditRecord(trail=self, spec=spec, arguments=arguments, arguments_digest=digest, call_id=call_id)
 
     def seal(self, entry: AuditEntry) -> AuditEntry:
         """Append an entry to the chain."""
@@ -75,45 +76,31 @@ class AuditTrail:
         self.entries.append(sealed)
         return sealed
 
-    async def publish_started(self, entry: AuditEntry) -> None:
-        if self._journal is not None:
-            await self._journal.append(ToolStarted(entry=entry))
 
-    def publish_finished(self, entry: AuditEntry, result: ToolResult) -> None:
-        if self._journal is not None:
-            self._journal.post(ToolFinished(entry=entry, result=result))
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """One call being recorded: `start` before a side effect, `close` in every case."""
 
-    def __init__(
-        self,
-        trail: AuditTrail,
-        spec: OperationSpec,
-        *,
-        arguments: Mapping[str, object],
-        arguments_digest: str,
-        call_id: str,
-    ) -> None:
-        self._trail = trail
-        self._spec = spec
-        self._arguments = arguments
-        self._digest = arguments_digest
-        self._call_id = call_id
+    trail: AuditTrail
+    spec: OperationSpec
+    arguments: Mapping[str, object]
+    arguments_digest: str
+    call_id: str
 
     async def start(self) -> None:
         """Record that the effect is about to happen; durable when this returns."""
-        self._trail.revision += 1
-        await self._trail.publish_started(self._trail.seal(self._entry(Outcome.STARTED)))
+        self.trail.revision += 1
+        entry = self.trail.seal(self._entry(Outcome.STARTED))
+        if self.trail.journal is not None:
+            await self.trail.journal.append(ToolStarted(entry=entry))
 
     def close(
         self, result: ToolResult, decision: Decision = Decision.ALLOWED, reason: str = "", whole: str = ""
     ) -> ToolResult:
         """Record how the call ended. `whole` is the masked output before truncation."""
         output = (whole or result.content or result.error).encode("utf-8", "replace")
-        entry = self._entry(
-            result.outcome,
+        entry = replace(
+            self._entry(result.outcome),
             decision=decision,
             reason=reason,
             exit_code=result.exit_code,
@@ -121,7 +108,9 @@ class AuditRecord:
             output_digest=hashlib.sha256(output).hexdigest(),
             bytes_out=len(output),
         )
-        self._trail.publish_finished(self._trail.seal(entry), result)
+        entry = self.trail.seal(entry)
+        if self.trail.journal is not None:
+            self.trail.journal.post(ToolFinished(entry=entry, result=result))
         return result
 
     def abandon(self, result: ToolResult) -> None:
@@ -129,35 +118,19 @@ class AuditRecord:
         with suppress(FleetError):
             self.close(result, whole=result.content)
 
-    def _entry(
-        self,
-        outcome: Outcome,
-        *,
-        decision: Decision = Decision.ALLOWED,
-        reason: str = "",
-        exit_code: int | None = None,
-        duration_ms: int = 0,
-        output_digest: str = "",
-        bytes_out: int = 0,
-    ) -> AuditEntry:
+    def _entry(self, outcome: Outcome) -> AuditEntry:
         return AuditEntry(
-            seq=len(self._trail.entries) + 1,
+            seq=len(self.trail.entries) + 1,
             at=now(),
-            execution_id=self._trail.execution_id,
-            agent_id=self._trail.agent_id,
-            call_id=self._call_id,
-            tool=self._spec.tool,
-            operation=self._spec.operation,
-            arguments=self._arguments,
-            arguments_digest=self._digest,
-            decision=decision,
-            reason=reason,
+            execution_id=self.trail.execution_id,
+            agent_id=self.trail.agent_id,
+            call_id=self.call_id,
+            tool=self.spec.tool,
+            operation=self.spec.operation,
+            arguments=self.arguments,
+            arguments_digest=self.arguments_digest,
             outcome=outcome,
-            exit_code=exit_code,
-            duration_ms=duration_ms,
-            output_digest=output_digest,
-            bytes_out=bytes_out,
-            workspace_revision=self._trail.revision,
+            workspace_revision=self.trail.revision,
         )
 
 

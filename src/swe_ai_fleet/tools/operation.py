@@ -43,14 +43,7 @@ class TypedOperation:
     function: Callable[..., Awaitable[ToolResult]]
     tool: str
     bare: bool
-    read_only: bool
-    risk: Risk
-    network: bool
-    executes: bool
-    locks: frozenset[str]
-    time_limit_seconds: float
-    cache_seconds: float
-    roles: frozenset[Role]
+    traits: Mapping[str, Any]
 
     @cached_property
     def arguments(self) -> type[BaseModel]:
@@ -58,12 +51,12 @@ class TypedOperation:
         return arguments_model(self._name, self.function, skip=1)
 
     @property
-    def spec(self) -> OperationSpec:
-        return self._spec
-
-    @property
     def _name(self) -> str:
         return self.function.__name__ if self.bare else f"{self.tool}_{self.function.__name__}"
+
+    @property
+    def spec(self) -> OperationSpec:
+        return self._spec
 
     @cached_property
     def _spec(self) -> OperationSpec:
@@ -73,14 +66,7 @@ class TypedOperation:
             operation=self.function.__name__,
             description=inspect.getdoc(self.function) or "",
             parameters=parameters_schema(self.arguments),
-            read_only=self.read_only,
-            risk=self.risk,
-            network=self.network,
-            executes=self.executes,
-            locks=self.locks,
-            time_limit_seconds=self.time_limit_seconds,
-            cache_seconds=self.cache_seconds,
-            roles=self.roles,
+            **self.traits,
         )
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
@@ -147,9 +133,9 @@ class Toolkit:
     def __init_subclass__(cls) -> None:
         found: dict[str, Definition] = {}
         for name, attribute in vars(cls).items():
-            traits = getattr(attribute, _MARK, None)
-            if traits is not None:
-                found[name] = TypedOperation(tool=cls.name, bare=cls.bare, **traits)
+            if (marked := getattr(attribute, _MARK, None)) is not None:
+                function, traits = marked
+                found[name] = TypedOperation(function=function, tool=cls.name, bare=cls.bare, traits=traits)
         cls.definitions = found
 
     def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
@@ -202,7 +188,6 @@ def operation(
             return await self.call(function.__name__, dict(zip(names, args, strict=False)) | kwargs)
 
         traits = {
-            "function": function,
             "read_only": read_only,
             "risk": risk,
             "network": network,
@@ -212,7 +197,7 @@ def operation(
             "cache_seconds": cache_seconds,
             "roles": roles,
         }
-        setattr(through_the_pipeline, _MARK, traits)
+        setattr(through_the_pipeline, _MARK, (function, traits))
         return through_the_pipeline
 
     return decorate
@@ -266,7 +251,7 @@ class SchemaOperation:
     """
 
     def __init__(self, spec: OperationSpec, call: Callable[[dict[str, object]], Awaitable[ToolResult]]) -> None:
-        self._spec = spec
+        self.spec = spec
         self._call = call
         if spec.parameters.get("type") != "object":
             raise InvalidRequest(f"the schema of {spec.name} is not of type object", field="parameters")
@@ -274,10 +259,6 @@ class SchemaOperation:
             Draft202012Validator.check_schema(dict(spec.parameters))
         except SchemaError as error:
             raise InvalidRequest(f"the schema of {spec.name}: {error.message}", field="parameters") from None
-
-    @property
-    def spec(self) -> OperationSpec:
-        return self._spec
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments, unchanged. Raises ToolFailure naming each problem and the signature."""
@@ -288,9 +269,9 @@ class SchemaOperation:
                 if len(problems) >= _MAX_PROBLEMS:
                     break
         except (Unresolvable, RecursionError) as error:
-            raise ToolFailure(f"the schema of {self._spec.name} can't be followed: {error}") from None
+            raise ToolFailure(f"the schema of {self.spec.name} can't be followed: {error}") from None
         if problems:
-            raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self._spec)}")
+            raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")
         return dict(arguments)
 
     def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
@@ -302,12 +283,12 @@ class SchemaOperation:
         # An empty registry: the default one would fetch what a reference names from the network.
         registry: Registry[Any] = Registry()
         kind = cast("Any", validators).extend(Draft202012Validator, _WITHOUT_PATTERNS)
-        return kind(dict(self._spec.parameters), registry=registry)
+        return kind(dict(self.spec.parameters), registry=registry)
 
     def _unknown(self, arguments: Mapping[str, object]) -> list[str]:
-        if "additionalProperties" in self._spec.parameters:
+        if "additionalProperties" in self.spec.parameters:
             return []
-        known = cast("Mapping[str, object]", self._spec.parameters.get("properties", {}))
+        known = cast("Mapping[str, object]", self.spec.parameters.get("properties", {}))
         return [f"unexpected argument {name[:64]!r}" for name in arguments if name not in known]
 
 

@@ -12,6 +12,7 @@ import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.json_values import mapping, with_texts
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
@@ -88,12 +89,14 @@ class Pipeline:
         spec, started_at = definition.spec, time.monotonic()
         call_id = self._mask(call_id)[:MAX_NAME_CHARS]
         try:
-            shown = self._recorded(toolkit.recorded(arguments))
-            record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
-        except RecursionError:
+            # Models write halves of surrogate pairs, which no log, file or message can hold.
+            arguments = mapping(with_texts(arguments, well_formed))
+        except ValueError:
             record = self.trail.open(spec, arguments={}, secret={}, call_id=call_id)
             problem = "the arguments are nested too deeply"
             return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
+        shown = self._recorded(toolkit.recorded(arguments))
+        record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
         try:
             checked = definition.validate(arguments)
         except FleetError as error:

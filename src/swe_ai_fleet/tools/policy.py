@@ -95,24 +95,11 @@ def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """Whether a call is risky, and why."""
+def risks(spec: OperationSpec, arguments: Mapping[str, object]) -> tuple[str, ...]:
+    """Why one call is risky, by what its operation declares, a shell command by what it says; none: it is harmless.
 
-    risky: bool
-    reasons: tuple[str, ...] = ()
-
-
-HARMLESS = Assessment(risky=False)
-
-
-def assess(spec: OperationSpec, arguments: Mapping[str, object]) -> Assessment:
-    """Judge one call by what its operation declares, a shell command by what it says. What is not known is risky."""
-    reasons = _reasons(spec, arguments)
-    return Assessment(risky=True, reasons=reasons) if reasons else HARMLESS
-
-
-def _reasons(spec: OperationSpec, arguments: Mapping[str, object]) -> tuple[str, ...]:
+    What is not known is risky.
+    """
     if spec.name == SHELL:
         command = arguments.get("command")
         return shell_risks(command) if isinstance(command, str) else ("unknown: there is no command to look at",)

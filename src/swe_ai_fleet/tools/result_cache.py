@@ -173,7 +173,7 @@ class ResultCache:
         key = _key(self._tenant, scope or "", spec.name, arguments)
         known_to_last = self._outside if spec.network else spec.locks <= _STILL
         mine = known_to_last and not self._writing and not self._unsettled
-        if key is None or not (mine or lasts):
+        if not (mine or lasts):
             return Lookup()
         if mine and (known := self._own.get(key)) is not None:
             return Lookup(result=replace(known[0], cached=True))
@@ -207,11 +207,8 @@ class ResultCache:
         self._unsettled = self._unsettled or toolkit.lasting or (given_up and not settled)
 
 
-def _key(tenant: str, scope: str, name: str, arguments: Mapping[str, object]) -> bytes | None:
-    try:
-        canonical = json.dumps([tenant, scope, name, arguments], sort_keys=True, default=repr)
-    except (TypeError, ValueError, RecursionError):
-        return None
+def _key(tenant: str, scope: str, name: str, arguments: Mapping[str, object]) -> bytes:
+    canonical = json.dumps([tenant, scope, name, arguments], sort_keys=True, default=repr)
     return hashlib.sha256(canonical.encode()).digest()
 
 

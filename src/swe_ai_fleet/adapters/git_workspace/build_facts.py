@@ -83,12 +83,8 @@ def read_furnishing(directory: Path) -> Furnishing:
 
 
 def first_report(recipe: Recipe, python: str) -> EnvironmentReport:
-    return EnvironmentReport(
-        python=python,
-        decisions=recipe.decisions,
-        test_command=recipe.test_command,
-        test_source=recipe.test_source,
-    )
+    decided, command, source = recipe.decisions, recipe.test_command, recipe.test_source
+    return EnvironmentReport(python=python, decisions=decided, test_command=command, test_source=source)
 
 
 def submodule_decisions(seed: Path) -> list[Decision]:

@@ -16,9 +16,9 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     HISTORY_MEMORY_BYTES,
     Allowance,
     Git,
-    GitExhausted,
     GitFailed,
     Layout,
+    bounded,
 )
 from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
@@ -83,20 +83,13 @@ async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
     added = await git.run("rev-list", "--count", "--max-count=1", ref, f"^{since}", layout=layout)
     if added.text() == "0":
         return b""
-    try:
+    with bounded("the changes make a bundle", MAX_BUNDLE_BYTES):
         made = await git.run(
             *("bundle", "create", "--quiet", "-", ref, f"^{since}"),
             layout=layout,
             timeout_seconds=_PACK_TIMEOUT_SECONDS,
             output_limit=MAX_BUNDLE_BYTES,
         )
-    except GitExhausted:
-        raise
-    except ResourceExhausted as error:
-        raise ResourceExhausted(
-            f"the changes make a bundle of more than {MAX_BUNDLE_BYTES} bytes",
-            hint="let .gitignore name generated files",
-        ) from error
     return made.stdout
 
 

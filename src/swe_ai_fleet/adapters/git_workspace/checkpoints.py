@@ -7,12 +7,11 @@ neither hooks nor paths of this host are in reach; our git sees a stream of obje
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitExhausted, GitFailed, GitResult, Layout
+from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Git, GitFailed, Layout, bounded
 from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.command import Command
@@ -24,7 +23,6 @@ from swe_ai_fleet.ports import Workspace
 _log = structlog.get_logger()
 _PACK_SECONDS = 120.0
 _REF = "refs/fleet/checkpoint"
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 async def take(
@@ -53,7 +51,7 @@ async def take(
         head, branch = base, branch or WORK_BRANCH
     tree = (await git.run("write-tree", layout=layout)).text()
     if head not in known:
-        known[head] = (await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)).text()
+        known[head] = await git.tree(layout, head)
     commit = head
     if known[head] != tree:
         made = await git.run(
@@ -62,24 +60,14 @@ async def take(
         commit = made.text()
     bundle = b""
     # What was made on top of the base commit is not within it.
-    if commit != base and (head == base or not await _has(git, layout, commit, within=base)):
+    if commit != base and (head == base or not await git.is_ancestor(layout, commit, base)):
         await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
-        bundle = (await _bundle(git, layout, base, max_bytes)).stdout
+        with bounded("the workspace makes a checkpoint", max_bytes):
+            made = await git.run(
+                *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
+            )
+        bundle = made.stdout
     return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
-
-
-async def _bundle(git: Git, layout: Layout, base: str, max_bytes: int) -> GitResult:
-    try:
-        return await git.run(
-            *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
-        )
-    except GitExhausted:
-        raise
-    except ResourceExhausted as error:
-        raise ResourceExhausted(
-            f"the workspace makes a checkpoint of more than {max_bytes} bytes",
-            hint="let .gitignore name generated files",
-        ) from error
 
 
 async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: Path) -> None:
@@ -88,7 +76,7 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
     Every change counts as not staged afterwards: what was in the index is not kept, nor are other branches.
     """
     for name in (checkpoint.commit, checkpoint.head):
-        if not _COMMIT_ID.fullmatch(name):
+        if not COMMIT_ID.fullmatch(name):
             raise PreconditionFailed("the checkpoint names no commit")
     tree = layout.work_tree
     try:
@@ -122,9 +110,9 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
 
 async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int) -> bool:
     """Take the agent's commits up to `head` into our git directory; whether we have all of it now."""
-    if not _COMMIT_ID.fullmatch(head):
+    if not COMMIT_ID.fullmatch(head):
         return False
-    if await _has(git, layout, head, within=base):
+    if await git.is_ancestor(layout, head, base):
         return True
     packed = await workspace.run(
         Command(
@@ -154,12 +142,6 @@ def _remove_drafts(packs: Path) -> None:
     """Remove what git leaves of a pack that it gave up."""
     for draft in packs.glob("tmp_*"):
         draft.unlink(missing_ok=True)
-
-
-async def _has(git: Git, layout: Layout, commit: str, *, within: str) -> bool:
-    """Whether a commit is an ancestor of another; False for one that is not there."""
-    asked = await git.run("merge-base", "--is-ancestor", commit, within, layout=layout, expect=(0, 1, 128))
-    return asked.code == 0
 
 
 def _is_branch(name: str) -> bool:

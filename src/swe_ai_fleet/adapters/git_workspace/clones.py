@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import secrets
 import shutil
 from collections.abc import AsyncGenerator
@@ -14,9 +13,18 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.bundles import bundled
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree, try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
-from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitExhausted, Layout, apply_patch, diff_of, touched
+from swe_ai_fleet.adapters.git_workspace.git import (
+    COMMIT_ID,
+    PATCH_FORM,
+    Git,
+    Layout,
+    apply_patch,
+    bounded,
+    diff_of,
+    touched,
+)
 from swe_ai_fleet.adapters.git_workspace.git_dir import BY_PRODUCTS, FIXED_IDENTITY, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
@@ -28,12 +36,12 @@ from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, Resour
 from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 # So much of what was staged may lie about, superseded, until our git directory is begun anew.
 _COMPACTED_BYTES = 64 * 1024 * 1024
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +101,7 @@ class GitClone:
         self._workspace = workspace
         self._clone_dirs = clone_dirs
         self._history = history
-        self._base_commit = base_commit
+        self.base_commit = base_commit
         self._bounds = bounds
         self._staged_bytes = 0
         self._submodules: frozenset[bytes] | None = None
@@ -114,10 +122,6 @@ class GitClone:
         return self._workspace.environment
 
     @property
-    def base_commit(self) -> str:
-        return self._base_commit
-
-    @property
     def _used(self) -> bool:
         """Whether its tree and its `.git` may be others' than those that we wrote."""
         return self._restored or self._workspace.used
@@ -135,17 +139,11 @@ class GitClone:
         # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
         layout = replace(self._clone_dirs.layout, work_tree=None)
         async with self._staged():
-            against = ("diff", "--cached", self._base_commit)
-            try:
-                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._bounds.patch_bytes)
+            against = ("diff", "--cached", self.base_commit)
+            most = self._bounds.patch_bytes
+            with bounded("the changes make a patch", most):
+                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=most)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
-            except GitExhausted:
-                raise
-            except ResourceExhausted as error:
-                raise ResourceExhausted(
-                    f"the changes make a patch of more than {self._bounds.patch_bytes} bytes",
-                    hint="let .gitignore name generated files",
-                ) from error
         return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
 
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
@@ -182,16 +180,16 @@ class GitClone:
         await asyncio.to_thread((layout.git_dir / "info/attributes").write_text, "* !diff\n")
         # To git a tag goes before a branch of its name.
         await self._git.run("update-ref", "-d", f"refs/tags/{branch}", layout=layout)
-        await self._git.run("update-ref", name, self._base_commit, layout=layout)
+        await self._git.run("update-ref", name, self.base_commit, layout=layout)
         await self._git.run("symbolic-ref", "HEAD", name, layout=layout)
-        await self._git.run("read-tree", "--reset", "-u", self._base_commit, layout=layout)
+        await self._git.run("read-tree", "--reset", "-u", self.base_commit, layout=layout)
 
     async def _commit(self, branch: str, layout: Layout) -> None:
         """Commit the index to a branch that begins at the base commit."""
-        tree = (await self._git.run("write-tree", layout=layout)).stdout.decode().strip()
-        parent = ("commit-tree", tree, "-p", self._base_commit, "-m", branch)
+        tree = (await self._git.run("write-tree", layout=layout)).text()
+        parent = ("commit-tree", tree, "-p", self.base_commit, "-m", branch)
         made = await self._git.run(*parent, layout=layout, variables=FIXED_IDENTITY)
-        await self._git.run("update-ref", f"refs/heads/{branch}", made.stdout.decode().strip(), layout=layout)
+        await self._git.run("update-ref", f"refs/heads/{branch}", made.text(), layout=layout)
 
     async def checkpoint(self) -> Checkpoint:
         """HEAD and the tree as they stand, untracked files included.
@@ -199,12 +197,12 @@ class GitClone:
         Left out: what `diff` leaves out, the index, and every branch but HEAD's. A HEAD that is broken counts as the
         base commit. Raises ResourceExhausted, PreconditionFailed.
         """
-        head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
+        head, branch = await self.head() if self._used else (self.base_commit, WORK_BRANCH)
         async with self._index:
             if self._staged_bytes > _COMPACTED_BYTES:
                 # What is as the commit has it keeps what is known of its file, and is not read again.
-                await self._git.run("read-tree", "--reset", self._base_commit, layout=self._clone_dirs.layout)
-                await finished(asyncio.to_thread(_forget_staged, self._clone_dirs))
+                await self._git.run("read-tree", "--reset", self.base_commit, layout=self._clone_dirs.layout)
+                await uninterrupted(asyncio.to_thread(_forget_staged, self._clone_dirs))
                 self._staged_bytes = 0
                 self._known_heads.clear()
         async with self._staged():
@@ -212,8 +210,8 @@ class GitClone:
                 self._git,
                 replace(self._clone_dirs.layout, work_tree=None),
                 self._workspace,
-                base=self._base_commit,
-                head=head or self._base_commit,
+                base=self.base_commit,
+                head=head or self.base_commit,
                 branch=branch if head else WORK_BRANCH,
                 known=self._known_heads,
                 max_bytes=self._bounds.checkpoint_bytes,
@@ -244,7 +242,7 @@ class GitClone:
             return await bundled(
                 self._git,
                 self._clone_dirs.layout,
-                self._base_commit,
+                self.base_commit,
                 shallow=bool(self._history.shallow),
                 max_bytes=max_bytes,
             )
@@ -257,7 +255,7 @@ class GitClone:
 
     async def _furnish(self) -> None:
         clone_dirs = self._clone_dirs
-        await finished(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
+        await uninterrupted(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     @asynccontextmanager
     async def _staged(self) -> AsyncGenerator[None]:
@@ -268,7 +266,7 @@ class GitClone:
                 yield
             except ResourceExhausted:
                 # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
-                await self._git.run("read-tree", self._base_commit, layout=self._clone_dirs.layout)
+                await self._git.run("read-tree", self.base_commit, layout=self._clone_dirs.layout)
                 raise
 
     async def _stage(self) -> None:
@@ -295,7 +293,7 @@ class GitClone:
             )
         )
         lines = asked.stdout.text().split("\n")
-        if not asked.ok or not _COMMIT_ID.fullmatch(lines[0]):
+        if not asked.ok or not COMMIT_ID.fullmatch(lines[0]):
             return "", ""
         name = lines[1] if len(lines) > 1 else ""
         return lines[0], name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
@@ -339,14 +337,7 @@ class Clones:
             _warming(workspace),
         ):
             await self._fill(clone_dirs, seed)
-            yield GitClone(
-                self._git,
-                workspace,
-                clone_dirs,
-                history,
-                base_commit=seed.name,
-                bounds=self._bounds,
-            )
+            yield self._clone(workspace, clone_dirs, seed)
 
     @asynccontextmanager
     async def attach(
@@ -374,7 +365,7 @@ class Clones:
         )
         held = _hold(clone_dirs.lock)
         try:
-            await finished(
+            await uninterrupted(
                 asyncio.to_thread(
                     write_git_dir,
                     clone_dirs.git_dir,
@@ -386,18 +377,15 @@ class Clones:
             )
             await self._git.run("read-tree", seed.name, layout=clone_dirs.layout)
             if furnished:
-                await finished(asyncio.to_thread(_furnish_attached, tree, root, furnished))
+                await uninterrupted(asyncio.to_thread(_furnish_attached, tree, root, furnished))
             async with self._sandbox.workspace(tree, environment=environment, owner=owner) as workspace:
-                yield GitClone(
-                    self._git,
-                    workspace,
-                    clone_dirs,
-                    history,
-                    base_commit=seed.name,
-                    bounds=self._bounds,
-                )
+                yield self._clone(workspace, clone_dirs, seed)
         finally:
-            await finished(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
+            await uninterrupted(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
+
+    def _clone(self, workspace: LocalWorkspace, clone_dirs: CloneDirs, seed: Path) -> GitClone:
+        history = history_of(seed)
+        return GitClone(self._git, workspace, clone_dirs, history, base_commit=seed.name, bounds=self._bounds)
 
     async def copy(self, tree: Path, seed: Path, branch: str) -> None:
         """A clone of the seed's commit that stands on its own, at `tree`, for the caller to keep."""
@@ -438,10 +426,10 @@ class Clones:
         clone_dirs = CloneDirs(directory=directory, lock=lock, root=root, furnishing=furnished)
         held = _hold(clone_dirs.lock)
         try:
-            await finished(asyncio.to_thread(_write_clone_dirs, clone_dirs, seed))
+            await uninterrupted(asyncio.to_thread(_write_clone_dirs, clone_dirs, seed))
             yield clone_dirs
         finally:
-            await finished(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
+            await uninterrupted(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
 
     async def _fill(self, clone_dirs: CloneDirs, seed: Path) -> None:
         """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
@@ -450,7 +438,7 @@ class Clones:
         shutil.copy2(clone_dirs.tree / ".git/index", clone_dirs.git_dir / "index")
         await self._check_out_submodules(clone_dirs.tree, seed, clone_dirs.git_dir / "submodule-index")
         if clone_dirs.furnishing:
-            await finished(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
+            await uninterrupted(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     async def _check_out_submodules(self, tree: Path, seed: Path, index: Path) -> None:
         """Put the files of submodules into their directories, which git has made: no link is on the way there."""

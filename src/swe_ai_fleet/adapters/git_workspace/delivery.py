@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, locked, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import locked, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout, apply_patch
 from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
@@ -19,6 +19,7 @@ from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +46,27 @@ class Deliveries:
         Raises PatchRejected, InvalidRequest and PreconditionFailed (`delivery.branch`).
         """
         await self._check_branch_name(delivery.branch)
-        ref = f"refs/heads/{delivery.branch}"
-        their_layout = Layout(git_dir=target.git_dir)
+        ref, there = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
         async with self._tree(seed, patch) as (layout, tree):
-            await self._check_free(their_layout, delivery.branch)
-            standing = await self._standing(their_layout, ref, repository.commit, tree)
-            if standing:
-                return Delivered(commit_sha=standing, branch=delivery.branch, tree=tree)
-            commit = await self._commit(layout, tree, repository.commit, delivery)
-            await self._hand_over(layout, target, commit, repository.shared_commit)
-            try:
-                await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=their_layout)
-            except GitFailed as error:
-                # Somebody was faster: fine if it was this same delivery.
-                standing = await self._standing(their_layout, ref, repository.commit, tree)
-                if not standing:
-                    raise _taken(delivery.branch, error.message) from error
-                commit = standing
+            await self._check_free(there, delivery.branch)
+            commit = await self._standing(there, ref, repository.commit, tree)
+            if not commit:
+                commit = await self._commit(layout, tree, repository.commit, delivery)
+                await self._hand_over(layout, target, commit, repository.shared_commit)
+                commit = await self._make_branch(
+                    there, ref, commit, lambda: self._standing(there, ref, repository.commit, tree)
+                )
         return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
+
+    async def _make_branch(self, layout: Layout, ref: str, commit: str, standing: Callable[[], Awaitable[str]]) -> str:
+        """Make a branch at a commit; what it stands at, where somebody was faster with this same delivery."""
+        try:
+            await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=layout)
+        except GitFailed as error:
+            commit = await standing()
+            if not commit:
+                raise _taken(ref.removeprefix("refs/heads/"), error.message) from error
+        return commit
 
     async def keep(
         self, place: LocalRepository | Path, repository: PinnedRepository, seed: Path, patch: bytes, kept: Kept
@@ -91,28 +95,16 @@ class Deliveries:
         Raises InvalidRequest and PreconditionFailed (`delivery.branch`).
         """
         await self._check_branch_name(delivery.branch)
-        ref, their_layout = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
-        await self._check_free(their_layout, delivery.branch)
-        if not await self._stands(their_layout, ref, commit):
+        ref, there = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
+        await self._check_free(there, delivery.branch)
+        if not await self._stands(there, ref, commit):
             async with self._tree(seed, b"") as (layout, _):
                 await self._hand_over(layout, target, commit, known)
-            try:
-                await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=their_layout)
-            except GitFailed as error:
-                # Somebody was faster: fine if it was this same delivery.
-                if not await self._stands(their_layout, ref, commit):
-                    raise _taken(delivery.branch, error.message) from error
+            await self._make_branch(there, ref, commit, lambda: self._stands(there, ref, commit))
         return Delivered(commit_sha=commit, branch=delivery.branch)
 
     async def publish_remote(
-        self,
-        remote: Remote,
-        repository: PinnedRepository,
-        seed: Path,
-        delivery: Delivery,
-        *,
-        cache: Path,
-        pin: str,
+        self, remote: Remote, repository: PinnedRepository, seed: Path, delivery: Delivery, *, cache: Path, pin: str
     ) -> Delivered:
         """The pinned commit on a remote branch, if `delivery.push` says so; in any case kept under the ref `pin`.
 
@@ -196,7 +188,7 @@ class Deliveries:
     async def _tree(self, seed: Path, patch: bytes, objects: Path | None = None) -> AsyncGenerator[tuple[Layout, str]]:
         private = self._scratch / secrets.token_hex(8)
         try:
-            await finished(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
+            await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             layout = Layout(git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects",))
             await self._git.run("read-tree", seed.name, layout=layout)
             if patch.strip():
@@ -204,20 +196,20 @@ class Deliveries:
             tree = (await self._git.run("write-tree", layout=layout)).text()
             yield layout, tree
         finally:
-            await finished(asyncio.to_thread(remove_tree, private))
+            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _check_free(self, layout: Layout, branch: str) -> None:
         worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
         if f"branch refs/heads/{branch}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
             raise _taken(branch, "it is checked out")
 
-    async def _stands(self, layout: Layout, ref: str, commit: str) -> bool:
-        """Whether a ref stands at a commit; False where there is no such ref. Raises PreconditionFailed for another."""
+    async def _stands(self, layout: Layout, ref: str, commit: str) -> str:
+        """The commit, where a ref stands at it; empty where there is no such ref. Raises PreconditionFailed."""
         found = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
         standing = [name for name in found.lines() if name]
         if standing and standing != [commit]:
             raise _taken(ref.removeprefix("refs/heads/"), "it exists with other content")
-        return bool(standing)
+        return commit if standing else ""
 
     async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
         """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.

@@ -9,12 +9,13 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _FIRST_WAIT_SECONDS = 0.002
 _LONGEST_WAIT_SECONDS = 0.1
@@ -68,24 +69,6 @@ async def locked(path: Path, *, timeout_seconds: float = 600.0) -> AsyncGenerato
         os.close(descriptor)
 
 
-async def finished(work: Awaitable[T]) -> T:
-    """The work's result, waited for also when this task is cancelled meanwhile; the cancellation comes after it.
-
-    What a thread still writes while the directory is being removed would stay.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
-
-
 @asynccontextmanager
 async def appearing(target: Path) -> AsyncGenerator[Path]:
     """A directory to fill, which becomes `target` at the end of the context; after a fault nothing is left.
@@ -100,7 +83,7 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
         yield draft
         _rename(draft, target)
     finally:
-        await finished(asyncio.to_thread(remove_tree, draft))
+        await uninterrupted(asyncio.to_thread(remove_tree, draft))
 
 
 def write_file(path: Path, text: str) -> None:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, locked, remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import locked, remove_tree, try_lock
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.sandbox.disk import measure
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _DRAFT_AGE_SECONDS = 24 * 3600.0
 # Whoever looks something up uses it a moment later; executions hold by pins what they use for longer.
@@ -190,7 +191,7 @@ class TenantDisk:
         records = self._records(tenant)
         records.mkdir(parents=True, exist_ok=True)
         async with locked(records.with_name(f"{tenant}.lock")):
-            taken = await finished(asyncio.to_thread(self._admit, records, place))
+            taken = await uninterrupted(asyncio.to_thread(self._admit, records, place))
         if taken is not None:
             raise ResourceExhausted(
                 f"environments and repositories of the tenant take {taken:,} bytes of this node's disk, and "

@@ -27,7 +27,6 @@ from swe_ai_fleet.adapters.git_workspace.clones import CloneDirs, Clones
 from swe_ai_fleet.adapters.git_workspace.directories import (
     clear_name,
     copy_tree,
-    finished,
     locked,
     read_file,
     remove_tree,
@@ -58,6 +57,7 @@ from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -253,7 +253,7 @@ class Environments:
         if not self._confined:
             raise PreconditionFailed("environments can be changed in the sandbox bubblewrap only", field="environment")
         root, copy = self._home / environment.key / "root", directory / "environment"
-        await finished(asyncio.to_thread(_copied, root if environment.key else None, copy))
+        await uninterrupted(asyncio.to_thread(_copied, root if environment.key else None, copy))
         changed = replace(
             environment,
             variables={**self._policy.variables, **environment.variables},
@@ -364,13 +364,13 @@ class Environments:
                 code=files.tree if build.exposed and not spec.setup else "",
                 retry_at=round(time.time()) + _RETRY_SECONDS if build.hollow else 0.0,
             )
-            await finished(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
+            await uninterrupted(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
             complete = True
             await self._disk.admit(repository.tenant, directory)
             return facts
         finally:
             if not complete:
-                await finished(asyncio.to_thread(remove_tree, directory))
+                await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     async def _shared(
         self, repository: PinnedRepository, seed: Path, files: RepositoryFiles, recipe: Recipe, spec: EnvironmentSpec
@@ -405,11 +405,11 @@ class Environments:
                         installed=installed,
                     )
                     facts = Facts(report=report)
-                    await finished(asyncio.to_thread(write_facts, directory, facts, Furnishing()))
+                    await uninterrupted(asyncio.to_thread(write_facts, directory, facts, Furnishing()))
                     await self._disk.admit(repository.tenant, directory)
             finally:
                 if facts is None:
-                    await finished(asyncio.to_thread(remove_tree, directory))
+                    await uninterrupted(asyncio.to_thread(remove_tree, directory))
         return None if facts is None else (directory / "root", facts)
 
     @asynccontextmanager
@@ -470,7 +470,7 @@ class Environments:
                 write_file(root / CONSTRAINTS, lock.constraints())
             return lock
 
-        return await finished(asyncio.to_thread(lay_out))
+        return await uninterrupted(asyncio.to_thread(lay_out))
 
     def _build_environment(
         self, key: str, seed: Path, recipe: Recipe, spec: EnvironmentSpec, tools: Path
@@ -511,7 +511,7 @@ class Environments:
     async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
         if not self._confined:
             return Furnishing(), []
-        found = await finished(
+        found = await uninterrupted(
             collect(self._git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
         )
         decisions = [Decision(what=f"left out, too much to keep: {text}") for text in found.too_much]

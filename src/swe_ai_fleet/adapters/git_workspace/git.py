@@ -6,8 +6,8 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ HISTORY_MEMORY_BYTES = 4 * 1024**3
 """The same where git works on every object of a repository's history, of which there may be millions."""
 DEFAULT_DISK_BYTES = 10 * 1024**3
 _STDERR_LIMIT = 64 * 1024
+COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 # Command-scope configuration: it wins over whatever a repository's own config file says.
 _CONFIG = {
@@ -122,11 +123,12 @@ class Layout:
         if self.objects is not None:
             found["GIT_OBJECT_DIRECTORY"] = str(self.objects)
         if self.alternates:
-            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(map(_quoted, self.alternates))
+            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(map(quoted, self.alternates))
         return found
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """A path as git takes it in a list of object stores."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
 
@@ -252,6 +254,24 @@ class Git:
             raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
         return result
 
+    async def commit(self, layout: Layout, name: str) -> str:
+        """The commit that a name means; empty where there is none."""
+        asked = await self.run(
+            *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
+            layout=layout,
+            expect=(0, 1, 128),
+        )
+        return asked.text() if asked.code == 0 else ""
+
+    async def tree(self, layout: Layout, commit: str) -> str:
+        """The tree of a commit."""
+        return (await self.run("rev-parse", f"{commit}^{{tree}}", layout=layout)).text()
+
+    async def is_ancestor(self, layout: Layout, older: str, newer: str) -> bool:
+        """Whether a commit is an ancestor of another; False for one that is not there."""
+        asked = await self.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
+        return asked.code == 0
+
     def _slot(self, owner: Owner | None) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._slots is None or owner is None else self._slots.hold(owner)
 
@@ -309,6 +329,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     _kill(process)
     # Not awaited under cancellation for long: a killed process is gone within a scheduler tick.
     await asyncio.shield(asyncio.gather(_read(process, 0), _read_tail(process.stderr), process.wait()))
+
+
+@contextmanager
+def bounded(what: str, max_bytes: int, *, hint: str = "let .gitignore name generated files") -> Generator[None]:
+    """Says in the caller's words that git's answer was longer than it may be. Raises ResourceExhausted."""
+    try:
+        yield
+    except GitExhausted:
+        raise
+    except ResourceExhausted as error:
+        raise ResourceExhausted(f"{what} of more than {max_bytes} bytes", hint=hint) from error
 
 
 PATCH_FORM = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout, quoted
 
 IDENTITY_NAME = "SWE AI Fleet"
 IDENTITY_EMAIL = "fleet@localhost"
@@ -56,17 +57,23 @@ def write_git_dir(
     if excludes:
         (path / "info/exclude").write_text("".join(f"{line}\n" for line in excludes))
     if history is not None:
-        (path / "objects/info/alternates").write_text(f"{_alternate(history.objects)}\n")
+        objects = str(history.objects)
+        line = quoted(history.objects) if '"' in objects or "\\" in objects else objects
+        (path / "objects/info/alternates").write_text(f"{line}\n")
         if history.shallow:
             (path / "shallow").write_bytes(history.shallow)
 
 
-def _alternate(objects: Path) -> str:
-    text = str(objects)
-    if '"' in text or "\\" in text:
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return text
+def format_of(commit: str) -> str:
+    """The object format of the repository that a full commit id is of."""
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+async def begin_cache(path: Path, *, history: History | None = None, object_format: str = "sha1") -> None:
+    """Make `path` a git directory without a branch, unless it is one already."""
+    if not (path / "HEAD").exists():
+        head = "ref: refs/heads/none"
+        await asyncio.to_thread(write_git_dir, path, head=head, history=history, object_format=object_format)
 
 
 def _config(object_format: str, *, work_tree: bool) -> str:

@@ -11,13 +11,14 @@ from datetime import datetime
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitExhausted, Layout, apply_patch, readable
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
+from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, Layout, apply_patch, bounded, readable
 from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import identity
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 MAX_SIDE_BYTES = 1024 * 1024
 MAX_SHOWN_FILES = 50
@@ -52,7 +53,7 @@ class Integrations:
         async with self._repository(head, objects=objects, others=(base / "objects",)) as layout:
             theirs = await self._patched(layout, base.name, request.patch)
             merged = await self._merged(layout, head.name, theirs)
-            if not merged.conflicts and merged.tree == await self._tree(layout, head.name):
+            if not merged.conflicts and merged.tree == await self._git.tree(layout, head.name):
                 return Merge(commit=head.name, bundle=b"")
             if merged.conflicts:
                 commit = await self._commit(layout, merged.tree, head.name, _DRAFT_MESSAGE, FIXED_IDENTITY)
@@ -76,7 +77,7 @@ class Integrations:
         """The seed's commit as a patch, and as a bundle with a branch. Raises ResourceExhausted, PreconditionFailed."""
         async with self._repository(seed) as layout:
             for earlier in (base, since):
-                if not await self._is_ancestor(layout, earlier, seed.name):
+                if not await self._git.is_ancestor(layout, earlier, seed.name):
                     raise PreconditionFailed(f"{seed.name[:12]} does not build on {earlier[:12]}", field="repo")
             await self._git.run("update-ref", f"refs/heads/{branch}", seed.name, layout=layout)
             return Exported(
@@ -90,7 +91,7 @@ class Integrations:
     ) -> AsyncGenerator[Layout]:
         private = self._scratch / secrets.token_hex(8)
         try:
-            await finished(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
+            await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             yield Layout(
                 git_dir=private,
                 index=private / "index",
@@ -98,7 +99,7 @@ class Integrations:
                 alternates=(seed / "objects", *others),
             )
         finally:
-            await finished(asyncio.to_thread(remove_tree, private))
+            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _patched(self, layout: Layout, base: str, patch: bytes) -> str:
         """A commit of the patch on its base. Raises PatchRejected."""
@@ -126,9 +127,6 @@ class Integrations:
             raise PreconditionFailed(f"the merge failed: {merged.report[:500] or told.stderr[:500]}")
         return merged
 
-    async def _tree(self, layout: Layout, commit: str) -> str:
-        return (await self._git.run("rev-parse", f"{commit}^{{tree}}", layout=layout)).text()
-
     async def _commit(self, layout: Layout, tree: str, parent: str, message: str, variables: Mapping[str, str]) -> str:
         committed = await self._git.run(
             *("commit-tree", tree, "-p", parent),
@@ -138,19 +136,11 @@ class Integrations:
         )
         return committed.text()
 
-    async def _is_ancestor(self, layout: Layout, older: str, newer: str) -> bool:
-        asked = await self._git.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
-        return asked.code == 0
-
     async def _diff(self, layout: Layout, older: str, newer: str) -> bytes:
-        try:
+        with bounded("the changes make a patch", self._max_patch_bytes, hint=""):
             made = await self._git.run(
                 *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self._max_patch_bytes
             )
-        except GitExhausted:
-            raise
-        except ResourceExhausted as error:
-            raise ResourceExhausted(f"the changes make a patch of more than {self._max_patch_bytes} bytes") from error
         return await asyncio.to_thread(readable, made.stdout)
 
     async def _side(self, layout: Layout, older: str, newer: str, paths: Iterable[str]) -> bytes:
@@ -170,10 +160,8 @@ class Integrations:
 
 def _author(request: MergeRequest) -> dict[str, str]:
     stamp = f"@{int(datetime.fromisoformat(request.at).timestamp())} +0000"
-    return identity(request.author_name, request.author_email) | {
-        "GIT_AUTHOR_DATE": stamp,
-        "GIT_COMMITTER_DATE": stamp,
-    }
+    dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), stamp)
+    return identity(request.author_name, request.author_email) | dates
 
 
 def _read(told: bytes) -> _Merged:

@@ -221,7 +221,8 @@ class Keys:
         self._level = level
         self._listings: dict[Path, RepositoryFiles] = {}
         self._reasons: dict[tuple[str, str], str] = {}
-        self._interpreters: Interpreters | None = None
+        self.interpreters: Interpreters | None = None
+        """The machine's, once they have been looked for."""
 
     async def files(self, seed: Path) -> RepositoryFiles:
         if seed not in self._listings:
@@ -255,9 +256,9 @@ class Keys:
         return self._reasons[key]
 
     async def machine(self) -> Interpreters:
-        if self._interpreters is None:
-            self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
-        return self._interpreters
+        if self.interpreters is None:
+            self.interpreters = await asyncio.to_thread(find_interpreters, os.environ)
+        return self.interpreters
 
     async def key(
         self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path
@@ -295,8 +296,3 @@ class Keys:
             *(list(network.hosts), list(network.private_hosts)),
         ]
         return hashlib.sha256(json.dumps([always, facts]).encode()).hexdigest()[:32]
-
-    @property
-    def interpreters(self) -> Interpreters | None:
-        """The machine's, once they have been looked for."""
-        return self._interpreters

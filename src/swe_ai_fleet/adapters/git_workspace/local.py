@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _SHOWN_CHANGES = 5
 # Beyond that git refuses to borrow as well.
@@ -207,7 +208,7 @@ class LocalRepositories:
         # their index is read from a copy.
         private = self._scratch / secrets.token_hex(8)
         try:
-            await finished(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
+            await uninterrupted(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
             layout = Layout(
                 git_dir=private,
                 work_tree=repository.top,
@@ -219,7 +220,7 @@ class LocalRepositories:
                 await self._git.run("read-tree", head, layout=layout)
             yield layout
         finally:
-            await finished(asyncio.to_thread(remove_tree, private))
+            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _confined(self, repository: LocalRepository, layout: Layout) -> Sequence[str]:
         if self._confine is None:
@@ -256,12 +257,8 @@ class LocalRepositories:
 
 def identity(name: str, email: str) -> dict[str, str]:
     """The variables that make git commit under a name."""
-    return {
-        "GIT_AUTHOR_NAME": name,
-        "GIT_AUTHOR_EMAIL": email,
-        "GIT_COMMITTER_NAME": name,
-        "GIT_COMMITTER_EMAIL": email,
-    }
+    said = {"NAME": name, "EMAIL": email}
+    return {f"GIT_{who}_{part}": text for who in ("AUTHOR", "COMMITTER") for part, text in said.items()}
 
 
 def _write_private(private: Path, repository: LocalRepository, head: str, own_excludes: Path | None) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, begin_cache, format_of
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
@@ -74,33 +74,29 @@ class Origins:
             key = self._keys.key(tenant, repo.credential, named)
             cache = self._cache(key)
             resolved = await self._obtain(tenant, repo, location, cache)
-            seed = self._seeds.find(key, resolved.commit)
-            if seed is None:
-                await self._disk.admit(tenant, cache)
-                tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
-                seed = await self._seeds.plant(tenant, key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
-                await self._add_submodules(seed, tenant, repo, location)
-            elif await asyncio.to_thread(missing_submodules, seed):
-                await self._add_submodules(seed, tenant, repo, location)
-            else:
-                await self._disk.recorded(tenant, seed)
+            origin: Remote | LocalRepository = location
         else:
-            local = await self._local.find(location, tenant)
+            origin = local = await self._local.find(location, tenant)
             named = str(local.top)
             key = self._keys.key(tenant, repo.credential, named)
+            cache = self._cache(key)
             await self._local_cache(key, local)
-            resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
-            seed = self._seeds.find(key, resolved.commit)
-            if seed is None:
-                await self._disk.admit(tenant, self._cache(key))
-                seed = await self._plant_local(key, local, resolved)
-                await self._add_submodules(seed, tenant, repo, local)
-            elif await asyncio.to_thread(missing_submodules, seed):
-                await self._add_submodules(seed, tenant, repo, local)
-            else:
-                await self._disk.recorded(tenant, seed)
+            resolved = await self._local.resolve(local, repo, cache / "objects")
             if not local.bare and location != local.top:
                 subdirectory = location.relative_to(local.top).as_posix()
+        seed = self._seeds.find(key, resolved.commit)
+        if seed is None:
+            await self._disk.admit(tenant, cache)
+            if isinstance(origin, LocalRepository):
+                seed = await self._plant_local(key, origin, resolved)
+            else:
+                tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
+                seed = await self._seeds.plant(tenant, key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
+            await self._add_submodules(seed, tenant, repo, origin)
+        elif await asyncio.to_thread(missing_submodules, seed):
+            await self._add_submodules(seed, tenant, repo, origin)
+        else:
+            await self._disk.recorded(tenant, seed)
         pinned = PinnedRepository(
             tenant=tenant,
             location=named,
@@ -209,14 +205,11 @@ class Origins:
         return repository, await self.seed(repository)
 
     async def _scratch_cache(self, cache: Path, repository: PinnedRepository) -> Path:
-        if not (cache / "HEAD").exists():
-            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", object_format="sha1")
+        await begin_cache(cache)
         layout = Layout(git_dir=cache)
         await self._empty(cache)
-        if repository.bundle is not None and not await self._has(layout, repository.commit):
-            if self._fetch is None:
-                raise PreconditionFailed(f"commit {repository.commit[:12]} is only known on another node", field="repo")
-            await unpack(self._git, layout, await self._fetch(repository.bundle), repository.commit)
+        if repository.bundle is not None and not await self._git.commit(layout, repository.commit):
+            await self._unpack(repository, None, layout, repository.bundle)
         return cache
 
     async def _empty(self, cache: Path) -> str:
@@ -250,12 +243,11 @@ class Origins:
         elif location.upload:
             repo = RepoRef(location=repository.location)
             await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
-        elif not (cache / "HEAD").exists():
-            await asyncio.to_thread(
-                write_git_dir, cache, head="ref: refs/heads/none", object_format=_format(repository.commit)
-            )
+        else:
+            await begin_cache(cache, object_format=format_of(repository.commit))
         layout = Layout(git_dir=cache)
-        if await self._has(layout, repository.commit):
+        # What it stands on is there too: a commit is written after its tree, and a pack appears whole.
+        if await self._git.commit(layout, repository.commit):
             return cache
         if repository.bundle is not None:
             await self._unpack(repository, location, layout, repository.bundle)
@@ -264,7 +256,7 @@ class Origins:
         return cache
 
     async def _unpack(
-        self, repository: PinnedRepository, location: Remote | Path, layout: Layout, bundle: BlobRef
+        self, repository: PinnedRepository, location: Remote | Path | None, layout: Layout, bundle: BlobRef
     ) -> None:
         if self._fetch is None:
             raise PreconditionFailed(f"commit {repository.commit[:12]} is only known on another node", field="repo")
@@ -292,11 +284,6 @@ class Origins:
         os.utime(cache)
         return resolved
 
-    async def _has(self, layout: Layout, commit: str) -> bool:
-        # Then what it stands on is there too: a commit is written after its tree, and a pack appears whole.
-        asked = await self._git.run("cat-file", "-e", f"{commit}^{{commit}}", layout=layout, expect=(0, 1, 128))
-        return asked.code == 0
-
     def _cache(self, key: str) -> Path:
         return self._home / "repositories" / key
 
@@ -308,8 +295,7 @@ class Origins:
     async def _local_cache(self, key: str, local: LocalRepository) -> None:
         """Where snapshots of a local repository go: objects of our own, on top of the user's."""
         cache = self._cache(key)
-        if not (cache / "HEAD").exists():
-            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
+        await begin_cache(cache, history=local.history)
         os.utime(cache)
 
 
@@ -354,9 +340,5 @@ def _kept(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _format(commit: str) -> str:
-    return "sha256" if len(commit) == 64 else "sha1"
-
-
 def _cached(cache: Path, commit: str) -> History:
-    return History(objects=cache / "objects", object_format=_format(commit))
+    return History(objects=cache / "objects", object_format=format_of(commit))

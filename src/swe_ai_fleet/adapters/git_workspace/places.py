@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished, locked
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 ENVIRONMENT_MOUNT = "/environment"
 TOOLS_MOUNT = "/fleet/tools"
@@ -158,7 +159,7 @@ class PythonTools:
         async with locked(self._home / ".lock"):
             if not target.is_dir():
                 async with appearing(target) as draft:
-                    await finished(asyncio.to_thread(_copy, found, draft))
+                    await uninterrupted(asyncio.to_thread(_copy, found, draft))
         self._ready = target
         return self._ready
 

@@ -7,15 +7,16 @@ import hashlib
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
-from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
+from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
@@ -42,6 +43,7 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _TREES_KEPT = 512
 
@@ -156,11 +158,9 @@ class GitWorkspaceProvider:
         await self._check_subdirectory(seed, repository.subdirectory)
         return repository
 
-    @asynccontextmanager
-    async def receiving(self) -> AsyncGenerator[Path]:
+    def receiving(self) -> AbstractAsyncContextManager[Path]:
         """A directory for what is being uploaded, gone at the end of the context."""
-        async with _temporary(self._home / "scratch") as directory:
-            yield directory
+        return _temporary(self._home / "scratch")
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -185,11 +185,7 @@ class GitWorkspaceProvider:
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
-        check_identifier(execution_id, field="execution_id")
-        check_identifier(name, field="name")
-        seed = await self._origins.seed(repository, execution_id=execution_id)
-        furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
-        self._hold(execution_id, environment)
+        seed, furnishing = await self._held(execution_id, name, repository, environment)
         async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
             yield clone
 
@@ -201,11 +197,7 @@ class GitWorkspaceProvider:
 
         Raises PreconditionFailed where this node's sandbox cannot show one.
         """
-        check_identifier(execution_id, field="execution_id")
-        check_identifier(name, field="name")
-        seed = await self._origins.seed(repository, execution_id=execution_id)
-        furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
-        self._hold(execution_id, environment)
+        seed, furnishing = await self._held(execution_id, name, repository, environment)
         async with _temporary(self._home / "scratch") as directory:
             changed, writable = await self._environments.loosened(environment, directory)
             owner = _owner(execution_id, repository)
@@ -340,11 +332,22 @@ class GitWorkspaceProvider:
     async def release(self, execution_id: str) -> None:
         """Forget what was kept for an execution: its pins, and clones that no live process holds."""
         check_identifier(execution_id, field="execution_id")
-        await finished(asyncio.to_thread(release, self._home, execution_id))
+        await uninterrupted(asyncio.to_thread(release, self._home, execution_id))
 
     async def reap(self) -> Reaped:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
+
+    async def _held(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> tuple[Path, tuple[Path, Furnishing]]:
+        """(the seed, what clones are furnished with), both held for an execution."""
+        check_identifier(execution_id, field="execution_id")
+        check_identifier(name, field="name")
+        seed = await self._origins.seed(repository, execution_id=execution_id)
+        furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
+        self._hold(execution_id, environment)
+        return seed, furnishing
 
     def _hold(self, execution_id: str, environment: Environment) -> None:
         """Keep an environment until its execution is released."""
@@ -355,10 +358,10 @@ class GitWorkspaceProvider:
 
     async def _tree(self, seed: Path) -> str:
         if seed.name not in self._trees:
-            asked = await self._git.run("rev-parse", f"{seed.name}^{{tree}}", layout=Layout(git_dir=seed))
+            tree = await self._git.tree(Layout(git_dir=seed), seed.name)
             while len(self._trees) >= _TREES_KEPT:
                 self._trees.pop(next(iter(self._trees)))
-            self._trees[seed.name] = asked.text()
+            self._trees[seed.name] = tree
         return self._trees[seed.name]
 
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
@@ -380,7 +383,7 @@ async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
     try:
         yield directory
     finally:
-        await finished(asyncio.to_thread(remove_tree, directory))
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
 
 def _owner(execution_id: str, repository: PinnedRepository) -> Owner:

@@ -19,6 +19,7 @@ import structlog
 
 from swe_ai_fleet.adapters.git_workspace.directories import locked
 from swe_ai_fleet.adapters.git_workspace.git import (
+    COMMIT_ID,
     HISTORY_MEMORY_BYTES,
     Allowance,
     Git,
@@ -27,14 +28,13 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     GitResult,
     Layout,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dir import begin_cache
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.routes import Credential, Route, Routes, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef, check_identifier
 
-_FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # A port may have these digits in it.
 _DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|\b40[13]\b", re.I)
 _ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
@@ -105,10 +105,7 @@ class RemoteRepositories:
                 )
             wanted, branch = _choose(refs, head_branch, repo)
             async with locked(cache.with_suffix(".lock")):
-                if not (cache / "HEAD").exists():
-                    await asyncio.to_thread(
-                        write_git_dir, cache, head="ref: refs/heads/none", object_format=object_format
-                    )
+                await begin_cache(cache, object_format=object_format)
                 commit = await self._fetched(connection, cache, wanted, repo)
         if not commit:
             name = "repo.commit" if repo.commit else "repo.ref"
@@ -183,7 +180,7 @@ class RemoteRepositories:
             value, _, name = line.partition("\t")
             if value.startswith("ref: ") and name == "HEAD":
                 head_branch = value.removeprefix("ref: refs/heads/")
-            elif _FULL_ID.fullmatch(value):
+            elif COMMIT_ID.fullmatch(value):
                 refs[name] = value
         return refs, head_branch
 
@@ -193,9 +190,9 @@ class RemoteRepositories:
             # Tags that point into its history come along: git follows them where the target has a name.
             specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
             await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
-            return await self._commit(cache, wanted)
+            return await self._git.commit(Layout(git_dir=cache), wanted)
         await self._fetch(connection, cache, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
-        commit = await self._commit(cache, repo.commit or repo.ref)
+        commit = await self._git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
         if commit:
             await self._git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
         return commit
@@ -209,7 +206,7 @@ class RemoteRepositories:
         have: str = "",
         follows_tags: bool = False,
     ) -> None:
-        if have and await self._commit(cache, f"refs/fleet/fetched/{have}"):
+        if have and await self._git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
             return
         tags = () if follows_tags else ("--no-tags",)
         try:
@@ -234,14 +231,6 @@ class RemoteRepositories:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
                 return  # the caller finds nothing in the cache and says which reference it was
             raise _explained(connection, error) from error
-
-    async def _commit(self, cache: Path, name: str) -> str:
-        found = await self._git.run(
-            *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
-            layout=Layout(git_dir=cache),
-            expect=(0, 1, 128),
-        )
-        return found.text() if found.code == 0 else ""
 
     @asynccontextmanager
     async def _connected(self, tenant: str, reference: str, remote: Remote) -> AsyncGenerator[_Connection]:
@@ -279,7 +268,7 @@ def _remove_received(cache: Path) -> None:
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:
     """(commit to fetch, branch); the commit is empty where only the whole repository can tell."""
     if repo.commit:
-        return (repo.commit.lower() if _FULL_ID.fullmatch(repo.commit.lower()) else ""), ""
+        return (repo.commit.lower() if COMMIT_ID.fullmatch(repo.commit.lower()) else ""), ""
     if repo.ref in ("", "HEAD"):
         if "HEAD" not in refs:
             raise PreconditionFailed("the repository has no HEAD", field="repo.ref", hint="name a branch")
@@ -288,7 +277,7 @@ def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str,
         if name in refs:
             branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
             return refs.get(f"{name}^{{}}", refs[name]), branch
-    return (repo.ref if _FULL_ID.fullmatch(repo.ref) else ""), ""
+    return (repo.ref if COMMIT_ID.fullmatch(repo.ref) else ""), ""
 
 
 def _explained(connection: _Connection, error: GitFailed) -> PreconditionFailed | Unavailable:

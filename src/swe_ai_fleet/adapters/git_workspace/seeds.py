@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished, locked
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dir import History, format_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _PACK_TIMEOUT_SECONDS = 1800.0
 _TAGS = "packed-refs"
@@ -82,12 +83,12 @@ class Seeds:
             if seed.is_dir():
                 return seed
             async with appearing(seed) as draft:
-                await finished(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
+                await uninterrupted(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
                 wanted = "".join(
                     f"{name}\n" for name in (commit, *(line.split()[0] for line in tags if line[0] != "^"))
                 )
                 if over is not None:
-                    await finished(asyncio.to_thread(_share, over, draft))
+                    await uninterrupted(asyncio.to_thread(_share, over, draft))
                     wanted += f"^{over.name}\n"
                 try:
                     await self._git.run(
@@ -106,7 +107,9 @@ class Seeds:
                 (draft / "objects/info/alternates").unlink()
                 if tags:
                     lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
-                    await finished(asyncio.to_thread((draft / _TAGS).write_text, lines, "utf-8", "surrogateescape"))
+                    await uninterrupted(
+                        asyncio.to_thread((draft / _TAGS).write_text, lines, "utf-8", "surrogateescape")
+                    )
         return seed
 
     async def add_submodule(
@@ -130,7 +133,7 @@ class Seeds:
         known = [other for other in submodules_of(seed) if other.path != submodule.path]
         draft = seed / f".{_SUBMODULES}"
         entries = [asdict(entry) for entry in sorted((*known, submodule), key=lambda entry: entry.path)]
-        await finished(asyncio.to_thread(draft.write_text, json.dumps(entries)))
+        await uninterrupted(asyncio.to_thread(draft.write_text, json.dumps(entries)))
         draft.rename(seed / _SUBMODULES)
         return files_bytes
 
@@ -184,6 +187,6 @@ def history_of(seed: Path) -> History:
     shallow = seed / "shallow"
     return History(
         objects=seed / "objects",
-        object_format="sha256" if len(seed.name) == 64 else "sha1",
+        object_format=format_of(seed.name),
         shallow=shallow.read_bytes() if shallow.exists() else b"",
     )

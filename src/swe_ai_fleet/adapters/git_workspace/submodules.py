@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import History
+from swe_ai_fleet.adapters.git_workspace.git_dir import History, format_of
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, Submodule, submodules_of
@@ -90,7 +90,7 @@ class Submodules:
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
             )
             if asked.code == 0:
-                return History(objects=store / "objects", object_format=_format(pinned.commit))
+                return History(objects=store / "objects", object_format=format_of(pinned.commit))
         remote = self._policy.parse(url) if "://" in url or "@" in url else None
         if not isinstance(remote, Remote) or remote.upload:
             raise InvalidRequest("only URLs of remote repositories are followed")
@@ -149,7 +149,3 @@ def _absolute(url: str, base: str) -> str:
         return f"{host}:{posixpath.normpath(posixpath.join(path, url))}"
     joined = urljoin(base.rstrip("/") + "/", url)
     return joined if urlsplit(joined).netloc == urlsplit(base).netloc else url
-
-
-def _format(commit: str) -> str:
-    return "sha256" if len(commit) == 64 else "sha1"

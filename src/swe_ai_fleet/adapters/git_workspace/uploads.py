@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished, locked
-from swe_ai_fleet.adapters.git_workspace.git import Allowance, Git, GitFailed, Layout, unpacking
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
+from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, Layout, unpacking
 from swe_ai_fleet.adapters.git_workspace.git_dir import write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 MAX_HEADER_BYTES = 1024 * 1024
 MAX_REFS = 10_000
@@ -93,7 +94,6 @@ MEMORY_BYTES = 2 * 1024**3
 _FREE_BYTES = 64 * 1024 * 1024
 _MOST_TIMES = 100
 _OURS = "refs/fleet/"
-_FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-")
 # Faults of old but honest histories. Everything that a checkout could be harmed by (`..`, `.git`, a
 # submodule's name or URL that is an option) stays an error.
@@ -161,13 +161,13 @@ class UploadedRepositories:
             raise missing from None
         async with appearing(cache) as draft:
             bundle = draft / "bundle"
-            await finished(asyncio.to_thread(bundle.write_bytes, data))
+            await uninterrupted(asyncio.to_thread(bundle.write_bytes, data))
             await self._fill(tenant, draft, bundle, strict=False)
             bundle.unlink()
 
     async def _fill(self, tenant: str, directory: Path, bundle: Path, *, strict: bool) -> None:
         """Make a bare repository of a bundle. Its hooks, alternates and configuration are ours: there are none."""
-        header, pack = await finished(asyncio.to_thread(_lay_out, directory, bundle))
+        header, pack = await uninterrupted(asyncio.to_thread(_lay_out, directory, bundle))
         rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
         options = (f"--strict={rules}",) if strict else ()
         try:
@@ -184,12 +184,8 @@ class UploadedRepositories:
                 if name != "HEAD" and not name.startswith(_OURS)
             )
             if lines:
-                await self._git.run(
-                    "update-ref",
-                    "--stdin",
-                    layout=Layout(git_dir=directory),
-                    stdin=lines.encode(),
-                )
+                layout = Layout(git_dir=directory)
+                await self._git.run("update-ref", "--stdin", layout=layout, stdin=lines.encode())
         except GitFailed as error:
             raise InvalidRequest(
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
@@ -230,7 +226,7 @@ class UploadedRepositories:
     async def _resolved(self, cache: Path, repo: RepoRef, *, prefix: str) -> Resolved:
         if repo.commit:
             commit = repo.commit.lower()
-            if not _FULL_ID.fullmatch(commit) or not await self._commit(cache, commit):
+            if not COMMIT_ID.fullmatch(commit) or not await self._git.commit(Layout(git_dir=cache), commit):
                 raise _unknown(repo.commit, f"{prefix}commit")
             return Resolved(commit=commit)
         if repo.ref in ("", "HEAD"):
@@ -239,8 +235,8 @@ class UploadedRepositories:
             raise InvalidRequest(f"{repo.ref[:64]!r} is not a reference", field=f"{prefix}ref")
         names = (repo.ref, f"refs/{repo.ref}", f"refs/tags/{repo.ref}", f"refs/heads/{repo.ref}")
         for name in names:
-            full = name.startswith("refs/") or _FULL_ID.fullmatch(name) is not None
-            commit = await self._commit(cache, name) if full else ""
+            full = name.startswith("refs/") or COMMIT_ID.fullmatch(name) is not None
+            commit = await self._git.commit(Layout(git_dir=cache), name) if full else ""
             if commit:
                 branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
                 return Resolved(commit=commit, branch=branch)
@@ -250,18 +246,10 @@ class UploadedRepositories:
         """What the bundle calls HEAD, else its only branch."""
         head = (cache / "HEAD").read_text().strip()
         branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
-        commit = await self._commit(cache, "HEAD")
+        commit = await self._git.commit(Layout(git_dir=cache), "HEAD")
         if not commit:
             raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="name one of its branches")
         return Resolved(commit=commit, branch=branch)
-
-    async def _commit(self, cache: Path, name: str) -> str:
-        found = await self._git.run(
-            *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
-            layout=Layout(git_dir=cache),
-            expect=(0, 1, 128),
-        )
-        return found.text() if found.code == 0 else ""
 
 
 def upload_blob(tenant: str, digest: str) -> BlobRef:

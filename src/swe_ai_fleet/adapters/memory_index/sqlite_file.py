@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
@@ -136,9 +135,7 @@ class SqliteFile:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._close)
 
     async def write(self, work: Callable[[Connection], Result]) -> Result:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 from weakref import WeakValueDictionary
 
@@ -63,9 +62,7 @@ class ModelPool:
             self._polling = [asyncio.create_task(self._poll(one)) for one in self._endpoints if one.member.load]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in (*self._polling, *self._probing.values()):
             task.cancel()
         await asyncio.gather(*self._polling, return_exceptions=True)

@@ -10,8 +10,8 @@ from typing import cast
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import tool_call_dialects
-from swe_ai_fleet.agents.tool_call_dialects import fields_of
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.json_values import items, mapping
 from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall, ToolProtocol
 
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -69,9 +69,9 @@ def read_reply(
 
     `repairs` are what was mended before; what is mended here is added to them.
     """
-    fields = fields_of(completion)
+    fields = mapping(completion)
     choice = _choice(fields)
-    message = fields_of(choice.get("message")) or fields_of(choice.get("delta")) or {"content": choice.get("text")}
+    message = mapping(choice, "message") or mapping(choice, "delta") or {"content": choice.get("text")}
     content = as_text(message.get("content")) or as_text(message.get("refusal"))
     reason = choice.get("finish_reason")
     finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
@@ -92,16 +92,16 @@ def read_reply(
     return ModelReply(
         message=AssistantMessage(content=content, tool_calls=tuple(calls)),
         finish_reason=finish,
-        usage=_spent(fields_of(fields.get("usage")), duration_ms),
+        usage=_spent(mapping(fields, "usage"), duration_ms),
         model=model if isinstance(model, str) else "",
         repairs=tuple(dict.fromkeys(mended))[:_MOST_REPAIRS],
-        top_logprobs=_first_tokens(fields_of(choice.get("logprobs"))),
+        top_logprobs=_first_tokens(mapping(choice, "logprobs")),
     )
 
 
 def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
-    for choice in _listed(completion.get("choices")):
-        fields = fields_of(choice)
+    for choice in items(completion.get("choices")):
+        fields = mapping(choice)
         if any(isinstance(fields.get(key), dict) for key in ("message", "delta")) or isinstance(
             fields.get("text"), str
         ):
@@ -114,21 +114,17 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
 def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
     """The likely first tokens with their log-probabilities; nothing where the server says nothing that can be read."""
     found: list[tuple[str, float]] = []
-    first = fields_of(next(iter(_listed(logprobs.get("content"))), None))
-    for alternative in map(fields_of, _listed(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
+    first = mapping(next(iter(items(logprobs.get("content"))), None))
+    for alternative in map(mapping, items(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
         token, logprob = alternative.get("token"), alternative.get("logprob")
         if isinstance(token, str) and isinstance(logprob, float | int) and _LEAST_LOGPROB < logprob < 1:
             found.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
     return tuple(found)
 
 
-def _listed(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
 def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:
     listed = message.get("tool_calls")
-    calls = cast("list[object]", listed) if isinstance(listed, list) else [listed] if listed else []
+    calls = items(listed) or ([listed] if listed else [])
     if not calls and (old := message.get("function_call")):
         calls = [{"function": old}]
         repairs.append("a function_call of the old kind read as a tool call")
@@ -136,8 +132,8 @@ def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Fo
 
 
 def _native_call(call: object, number: int, repairs: list[str]) -> _Found:
-    fields = fields_of(call)
-    function = fields_of(fields.get("function")) or fields
+    fields = mapping(call)
+    function = mapping(fields, "function") or fields
     name, model_id = function.get("name"), fields.get("id")
     if not isinstance(name, str) or not name:
         repairs.append(f"call {number} has no name")
@@ -174,7 +170,7 @@ def _calls_in_text(content: str, asked: Asked, truncated: bool, repairs: list[st
 
 def _spent(usage: Mapping[str, object], duration_ms: int) -> Usage:
     prompt = _tokens(usage.get("prompt_tokens"))
-    cached = _tokens(fields_of(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    cached = _tokens(mapping(usage, "prompt_tokens_details").get("cached_tokens"))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=_tokens(usage.get("completion_tokens")),
@@ -198,7 +194,7 @@ def as_text(content: object) -> str:
         return "".join(as_text(part) for part in cast("list[object]", content) if not isinstance(part, list))
     if not isinstance(content, dict):
         return "" if content is None else json.dumps(content)
-    part = fields_of(cast("object", content))
+    part = mapping(cast("object", content))
     if part.get("type") in ("thinking", "reasoning"):
         return ""
     text = part.get("text", part.get("value"))

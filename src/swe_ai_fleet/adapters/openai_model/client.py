@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from openai import APIStatusError
@@ -203,14 +202,12 @@ class OpenAIChatModel:
         await self._connection.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._probing is not None:
             self._probing.cancel()
             with suppress(asyncio.CancelledError, ModelError):
                 await self._probing
-        await self._connection.__aexit__(kind, error, traceback)
+        await self._connection.__aexit__()
 
     async def probe(self) -> ModelCapabilities:
         """What the server can do: one look at its models and a tiny request or a few, asked once and remembered.
@@ -282,7 +279,7 @@ class OpenAIChatModel:
                     new_call_id=self._new_call_id,
                     duration_ms=duration_ms,
                 )
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise self._connection.unreadable(answer) from error
             except BrokenStream as error:
                 raise faults.broken_off(self._connection.base_url) from error

@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
 from functools import cache
-from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import aiohttp
@@ -98,9 +97,7 @@ class Connection:
         self._opened = client
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._opened is not None:
             await self._opened.close()
             self._opened = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self, cast
 
 from swe_ai_fleet.adapters.openai_model import faults
@@ -20,8 +19,8 @@ from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.probing import read_models
 from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
-from swe_ai_fleet.agents.tool_call_dialects import fields_of
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
+from swe_ai_fleet.domain.json_values import items, mapping
 
 VERSION = 1
 """To be raised with every change of the texts: vectors of another centre cannot be compared."""
@@ -136,14 +135,12 @@ class OpenAIEmbedder:
                 with _own_fields():
                     self._model = await self._connection.retry(self._first_model)
         except BaseException:
-            await self._connection.__aexit__(None, None, None)
+            await self._connection.__aexit__()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._connection.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.__aexit__()
 
     @property
     def name(self) -> str:
@@ -218,13 +215,13 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
     Raises ValueError unless there are as many as texts, each once, of one length, of finite numbers and not zero;
     ErrorAnswer where there is an error in their place.
     """
-    fields = fields_of(answer)
+    fields = mapping(answer)
     listed = fields.get("data")
     if not isinstance(listed, list):
         if error := fields.get("error"):
             raise ErrorAnswer(Refusal.inside(error))
         raise ValueError("a list `data` is missing")
-    entries = [fields_of(entry) for entry in cast("list[object]", listed)]
+    entries = [mapping(entry) for entry in items(cast("object", listed))]
     if len(entries) != count:
         raise ValueError(f"{len(entries)} for {count} texts")
     found: dict[int, Sequence[float]] = {}
@@ -240,10 +237,11 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
 
 
 def _unit(embedding: object) -> Sequence[float]:
-    if not isinstance(embedding, list) or not 0 < len(cast("list[object]", embedding)) <= _MOST_DIMENSIONS:
+    listed = items(embedding)
+    if not 0 < len(listed) <= _MOST_DIMENSIONS:
         raise ValueError("an embedding that is no list of numbers")
     numbers: list[float] = []
-    for number in cast("list[object]", embedding):
+    for number in listed:
         if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < math.inf:
             raise ValueError("an embedding with something else than finite numbers")
         numbers.append(float(number))

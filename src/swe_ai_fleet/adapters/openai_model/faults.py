@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import cast
 from urllib.parse import urlsplit
 
 from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAIError
 
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.json_values import items, mapping, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _LONGEST_QUOTE = 500
@@ -41,29 +41,23 @@ class Refusal:
 
     @classmethod
     def of(cls, error: APIStatusError) -> Refusal:
-        body: object = error.body
         # Gemini wraps its error in a list; Ollama's native one is a plain string.
-        if isinstance(body, list) and body:
-            body = cast("list[object]", body)[0]
-        if isinstance(body, Mapping):
-            body = cast("Mapping[str, object]", body).get("error", cast("object", body))
-        return cls._read(cast("object", body), error.status_code, error.message)
+        body = next(iter(items(error.body)), error.body)
+        return cls._read(mapping(body).get("error", body), error.status_code, error.message)
 
     @classmethod
     def inside(cls, error: object) -> Refusal:
         """Of an error that comes with a status of success: at the end of a stream, or in place of a completion."""
-        code = cast("Mapping[str, object]", error).get("code") if isinstance(error, dict) else None
+        code = mapping(error).get("code")
         status = int(code) if isinstance(code, int | str) and _STATUS.fullmatch(str(code)) else 500
-        return cls._read(cast("object", error), status, "")
+        return cls._read(error, status, "")
 
     @classmethod
     def _read(cls, body: object, status: int, otherwise: str) -> Refusal:
-        if not isinstance(body, Mapping):
-            return cls(status=status, message=body if isinstance(body, str) and body else otherwise)
-        fields = cast("Mapping[str, object]", body)
+        fields = mapping(body)
         return cls(
             status=status,
-            message=str(fields.get("message") or fields.get("detail") or otherwise),
+            message=string(body) or str(fields.get("message") or fields.get("detail") or otherwise),
             code=str(fields.get("code") or ""),
             param=str(fields.get("param") or ""),
         )
@@ -177,7 +171,7 @@ def pushback(error: ModelError) -> tuple[int, float | None]:
     if isinstance(refusal, Refusal):
         return refusal.status, None
     # An answer of success that is no completion is refused by whoever reads it.
-    return (200 if isinstance(cause, ValueError | RecursionError) else 0), None
+    return (200 if isinstance(cause, ValueError) else 0), None
 
 
 class Feature(StrEnum):

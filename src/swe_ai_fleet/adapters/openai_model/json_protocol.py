@@ -6,17 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from swe_ai_fleet.agents.tool_call_dialects import (
-    RawToolCall,
-    calls_in,
-    decode,
-    dumps,
-    encodable,
-    fields_of,
-    items_of,
-    whole_arguments,
-)
+from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, calls_in, decode, dumps, items_of, whole_arguments
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec
 
 INSTRUCTIONS = """\
@@ -72,24 +65,22 @@ def read(content: str) -> tuple[str, list[RawToolCall]] | None:
     if not body.startswith("{"):
         return None
     value, end = decode(body, 0)
-    envelope = fields_of(value)
+    envelope = mapping(value)
     listed = envelope.get("tool_calls")
     if not (isinstance(listed, list) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
         return None
     thought = envelope.get("thought")
-    calls: list[RawToolCall] = []
     try:
-        for item in items_of(cast("object", listed)) if listed else []:
-            calls += _one_call(item)
+        calls = [call for item in (items_of(cast("object", listed)) if listed else ()) for call in _one_call(item)]
         said = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
     except RecursionError:
         return None
     rest = body[end:].strip().removeprefix("```").strip()
-    return encodable("\n".join(part for part in (said, rest) if part)), calls
+    return well_formed("\n".join(part for part in (said, rest) if part)), calls
 
 
 def _one_call(item: object) -> list[RawToolCall]:
-    found = calls_in(item) if fields_of(item) else None
+    found = calls_in(item) if mapping(item) else None
     return found or [RawToolCall(name="", arguments=dumps(item))]
 
 

@@ -11,7 +11,7 @@ from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
-from swe_ai_fleet.agents.tool_call_dialects import fields_of
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _LENGTHS = ("max_model_len", "context_length", "context_window", "max_context_length")
@@ -31,21 +31,15 @@ class ListedModel:
 
 def read_models(body: bytes) -> list[ListedModel]:
     """The models a server lists. Raises ValueError for anything else."""
-    try:
-        listed: object = json.loads(body)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    entries = fields_of(listed).get("data")
+    entries = mapping(parse_json(body)).get("data")
     if not isinstance(entries, list):
         raise ValueError("no list of models")
     models: list[ListedModel] = []
-    for entry in cast("list[object]", entries):
-        fields = fields_of(entry)
-        name, owner = fields.get("id"), fields.get("owned_by")
-        if isinstance(name, str) and name:
+    for fields in mappings(cast("object", entries)):
+        if name := string(fields.get("id")):
             lengths = (fields.get(key) for key in _LENGTHS)
             longest = next((n for n in lengths if isinstance(n, int) and 0 < n < _LONGEST), 0)
-            owned_by = owner if isinstance(owner, str) else ""
+            owned_by = string(fields.get("owned_by"))
             models.append(ListedModel(id=name, owned_by=owned_by, longest=longest, images=_takes_images(fields)))
     return models
 
@@ -53,10 +47,9 @@ def read_models(body: bytes) -> list[ListedModel]:
 def _takes_images(fields: Mapping[str, object]) -> bool:
     """By what OpenRouter (`architecture.input_modalities`), Mistral (`capabilities.vision`) and llama.cpp say."""
     capabilities = fields.get("capabilities")
-    said = [fields_of(fields.get("architecture")).get("input_modalities"), fields.get("input_modalities"), capabilities]
-    words = [word for list_ in said if isinstance(list_, list) for word in cast("list[object]", list_)]
-    flags = fields_of(capabilities)
-    return any(word in _PICTURES for word in words if isinstance(word, str)) or flags.get("vision") is True
+    said = (mapping(fields, "architecture").get("input_modalities"), fields.get("input_modalities"), capabilities)
+    words = {word for list_ in said for word in items(list_) if isinstance(word, str)}
+    return bool(words & _PICTURES) or mapping(capabilities).get("vision") is True
 
 
 _OLD_LIMIT_FIELD = "max_tokens"
@@ -146,7 +139,7 @@ def _obeys(answer: Refusal | bytes) -> bool:
     asked = Asked(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
     try:
         reply = read_reply(read_answer(answer, []), asked, repairs=(), new_call_id=str, duration_ms=0)
-    except (ValueError, RecursionError, ErrorAnswer, BrokenStream):
+    except (ValueError, ErrorAnswer, BrokenStream):
         return False
     text = "".join(reply.message.content.split())
     return any(whole.startswith(text) for whole in ('{"ok":true}', '{"ok":false}'))

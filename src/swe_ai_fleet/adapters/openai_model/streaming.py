@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from pydantic_core import from_json
 
 from swe_ai_fleet.adapters.openai_model.answers import as_text
-from swe_ai_fleet.agents.tool_call_dialects import encodable, fields_of
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, with_texts
+from swe_ai_fleet.domain.text import well_formed
 
 _MOST_DIGITS = 300
 _SPACE = re.compile(r"[\s\ufeff]*+")
@@ -32,15 +32,10 @@ def read_json(body: bytes, repairs: list[str]) -> object:
     except ValueError:
         pass
     value = read_loosely(body, repairs)
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-        mended = encodable(text)
-        if mended == text:
-            return value
+    mended = with_texts(value, well_formed)
+    if mended != value:
         repairs.append("half a surrogate pair replaced")
-        return json.loads(mended)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return mended
 
 
 def read_loosely(body: bytes, repairs: list[str]) -> object:
@@ -69,8 +64,8 @@ def _integer(digits: str) -> int:
 
 def _has_control_characters(text: str) -> bool:
     try:
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
+        parse_json(text)
+    except ValueError as error:
         return "control character" in str(error)
     return False
 
@@ -149,9 +144,8 @@ class StreamedCompletion:
         """
         if self._plain is not None:
             value = read_json(b"".join(self._plain), self.repairs)
-            choices = fields_of(value).get("choices")
-            first = cast("list[object]", choices)[0] if isinstance(choices, list) and choices else None
-            self._say(as_text(fields_of(fields_of(first).get("message")).get("content")))
+            first = next(iter(items(mapping(value).get("choices"))), None)
+            self._say(as_text(mapping(first, "message").get("content")))
             return value
         if not self._done:
             self._read_line(b"".join(self._line))
@@ -193,7 +187,7 @@ class StreamedCompletion:
             event: object = from_json(data)
         except ValueError:
             event = self._loosely(data)
-        fields = fields_of(event)
+        fields = mapping(event)
         if not fields:
             if whole:
                 self.repairs.append("an event that is no JSON left out")
@@ -203,9 +197,7 @@ class StreamedCompletion:
             return True
         self._usage = fields.get("usage") or self._usage
         self._model = self._model or fields.get("model")
-        choices = fields.get("choices")
-        for choice in cast("list[object]", choices) if isinstance(choices, list) else []:
-            one = fields_of(choice)
+        for one in mappings(fields.get("choices")):
             if one.get("index") in (0, None):
                 self._choice_seen = True
                 self._finish = one.get("finish_reason") or self._finish
@@ -218,23 +210,23 @@ class StreamedCompletion:
             event = read_loosely(data, repairs)
         except ValueError:
             return None
-        if fields_of(event):
+        if mapping(event):
             self.repairs += repairs
         return event
 
     def _add(self, fields: Mapping[str, object]) -> None:
-        delta = fields_of(fields.get("delta")) or ({} if self._content else fields_of(fields.get("message")))
+        delta = mapping(fields, "delta") or ({} if self._content else mapping(fields, "message"))
         if text := as_text(delta.get("content")) or as_text(delta.get("refusal")) or as_text(fields.get("text")):
             self._content.append(text)
             self._say(text)
         listed = delta.get("tool_calls")
-        for part in cast("list[object]", listed) if isinstance(listed, list) else [listed] if listed else []:
-            self._add_call(fields_of(part))
+        for part in items(listed) or ([listed] if listed else []):
+            self._add_call(mapping(part))
         if old := delta.get("function_call"):
             self._add_call({"index": _LEGACY_CALL, "function": old})
 
     def _add_call(self, fields: Mapping[str, object]) -> None:
-        function = fields_of(fields.get("function")) or fields
+        function = mapping(fields, "function") or fields
         name, arguments, index = function.get("name"), function.get("arguments"), fields.get("index")
         given = fields.get("id")
         call_id = str(given) if isinstance(given, str | int) else ""
@@ -274,7 +266,7 @@ class StreamedCompletion:
         return {"id": call.id, "function": {"name": self._mended(call.name), "arguments": arguments}}
 
     def _mended(self, text: str) -> str:
-        mended = encodable(text)
+        mended = well_formed(text)
         if "\ufffd" in mended and mended.count("\ufffd") > text.count("\ufffd"):
             self.repairs.append("half a surrogate pair replaced")
         return mended
@@ -284,7 +276,7 @@ class StreamedCompletion:
             return
         text = self._half + text
         self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
-        if said := encodable(text.removesuffix(self._half)):
+        if said := well_formed(text.removesuffix(self._half)):
             self._on_delta(said)
 
 

@@ -7,10 +7,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, cast
+from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -277,14 +278,10 @@ def _sent_back(call: ToolCall) -> dict[str, str]:
 
 def _object(arguments: str, *, strict: bool) -> dict[str, object] | None:
     try:
-        value = json.loads(arguments, strict=strict, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        value = parse_json(arguments, control_characters=not strict, finite=True)
+    except ValueError:
         return None
     return cast("dict[str, object]", value) if isinstance(value, dict) else None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _image_parts(message: UserMessage) -> list[dict[str, object]]:

@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import httpx2
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.json_values import integer, json_object, mapping, mappings, string
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -93,8 +93,7 @@ class BotApi:
         """
         asked: dict[str, object] = {"offset": offset, "timeout": seconds, "allowed_updates": ["message"], "limit": 100}
         found = await self._call("getUpdates", asked, seconds=seconds + _CALL_SECONDS)
-        entries = cast("list[object]", found) if isinstance(found, list) else []
-        return tuple(_update(cast("Mapping[str, object]", one)) for one in entries if isinstance(one, Mapping))
+        return tuple(map(_update, mappings(found)))
 
     async def send(self, chat_id: int, text: str, *, marked: bool) -> int:
         """Send a message, as MarkdownV2 where it is `marked`; its id, 0 where Telegram does not tell it.
@@ -104,7 +103,7 @@ class BotApi:
         message: dict[str, object] = {"chat_id": chat_id, "text": text}
         if marked:
             message["parse_mode"] = "MarkdownV2"
-        return _message_id(await self._call("sendMessage", message, seconds=_CALL_SECONDS))
+        return integer(mapping(await self._call("sendMessage", message, seconds=_CALL_SECONDS)).get("message_id"))
 
     async def _call(self, method: str, arguments: Mapping[str, object], *, seconds: float) -> object:
         request = httpx2.Request(
@@ -127,11 +126,7 @@ class BotApi:
         return self._result(method, response.status_code, body.data)
 
     def _result(self, method: str, status: int, data: bytes) -> object:
-        try:
-            answer: object = json.loads(data)
-        except (ValueError, RecursionError):
-            answer = None
-        fields = cast("Mapping[str, object]", answer) if isinstance(answer, dict) else dict[str, object]()
+        fields = json_object(data)
         if status == 200 and fields.get("ok") is True:
             return fields.get("result")
         said = self._clean(str(fields.get("description") or ""))[:_DESCRIPTION_CHARS] or f"HTTP {status}"
@@ -156,24 +151,15 @@ class BotApi:
 
 
 def _update(fields: Mapping[str, object]) -> Update:
-    message = fields.get("message")
-    inner = cast("Mapping[str, object]", message) if isinstance(message, Mapping) else dict[str, object]()
-    chat = inner.get("chat")
-    chat_id = cast("Mapping[str, object]", chat).get("id") if isinstance(chat, Mapping) else 0
-    number, text = fields.get("update_id"), inner.get("text")
+    message = mapping(fields, "message")
     return Update(
-        update_id=number if isinstance(number, int) else 0,
-        chat_id=chat_id if isinstance(chat_id, int) else 0,
-        text=well_formed(text) if isinstance(text, str) else "",
-        message_id=_message_id(inner),
+        update_id=integer(fields.get("update_id")),
+        chat_id=integer(mapping(message, "chat").get("id")),
+        text=well_formed(string(message.get("text"))),
+        message_id=integer(message.get("message_id")),
     )
 
 
-def _message_id(message: object) -> int:
-    number = cast("Mapping[str, object]", message).get("message_id") if isinstance(message, Mapping) else None
-    return number if isinstance(number, int) else 0
-
-
 def _wait(parameters: object) -> float:
-    seconds = cast("Mapping[str, object]", parameters).get("retry_after") if isinstance(parameters, Mapping) else None
+    seconds = mapping(parameters).get("retry_after")
     return min(float(seconds), MAX_WAIT_SECONDS) if isinstance(seconds, int | float) and seconds > 0 else 1.0

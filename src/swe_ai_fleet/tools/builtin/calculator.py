@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
@@ -261,6 +262,6 @@ class Calculator(BaseTool):
         return {"result": evaluate(expression), "expression": expression}
 
     def present(self, value: object) -> ToolResult:
-        fields = cast("dict[str, object]", value)
+        fields = mapping(value)
         text = f"{fields['expression']} = {fields['result']}"
         return replace(presented(self.name, value), content=text)

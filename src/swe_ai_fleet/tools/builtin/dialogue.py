@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import cast
 
+from swe_ai_fleet.domain.json_values import items, mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
@@ -51,7 +51,7 @@ class AskUser(BaseTool):
         return {"question": question, "answer": answer}
 
     def present(self, value: object) -> ToolResult:
-        answer = str(cast("dict[str, object]", value)["answer"]).strip()
+        answer = str(mapping(value)["answer"]).strip()
         return replace(presented(self.name, value), content=answer or "The user gave an empty answer.")
 
 
@@ -98,13 +98,10 @@ class FinalAnswer(BaseTool):
         return {"result": answer_text(value)}
 
     def present(self, value: object) -> ToolResult:
-        return replace(presented(self.name, value), content=str(cast("dict[str, object]", value)["result"]))
+        return replace(presented(self.name, value), content=str(mapping(value)["result"]))
 
 
 def answer_text(value: object) -> str:
     """An answer as text: the values of a dict and the items of a list as paragraphs."""
-    if isinstance(value, dict):
-        return "\n\n".join(answer_text(part) for part in cast("dict[str, object]", value).values())
-    if isinstance(value, list):
-        return "\n\n".join(answer_text(part) for part in cast("list[object]", value))
-    return str(value)
+    parts = (*mapping(value).values(), *items(value))
+    return "\n\n".join(map(answer_text, parts)) if isinstance(value, dict | list) else str(value)

@@ -5,7 +5,6 @@ The text of a page is its title, headings, paragraphs, lists and links; nothing 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from urllib.parse import urljoin
 import httpcore2
 import httpx2
 
+from swe_ai_fleet.domain.json_values import json_or_none
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.response import Received, as_text, described, read_body
@@ -288,32 +288,19 @@ async def download(
     return Downloaded(url=str(url), kind=response.headers.get("content-type", ""), body=body)
 
 
-class Endpoint:
-    """One server that an operator configured: exactly it may be spoken to, wherever it stands, and nothing else.
+async def ask(address: str, parameters: Mapping[str, str | int], network: Network) -> Mapping[str, object]:
+    """The JSON object that a server which an operator configured answers with. Raises ToolFailure for anything else.
 
-    Args:
-        url: Where it answers.
-        network: Where connections go.
+    Exactly that server may be spoken to, wherever it stands, and nothing else.
     """
-
-    def __init__(self, url: str, network: Network) -> None:
-        self._url = url
-        self._network = network
-
-    async def query(self, parameters: Mapping[str, str | int]) -> dict[str, object]:
-        """The JSON object it answers with. Raises ToolFailure for anything else."""
-        url = parse_url(self._url)
-        policy = HttpPolicy(allowed_hosts=(), private_hosts=(url.host,), ports=(port_of(url),))
-        found = await fetch(
-            url.copy_merge_params(dict(parameters)), policy, self._network, accept="application/json", redirects=0
-        )
-        try:
-            answer = None if found.cut else json.loads(found.text)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {found.kind or 'something'}")
-        return cast("dict[str, object]", answer)
+    url = parse_url(address)
+    policy = HttpPolicy(allowed_hosts=(), private_hosts=(url.host,), ports=(port_of(url),))
+    asked = url.copy_merge_params(dict(parameters))
+    found = await fetch(asked, policy, network, accept="application/json", redirects=0)
+    answer = None if found.cut else json_or_none(found.text)
+    if not isinstance(answer, dict):
+        raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {found.kind or 'something'}")
+    return cast("dict[str, object]", answer)
 
 
 def server(url: httpx2.URL) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, cast
 
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level, default_slots
@@ -74,11 +73,11 @@ class PythonExecutor(BaseTool):
 
     async def execute(self, code: str) -> dict[str, object]:
         """Run the code to its end. Raises ToolFailure for what can't be run, PreconditionFailed without a sandbox."""
-        size = len(code.encode("utf-8", "surrogatepass"))
+        size = len(code.encode())
         if not code.strip():
             raise ToolFailure("the code is empty")
-        if "\0" in code or not _well_formed(code):
-            raise ToolFailure("the code holds NUL or half a surrogate pair, which no Python source may")
+        if "\0" in code:
+            raise ToolFailure("the code holds NUL, which no Python source may")
         if size > MAX_CODE_BYTES:
             raise ToolFailure(f"the code has {size} bytes, at most {MAX_CODE_BYTES} are run; read data from a file")
         async with self._place() as workspace:
@@ -92,7 +91,7 @@ class PythonExecutor(BaseTool):
         return {**found, "error": report.error} if report.error else found
 
     def present(self, value: object) -> ToolResult:
-        fields = cast("dict[str, object]", value)
+        fields = mapping(value)
         error = str(fields.get("error", ""))
         parts = {name: fields[name] for name in ("output", "result") if fields[name] not in (None, "")}
         if parts or error:
@@ -167,34 +166,17 @@ def _parsed(data: bytes) -> _Report | None:
     line = data.rstrip(b"\n").rpartition(b"\n")[2]
     if len(line) > _MAX_REPORT_BYTES:
         return None
-    try:
-        said: Any = json.loads(line, parse_constant=_refuse)
-        json.dumps(said)
-    except (ValueError, RecursionError):
+    said = json_object(line, finite=True)
+    error = said.get("error")
+    if said.get("kind") not in ("json", "repr", "unset") or "result" not in said or not isinstance(error, str):
         return None
-    match said:
-        case {"kind": "json" | "repr" | "unset", "result": result, "error": str(error)}:
-            return _Report(result=result, error=_with_hint(error))
-        case _:
-            return None
+    return _Report(result=said["result"], error=_with_hint(error))
 
 
 def _with_hint(error: str) -> str:
     if error.endswith("MemoryError"):
         return f"{error}\n(the memory of the sandbox is used up; work on less at a time)"
     return error
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _well_formed(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _private_directory() -> tuple[Path, Path]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
+from swe_ai_fleet.domain.json_values import mapping, mappings
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.tools.builtin.fetching import Endpoint, Network, fetch, page_text
+from swe_ai_fleet.tools.builtin.fetching import Network, ask, fetch, page_text
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
@@ -46,11 +46,11 @@ class WebSearch(BaseTool):
         address = url.rstrip("/")
         address = address if address.endswith("/search") or not address else f"{address}/search"
         self.cache_scope = address
-        self._endpoint = Endpoint(address, network or Network()) if address else None
+        self._network = network or Network()
 
     async def execute(self, query: str, num_results: int = 5) -> dict[str, object]:
         """What the search server finds. Raises ToolFailure where it does not answer as one does."""
-        if self._endpoint is None:
+        if not self.cache_scope:
             raise ToolFailure(
                 "no search server is configured; set search_url to a SearXNG-compatible one. Until then read_webpage "
                 "and search_wikipedia are there"
@@ -58,7 +58,7 @@ class WebSearch(BaseTool):
         if not 1 <= num_results <= MAX_RESULTS:
             raise ToolFailure(f"num_results is {num_results}; it goes from 1 to {MAX_RESULTS}")
         try:
-            answer = await self._endpoint.query({"q": _query(query), "format": "json"})
+            answer = await ask(self.cache_scope, {"q": _query(query), "format": "json"}, self._network)
         except ToolFailure as failure:
             if "HTTP 403" in failure.message:
                 raise ToolFailure(f"{failure.message}: it may not allow the format json (search.formats)") from None
@@ -69,7 +69,7 @@ class WebSearch(BaseTool):
                 "url": _cut(result.get("url"), _URL_CHARS),
                 "content": _cut(result.get("content"), _SNIPPET_CHARS),
             }
-            for result in _objects(answer.get("results"))
+            for result in mappings(answer.get("results"))
             if isinstance(result.get("url"), str)
         ]
         return {"query": query, "results": found[:num_results]}
@@ -96,25 +96,24 @@ class SearchWikipedia(BaseTool):
 
     def __init__(self, url: str = "", *, network: Network | None = None) -> None:
         self.cache_scope = url
-        self._endpoint = Endpoint(url, network or Network()) if url else None
+        self._network = network or Network()
 
     async def execute(self, query: str) -> dict[str, object]:
         """The articles found. Raises ToolFailure where the server does not answer as a MediaWiki does."""
-        if self._endpoint is None:
+        if not self.cache_scope:
             raise ToolFailure("no encyclopedia is configured; set wikipedia_url to the api.php of a MediaWiki")
-        answer = await self._endpoint.query(
+        answer = await ask(
+            self.cache_scope,
             {
                 "action": "query", "format": "json", "formatversion": 2, "redirects": 1,
                 "generator": "search", "gsrsearch": _query(query), "gsrlimit": _ARTICLES,
                 "prop": "extracts|info", "inprop": "url", "exintro": 1, "explaintext": 1, "exlimit": _ARTICLES,
-            }
+            },
+            self._network,
         )  # fmt: skip
-        if isinstance(answer.get("error"), dict):
-            told = cast("dict[str, object]", answer["error"]).get("info")
-            raise ToolFailure(f"the server refuses the search: {_cut(told, _TITLE_CHARS)}")
-        pages = answer.get("query")
-        articles = _objects(cast("dict[str, object]", pages).get("pages")) if isinstance(pages, dict) else []
-        articles.sort(key=_rank)
+        if fault := mapping(answer, "error"):
+            raise ToolFailure(f"the server refuses the search: {_cut(fault.get('info'), _TITLE_CHARS)}")
+        articles = sorted(mappings(mapping(answer, "query").get("pages")), key=_rank)
         found = [
             {
                 "title": _cut(article.get("title"), _TITLE_CHARS),
@@ -173,10 +172,10 @@ class ReadWebpage(BaseTool):
         return page
 
     def present(self, value: object) -> ToolResult:
-        page = cast("dict[str, object]", value)
+        page = mapping(value)
         lines = [f"{page['title']} ({page['url']})" if page["title"] else str(page["url"]), ""]
         lines.append(str(page["content"]) or "[the page has no text]")
-        links = [f"- {link['text']}: {link['url']}" for link in _objects(page["links"])]
+        links = [f"- {link['text']}: {link['url']}" for link in mappings(page["links"])]
         if links:
             lines += ["", "Links:", *links]
         if page.get("truncated"):
@@ -192,12 +191,6 @@ def _query(text: str) -> str:
     return text.strip()
 
 
-def _objects(value: object) -> list[dict[str, object]]:
-    """The objects of a JSON array; of anything else none."""
-    parts = cast("Sequence[object]", value) if isinstance(value, list) else ()
-    return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
-
-
 def _rank(article: Mapping[str, object]) -> int:
     index = article.get("index")
     return index if isinstance(index, int) else MAX_RESULTS
@@ -209,7 +202,7 @@ def _cut(value: object, limit: int) -> str:
 
 
 def _listed(operation: str, value: object, nothing: str) -> ToolResult:
-    results = _objects(cast("dict[str, object]", value)["results"])
+    results = mappings(mapping(value)["results"])
     lines: list[str] = []
     for number, result in enumerate(results, start=1):
         lines += [f"{number}. {result['title']}", f"   {result['url']}", f"   {result['content']}".rstrip()]

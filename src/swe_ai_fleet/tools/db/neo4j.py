@@ -101,8 +101,6 @@ def check(cypher: str) -> None:
     """Refuse what the list above names, comments within it or not, and a second statement. Raises ToolFailure."""
     if not cypher.strip():
         raise ToolFailure("the statement is empty")
-    if not _encodable(cypher):
-        raise ToolFailure("the statement holds half of a pair of surrogates, which no database can read")
     # Neo4j reads \uXXXX anywhere in a statement, within words and at the ends of strings too.
     for text in (cypher, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), cypher)):
         bare = _bare(text)
@@ -133,17 +131,11 @@ def _bare(cypher: str) -> str:
     return _APART.sub(kept, cypher)
 
 
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _check_values(params: Mapping[str, object]) -> None:
     for name, value in params.items():
         for part in cast("list[object]", value) if isinstance(value, list) else [value]:
             if isinstance(part, int) and part not in _INTEGERS:
                 raise ToolFailure(f"the parameter {name[:80]!r} does not fit into 64 bits: give it as a string")
-            if not _encodable(name) or (isinstance(part, str) and not _encodable(part)):
-                raise ToolFailure(f"the parameter {name[:80]!r} holds half of a pair of surrogates")
 
 
 def _readable(value: object, *, within: bool = False) -> object:

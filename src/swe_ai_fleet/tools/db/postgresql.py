@@ -242,7 +242,7 @@ async def _stream(
                 failure = failure or _failure(got)
                 if got.status != ExecStatus.FATAL_ERROR:
                     break
-    except (Error, UnicodeEncodeError) as error:
+    except Error as error:
         raise ToolFailure(f"PostgreSQL: the connection failed: {type(error).__name__}") from None
     if failure:
         raise failure

@@ -38,8 +38,8 @@ _TAKING_BACK_SECONDS = 0.5
 """How long a change that is called off has for taking back what it did, before it is killed."""
 
 _PROGRAM = Path(__file__).with_name("sqlite_process.py")
-_EXPLAIN = "EXPLAIN QUERY PLAN "
-_SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
+EXPLAIN = "EXPLAIN QUERY PLAN "
+SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
 
 
 async def query_file(
@@ -62,25 +62,8 @@ async def query_url(
 ) -> Rows:
     """Run one statement on the file that a connection of the settings names (`sqlite:///path`)."""
     path = Path("/" + urlsplit(url).path.lstrip("/"))
-    return await _run(
-        path,
-        "ro" if read_only else "rw",
-        sql,
-        params,
-        read_only=read_only,
-        max_rows=max_rows,
-        timeout_seconds=timeout_seconds,
-    )
-
-
-def schema_statement() -> str:
-    """The statement that lists tables, views, indexes and triggers as they were created."""
-    return _SCHEMA
-
-
-def explain_statement(sql: str) -> str:
-    """The statement that shows how another would be run, without running it."""
-    return f"{_EXPLAIN}{sql}"
+    mode = "ro" if read_only else "rw"
+    return await _run(path, mode, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
 
 
 async def _whole(work: Callable[[], T]) -> T:
@@ -122,21 +105,14 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
 
 
 async def _run(
-    file: Path,
-    mode: str,
-    sql: str,
-    params: Sequence[Value],
-    *,
-    read_only: bool,
-    max_rows: int,
-    timeout_seconds: float,
+    file: Path, mode: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
 ) -> Rows:
     """Run a statement in a process that does not outlive this. Raises ToolFailure, TimeoutError."""
     request = {
         "file": str(file),
         "uri": f"file:{quote(str(file))}?mode={mode}",
         "sql": sql,
-        "plan": sql.startswith(_EXPLAIN),
+        "plan": sql.startswith(EXPLAIN),
         "params": list(params),
         "read_only": read_only,
         "max_rows": max_rows,

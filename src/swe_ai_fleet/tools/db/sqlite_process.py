@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
+from typing import NamedTuple
 
 _STEPS_BETWEEN_CHECKS = 1_000
 _HEAP_SHARE = 0.75
@@ -32,29 +33,27 @@ _PRAGMAS_WITH_ARGUMENT = _PRAGMAS - {"user_version", "schema_version", "page_siz
 _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 
 
-class Request:
+class Request(NamedTuple):
     """What is asked, as `sqlite.py` writes it."""
 
-    def __init__(self, text: str) -> None:
-        given = json.loads(text)
-        self.file: str = given["file"]
-        self.uri: str = given["uri"]
-        self.sql: str = given["sql"]
-        self.params: list[str | int | float | bool | None] = given["params"]
-        self.plan: bool = given["plan"]
-        self.read_only: bool = given["read_only"]
-        self.timeout_seconds: float = given["timeout_seconds"]
-        self.max_rows: int = given["max_rows"]
-        self.cell_chars: int = given["cell_chars"]
-        self.result_chars: int = given["result_chars"]
-        self.value_bytes: int = given["value_bytes"]
-        self.file_bytes: int = given["file_bytes"]
-        self.memory_bytes: int = given["memory_bytes"]
+    file: str
+    uri: str
+    sql: str
+    params: list[str | int | float | bool | None]
+    plan: bool
+    read_only: bool
+    timeout_seconds: float
+    max_rows: int
+    cell_chars: int
+    result_chars: int
+    value_bytes: int
+    file_bytes: int
+    memory_bytes: int
 
 
 def main() -> None:
     """Answer one request: `columns` and `rows` with `changed`, or `error`, or `timeout`."""
-    request = Request(sys.stdin.read())
+    request = Request(**json.load(sys.stdin))
     _bound(request)
     deadline = time.monotonic() + request.timeout_seconds
     try:

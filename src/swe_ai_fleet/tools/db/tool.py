@@ -38,18 +38,9 @@ class Database(StrEnum):
 
 
 _SCHEMES = {
-    "postgresql": Database.POSTGRESQL,
-    "postgres": Database.POSTGRESQL,
-    "redis": Database.REDIS,
-    "rediss": Database.REDIS,
-    "unix": Database.REDIS,
-    "valkey": Database.REDIS,
-    "neo4j": Database.NEO4J,
-    "neo4j+s": Database.NEO4J,
-    "neo4j+ssc": Database.NEO4J,
-    "bolt": Database.NEO4J,
-    "bolt+s": Database.NEO4J,
-    "bolt+ssc": Database.NEO4J,
+    **dict.fromkeys(("postgresql", "postgres"), Database.POSTGRESQL),
+    **dict.fromkeys(("redis", "rediss", "unix", "valkey"), Database.REDIS),
+    **dict.fromkeys(("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"), Database.NEO4J),
     "sqlite": Database.SQLITE,
 }
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passwd"})
@@ -131,6 +122,10 @@ MaxRows = Annotated[int, Field(description="Rows to keep.", ge=1, le=MAX_ROWS)]
 Seconds = Annotated[float, Field(description="Time limit in seconds.", gt=0, le=MAX_SECONDS)]
 OptionalPath = Annotated[str | None, Field(description="SQLite file, relative to the root of the workspace.")]
 OptionalConnection = Annotated[str | None, Field(description="Name of a configured connection.")]
+_ASKING = operation(
+    risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES
+)
+_LOOKING = operation(read_only=True, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
 
 
 class DatabaseTool(Toolkit):
@@ -165,7 +160,7 @@ class DatabaseTool(Toolkit):
             super().__init__(as_workspace(workspace), self.pipeline)
             self._tree = Tree(self.workspace.root, self.workspace.mount)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
+    @_ASKING
     async def postgresql_query(
         self,
         connection: Connection,
@@ -176,14 +171,13 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on PostgreSQL, in a transaction of its own; values go into params."""
-        self._check_writing(connection, read_only=read_only)
-        url = self._connections.url(connection, Database.POSTGRESQL)
+        url = self._url(connection, Database.POSTGRESQL, read_only)
         work = postgresql.query(
             url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
         )
         return await self._answer("db_postgresql_query", work, timeout_seconds)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
+    @_ASKING
     async def redis_command(
         self,
         connection: Connection,
@@ -194,12 +188,11 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one command on Redis or Valkey."""
-        self._check_writing(connection, read_only=read_only)
-        url = self._connections.url(connection, Database.REDIS)
+        url = self._url(connection, Database.REDIS, read_only)
         work = redis.command(url, command, args, read_only=read_only, max_rows=max_rows)
         return await self._answer("db_redis_command", work, timeout_seconds)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
+    @_ASKING
     async def neo4j_query(
         self,
         connection: Connection,
@@ -210,8 +203,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one Cypher statement on Neo4j, in a transaction of its own."""
-        self._check_writing(connection, read_only=read_only)
-        url = self._connections.url(connection, Database.NEO4J)
+        url = self._url(connection, Database.NEO4J, read_only)
         work = neo4j.query(url, cypher, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         return await self._answer("db_neo4j_query", work, timeout_seconds)
 
@@ -227,18 +219,17 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on a SQLite file: give its path in the workspace, or the name of a connection."""
-        self._check_writing(connection, read_only=read_only)
         work = self._sqlite(
             sql, params, path, connection, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
         )
         return await self._answer("db_sqlite_query", work, timeout_seconds)
 
-    @operation(read_only=True, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    @_LOOKING
     async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
         return await self._answer("db_describe_schema", self._described(connection, path), _DESCRIBE_SECONDS)
 
-    @operation(read_only=True, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    @_LOOKING
     async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show how a database would run a statement (SQL or Cypher) without running it."""
         return await self._answer("db_explain", self._explained(sql, connection, path), _DESCRIBE_SECONDS)
@@ -246,7 +237,7 @@ class DatabaseTool(Toolkit):
     async def _described(self, connection: str | None, path: str | None) -> Rows:
         kind = self._kind(connection, path)
         if kind is Database.SQLITE or connection is None:
-            return await self._sqlite(sqlite.schema_statement(), (), path, connection, max_rows=_DESCRIBED_ROWS)
+            return await self._sqlite(sqlite.SCHEMA, (), path, connection, max_rows=_DESCRIBED_ROWS)
         url = self._connections.url(connection, kind)
         match kind:
             case Database.POSTGRESQL:
@@ -259,7 +250,7 @@ class DatabaseTool(Toolkit):
     async def _explained(self, sql: str, connection: str | None, path: str | None) -> Rows:
         kind = self._kind(connection, path)
         if kind is Database.SQLITE or connection is None:
-            return await self._sqlite(sqlite.explain_statement(sql), (), path, connection, max_rows=_DESCRIBED_ROWS)
+            return await self._sqlite(sqlite.EXPLAIN + sql, (), path, connection, max_rows=_DESCRIBED_ROWS)
         url = self._connections.url(connection, kind)
         match kind:
             case Database.POSTGRESQL:
@@ -269,10 +260,11 @@ class DatabaseTool(Toolkit):
             case Database.REDIS:
                 raise ToolFailure("Redis has no plans to explain")
 
-    def _check_writing(self, connection: str | None, *, read_only: bool) -> None:
-        if not read_only and connection is not None and connection not in self._writable:
+    def _url(self, connection: str, kind: Database, read_only: bool) -> str:
+        if not read_only and connection not in self._writable:
             writable = ", ".join(sorted(self._writable)) or "none is"
             raise ToolRefusal(f"the connection {connection[:80]!r} is for reading only; writable: {writable}")
+        return self._connections.url(connection, kind)
 
     def _kind(self, connection: str | None, path: str | None) -> Database:
         if (connection is None) == (path is None):
@@ -292,7 +284,7 @@ class DatabaseTool(Toolkit):
     ) -> Rows:
         self._kind(connection, path)
         if connection is not None:
-            url = self._connections.url(connection, Database.SQLITE)
+            url = self._url(connection, Database.SQLITE, read_only)
             return await sqlite.query_url(
                 url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
             )

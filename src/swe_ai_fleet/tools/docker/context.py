@@ -8,12 +8,14 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import re
 import stat
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +27,8 @@ MAX_PATTERN_CHARS = 1_000
 _ANY_DEPTH = "**"
 MAX_DEPTH = 64
 IGNORE_FILE = ".dockerignore"
+# Python's patterns know no backslash, and negate a class with `!` alone.
+_ESCAPES = re.compile(r"\\(.)|\[\^", re.DOTALL)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -103,55 +107,12 @@ def _match(segments: Sequence[str], parts: Sequence[str]) -> bool:
 
 def match_name(glob: str, name: str) -> bool:
     """Whether one component of a path matches one of a pattern: `*`, `?`, `[a-z]`, and a backslash before either."""
-    here = there = 0
-    restart: tuple[int, int] | None = None
-    while there < len(name):
-        if here < len(glob) and glob[here] == "*":
-            restart = (here, there)
-            here += 1
-            continue
-        step = _step(glob, here, name[there]) if here < len(glob) else 0
-        if step:
-            here += step
-            there += 1
-        elif restart is not None:
-            restart = (restart[0], restart[1] + 1)
-            here, there = restart[0] + 1, restart[1]
-        else:
-            return False
-    return not glob[here:].strip("*")
+    return fnmatchcase(name, _ESCAPES.sub(_as_python, glob))
 
 
-def _step(glob: str, at: int, character: str) -> int:
-    """How many characters of the glob the character uses up; 0 where it does not match."""
-    match glob[at]:
-        case "?":
-            return 1
-        case "\\" if at + 1 < len(glob):
-            return 2 if glob[at + 1] == character else 0
-        case "[":
-            end = glob.find("]", at + 2)
-            if end > 0:
-                inside = glob[at + 1 : end]
-                negated = inside[0] in "^!"
-                return end + 1 - at if _in_class(inside[negated:], character) is not negated else 0
-        case _:
-            pass
-    return 1 if glob[at] == character else 0
-
-
-def _in_class(inside: str, character: str) -> bool:
-    at = 0
-    while at < len(inside):
-        if at + 2 < len(inside) and inside[at + 1] == "-":
-            if inside[at] <= character <= inside[at + 2]:
-                return True
-            at += 3
-        elif inside[at] == character:
-            return True
-        else:
-            at += 1
-    return False
+def _as_python(found: re.Match[str]) -> str:
+    character = found[1]
+    return "[!" if character is None else f"[{character}]" if character in "*?[" else character
 
 
 def pack(

@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, ClassVar, cast
 
 from pydantic import Field
@@ -81,9 +80,7 @@ class DockerTool(Toolkit):
     async def __aenter__(self) -> DockerTool:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> Reaped:

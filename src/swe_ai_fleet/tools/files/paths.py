@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -63,9 +62,7 @@ class Place:
     def __enter__(self) -> Place:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.directory)
 
 

@@ -13,7 +13,6 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import httpx2
@@ -89,9 +88,7 @@ class Gateway:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
         for task in self._tasks:

@@ -60,11 +60,11 @@ Headers = Annotated[dict[str, str] | None, Field(description="Request headers, n
 Params = Annotated[
     dict[str, str | int | float | bool] | None, Field(description="Query parameters, added to those of the URL.")
 ]
-Content = Annotated[
+Body = Annotated[
     str | dict[str, object] | list[object] | None,
     Field(description="Body: a string is sent as it is, an object or array as JSON."),
 ]
-Seconds = Annotated[float, Field(description="Limit of the whole exchange, in seconds.", gt=0, le=MAX_SECONDS)]
+Limit = Annotated[float, Field(description="Limit of the whole exchange, in seconds.", gt=0, le=MAX_SECONDS)]
 _LIMIT = MAX_SECONDS + _SPARE_SECONDS
 _SENDING = operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
 _LOOKING = operation(
@@ -112,14 +112,14 @@ class HttpTool(Toolkit):
 
     @_LOOKING
     async def get(
-        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Limit = 30.0
     ) -> ToolResult:
         """Fetch a URL: status, headers and body. Text is shown; anything else is described by type, size and hash."""
         return await self._call("get", url, headers, params, None, timeout_seconds)
 
     @_LOOKING
     async def head(
-        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Limit = 30.0
     ) -> ToolResult:
         """Fetch only the status and the headers of a URL."""
         return await self._call("head", url, headers, params, None, timeout_seconds)
@@ -130,8 +130,8 @@ class HttpTool(Toolkit):
         url: Url,
         headers: Headers = None,
         params: Params = None,
-        body: Content = None,
-        timeout_seconds: Seconds = 30.0,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
     ) -> ToolResult:
         """Send a POST request with a body."""
         return await self._call("post", url, headers, params, body, timeout_seconds)
@@ -142,8 +142,8 @@ class HttpTool(Toolkit):
         url: Url,
         headers: Headers = None,
         params: Params = None,
-        body: Content = None,
-        timeout_seconds: Seconds = 30.0,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
     ) -> ToolResult:
         """Send a PUT request with a body."""
         return await self._call("put", url, headers, params, body, timeout_seconds)
@@ -154,15 +154,15 @@ class HttpTool(Toolkit):
         url: Url,
         headers: Headers = None,
         params: Params = None,
-        body: Content = None,
-        timeout_seconds: Seconds = 30.0,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
     ) -> ToolResult:
         """Send a PATCH request with a body."""
         return await self._call("patch", url, headers, params, body, timeout_seconds)
 
     @_SENDING
     async def delete(
-        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Limit = 30.0
     ) -> ToolResult:
         """Send a DELETE request."""
         return await self._call("delete", url, headers, params, None, timeout_seconds)
@@ -174,13 +174,7 @@ class HttpTool(Toolkit):
         return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
 
     async def _call(
-        self,
-        name: str,
-        url: str,
-        headers: dict[str, str] | None,
-        params: dict[str, str | int | float | bool] | None,
-        body: object,
-        seconds: float,
+        self, name: str, url: str, headers: Headers, params: Params, body: object, seconds: float
     ) -> ToolResult:
         started_at = time.monotonic()
         scope = asyncio.timeout(seconds)

@@ -208,7 +208,7 @@ class Connection:
             return await self._ready.result().send_request(request, kind)
         except MCPError as error:
             raise self._failure(error) from None
-        except (ValidationError, RecursionError) as error:
+        except ValidationError as error:
             raise ToolFailure(f"the MCP server {self._name} answered what is not MCP: {_brief(error)}") from None
 
     def _failure(self, error: MCPError) -> ToolFailure:

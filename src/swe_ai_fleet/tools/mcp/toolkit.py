@@ -6,15 +6,14 @@ A server is started, asked, started anew when it dies, given up when it keeps dy
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
@@ -83,9 +82,7 @@ class Link:
         try:
             connection = await self._connected()
             self._check(offer)
-            # Models write halves of surrogate pairs, which no message can hold.
-            sent = cast("dict[str, object]", _changed(arguments, well_formed))
-            answer = await connection.call(offer.tool, sent)
+            answer = await connection.call(offer.tool, arguments)
         except asyncio.CancelledError:
             # Out of time, perhaps because the server hangs: it is asked before the next call whether it does.
             self._doubtful = True
@@ -99,7 +96,7 @@ class Link:
             raise ToolFailure(text or f"{offer.spec.name} failed and did not say why")
         metadata: dict[str, object] = {"server": self.server.name}
         if answer.structured is not None:
-            metadata["structured"] = _changed(answer.structured, self._mask)
+            metadata["structured"] = with_texts(answer.structured, self._mask)
         return ToolResult(success=True, operation=offer.spec.name, content=text, metadata=metadata)
 
     async def close(self, *, grace_seconds: float) -> None:
@@ -172,18 +169,6 @@ async def _session_kind() -> type[Connection]:
     # It brings the SDK, which takes half a second to load: the first server of a process does, beside the event loop.
     module = await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
     return cast("type[Connection]", module.Connection)
-
-
-def _changed(value: object, change: Callable[[str], str]) -> object:
-    """A JSON value with every text in it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        parts = cast("Mapping[str, object]", value).items()
-        return {change(name): _changed(part, change) for name, part in parts}
-    if isinstance(value, list):
-        return [_changed(part, change) for part in cast("list[object]", value)]
-    return value
 
 
 def _by_name(tools: list[ServerTool]) -> dict[str, ServerTool]:
@@ -262,9 +247,7 @@ class McpTool(Toolkit):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._close(grace_seconds=0 if kind else self._grace_seconds)
 
     def _defined(self) -> dict[str, Definition]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Protocol, Self
 
 from mcp.shared._stream_protocols import ReadStream
@@ -48,7 +47,6 @@ class Inbox:
         self._queue: asyncio.Queue[SessionMessage | None] = asyncio.Queue()
         self._awaited: set[str] = set()
         self._unasked = self._unasked_bytes = self._requests = 0
-        self.garbage = 0
         self.tools_changed = False
         self.ended = ""
 
@@ -69,7 +67,6 @@ class Inbox:
         try:
             message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except ValidationError:
-            self.garbage += 1
             self._count(len(text))
             return
         if isinstance(message, JSONRPCResponse | JSONRPCError) and str(message.id) in self._awaited:
@@ -124,9 +121,7 @@ class Inbox:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
         await self.aclose()
 
 
@@ -166,7 +161,5 @@ class Outbox:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
         await self.aclose()

@@ -50,7 +50,7 @@ class RegisteredOperation:
         self._keep = keep
         self._needs_value = needs_value
         self._seconds = tool.time_limit_seconds if time_limit_seconds is None else time_limit_seconds
-        self._spec = OperationSpec(
+        self.spec = OperationSpec(
             name=tool.name,
             tool=tool.name,
             operation=tool.name,
@@ -66,13 +66,9 @@ class RegisteredOperation:
             roles=frozenset(tool.roles),
         )
 
-    @property
-    def spec(self) -> OperationSpec:
-        return self._spec
-
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments as `execute` takes them. Raises ToolFailure naming each problem and the signature."""
-        return self.tool.checked(arguments, self._spec)
+        return self.tool.checked(arguments, self.spec)
 
     async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
         """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
