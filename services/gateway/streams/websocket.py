@@ -13,6 +13,7 @@ import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.event_stream import while_there
 from services.gateway.streams.feeds import Feeds, Going, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number
 from services.gateway.streams.ring import Batch
@@ -68,21 +69,7 @@ class WatchSocket:
         # To send to who has gone is an OSError, in ASGI.
         with suppress(OSError):
             await send({"type": "websocket.accept"})
-            await self._serve(HTTPConnection(scope), receive, send)
-
-    async def _serve(self, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-        listening = asyncio.create_task(_listen(receive, send))
-        sending = asyncio.create_task(self._tell(connection, send))
-        try:
-            # Whichever is first: the client goes, or everything is told.
-            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            listening.cancel()
-            sending.cancel()
-            heard, told = await asyncio.gather(listening, sending, return_exceptions=True)
-        for one in (heard, told):
-            if isinstance(one, Exception):
-                raise one
+            await while_there(self._tell(HTTPConnection(scope), send), _listen(receive, send))
 
     async def _tell(self, connection: HTTPConnection, send: Send) -> None:
         try:

@@ -1,6 +1,6 @@
 """Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
 
-The place of a fleet is its address and the token it asks for. The status of a failed call may name the field at fault.
+The place of a fleet is its address and the token it asks for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 import structlog
-from google.rpc import error_details_pb2, status_pb2
 
+from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.settings import Settings
 
@@ -24,27 +24,15 @@ if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
-_DETAILS = "grpc-status-details-bin"
 PROTECTED, PLAIN = "grpcs://", "grpc://"
 """What may stand before `host:port` to say how a service is called, whatever the settings are."""
 _log = structlog.get_logger(__name__)
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
-    """The field of the request that a fault names, empty where it names none.
-
-    None where the status has no rich details: then it is gRPC's own, and the orchestrator did not answer.
-    """
-    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
-    if not rich:
-        return None
-    for detail in status_pb2.Status.FromString(rich[0]).details:
-        request = error_details_pb2.BadRequest()
-        if detail.Unpack(request):
-            for violation in request.field_violations:
-                return violation.field
-    return ""
+    """The field of the request that a fault names, empty where it names none; None where no service answered."""
+    details = error_details(error.trailing_metadata())
+    return None if details is None else details.field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
