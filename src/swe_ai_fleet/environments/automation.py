@@ -10,19 +10,11 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
+from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
 from swe_ai_fleet.environments.interpreters import PythonVersion
 from swe_ai_fleet.environments.python_project import wanted
-from swe_ai_fleet.environments.repository_files import (
-    RepositoryFiles,
-    Table,
-    items,
-    joined,
-    parsed_yaml,
-    string,
-    strings,
-    table,
-)
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined, parsed_python, parsed_yaml
 from swe_ai_fleet.environments.tox import read_tox
 
 _TEST_NAME = re.compile(
@@ -56,9 +48,7 @@ def read_automation(files: RepositoryFiles, directory: str, python: PythonVersio
 
 def _nox(text: str, source: str) -> Wish:
     """The sessions of a noxfile that run tests: what they install and run with literal arguments."""
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (module := parsed_python(text)) is None:
         return Wish()
     constants = {
         target.id: statement.value
@@ -135,16 +125,16 @@ def _words(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) ->
 
 
 def _hatch(files: RepositoryFiles, directory: str) -> Wish:
-    inner = table(table(table(files.toml(joined(directory, "pyproject.toml")).get("tool")).get("hatch")).get("envs"))
-    outer = table(files.toml(joined(directory, "hatch.toml")).get("envs"))
+    inner = mapping(mapping(files.toml(joined(directory, "pyproject.toml")), "tool", "hatch").get("envs"))
+    outer = mapping(files.toml(joined(directory, "hatch.toml")), "envs")
     source = joined(directory, "hatch.toml" if outer else "pyproject.toml")
     environments = {**inner, **outer}
     ranked = sorted(environments, key=lambda name: (not wanted(name.removeprefix("hatch-")), name != "default"))
     for name in ranked:
-        environment = table(environments[name])
+        environment = mapping(environments[name])
         if name != "default" and not wanted(name.removeprefix("hatch-")):
             continue
-        scripts = table(environment.get("scripts"))
+        scripts = mapping(environment, "scripts")
         found = Wish(
             source=source,
             extras=tuple(strings(environment.get("features"))),
@@ -163,18 +153,18 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
 
 def _task_runners(pyproject: Table, source: str) -> Wish:
     """The `test` task of PDM, Poe the Poet, taskipy, Rye and uv-like script tables."""
-    tool = table(pyproject.get("tool"))
+    tool = mapping(pyproject, "tool")
     tables = (
-        table(table(tool.get("pdm")).get("scripts")),
-        table(table(tool.get("poe")).get("tasks")),
-        table(table(tool.get("taskipy")).get("tasks")),
-        table(table(tool.get("rye")).get("scripts")),
+        mapping(tool, "pdm", "scripts"),
+        mapping(tool, "poe", "tasks"),
+        mapping(tool, "taskipy", "tasks"),
+        mapping(tool, "rye", "scripts"),
     )
     for tasks in tables:
         for name in sorted(tasks, key=lambda name: (not _TEST_NAME.fullmatch(name), name)):
             if not _TEST_NAME.fullmatch(name):
                 continue
-            task = table(tasks[name])
+            task = mapping(tasks[name])
             text = string(tasks[name]) or next(
                 (string(task.get(key)) for key in ("cmd", "shell", "script") if key in task), ""
             )
@@ -244,16 +234,16 @@ def _workflow_files(files: RepositoryFiles) -> list[str]:
 
 
 def _jobs(workflow: Table) -> Iterator[tuple[str, Table]]:
-    for name, job in table(workflow.get("jobs")).items():
+    for name, job in mapping(workflow, "jobs").items():
         if not _WORKFLOW_OTHERS.search(name) or "test" in name:
-            yield name, table(job)
+            yield name, mapping(job)
 
 
 def _job_commands(job: Table) -> list[list[str]]:
     commands: list[list[str]] = []
     for step in items(job.get("steps"))[:_MAX_STEPS]:
-        if string(table(step).get("working-directory")) in ("", "."):
-            commands += script_words(string(table(step).get("run")))
+        if string(mapping(step).get("working-directory")) in ("", "."):
+            commands += script_words(string(mapping(step).get("run")))
     return commands
 
 
@@ -271,15 +261,15 @@ def _workflow(text: str, path: str) -> Wish:
     found = Wish(source=path)
     pythons: list[str] = []
     for _, job in _jobs(parsed_yaml(text)):
-        matrix = table(table(job.get("strategy")).get("matrix"))
+        matrix = mapping(job, "strategy", "matrix")
         versions = [
             str(version) for key in ("python-version", "python", "python_version") for version in items(matrix.get(key))
         ]
         versions += [
-            str(table(entry).get(key))
+            str(mapping(entry).get(key))
             for entry in items(matrix.get("include"))
             for key in ("python-version", "python", "python_version")
-            if table(entry).get(key)
+            if mapping(entry).get(key)
         ]
         wish = read_commands(_job_commands(job), path)
         # What a job installs that tests nothing is for something else.
@@ -290,7 +280,7 @@ def _workflow(text: str, path: str) -> Wish:
 
 def _other_pipeline(document: Table, path: str) -> Wish:
     scripts: list[str] = []
-    for value in (document, *(table(part) for part in document.values())):
+    for value in (document, *(mapping(part) for part in document.values())):
         for key in ("install", "before_script", "script"):
             scripts += strings(value.get(key))
     wish = read_commands([words for script in scripts for words in script_words(script)], path)

@@ -11,10 +11,11 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.automation import workflow_jobs
 from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined, string, strings, table
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.tools.tests.runners.inventory import test_script
 
 _DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
@@ -80,7 +81,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
     if not manifests:
         return None
     packages = [files.json(joined(place, "package.json")) for place in (root, *members)]
-    if not any(table(package.get(kind)) for package in packages for kind in _DEPENDENCIES):
+    if not any(mapping(package, kind) for package in packages for kind in _DEPENDENCIES):
         return None
     if "npm" not in machine.programs:
         return Recipe(decisions=(Decision(what="this machine has no npm: nothing is installed", source=manifests[0]),))
@@ -94,7 +95,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
     decisions = [Decision(what=f"packages are installed with {manager.package or manager.name}", source=manager.source)]
     if len(members):
         decisions.append(Decision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
-    if wanted := string(table(packages[0].get("engines")).get("node")):
+    if wanted := string(mapping(packages[0], "engines").get("node")):
         decisions.append(Decision(what=f"it asks for Node {wanted}; this machine's is used", source=manifests[0]))
     variables = {
         "npm_config_update_notifier": "false",
@@ -149,7 +150,7 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
     text = test_script(files.text(path))
     if not text:
         return (), ()
-    scripts = {name: value for name, value in table(files.json(path).get("scripts")).items() if isinstance(value, str)}
+    scripts = {name: value for name, value in mapping(files.json(path), "scripts").items() if isinstance(value, str)}
     parts = [part.strip() for part in text.split("&&")]
     linting = [part for part in parts if _is_lint(part, scripts)]
     browsing = [part for part in parts if part not in linting and _runs(_BROWSER, part, scripts)]
@@ -240,7 +241,7 @@ def _members(files: RepositoryFiles, root: str) -> tuple[str, ...]:
     """The directories of a workspace's packages, relative to the top."""
     package = files.json(joined(root, "package.json"))
     declared = package.get("workspaces")
-    patterns = strings(declared) or strings(table(declared).get("packages"))
+    patterns = strings(declared) or strings(mapping(declared).get("packages"))
     patterns += strings(files.yaml(joined(root, "pnpm-workspace.yaml")).get("packages"))
     if not patterns:
         return ()
@@ -355,7 +356,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
 
 def builds(files: RepositoryFiles, root: str) -> list[Step]:
     """The scripts that a workflow builds with before it tests: packages of a workspace import what others build."""
-    scripts = table(files.json(joined(root, "package.json")).get("scripts"))
+    scripts = mapping(files.json(joined(root, "package.json")), "scripts")
     for path, commands in workflow_jobs(files):
         built: list[Step] = []
         for words in commands:
@@ -373,7 +374,7 @@ def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]
         name: wanted
         for place in places
         for kind in _DEPENDENCIES
-        for name, wanted in table(files.json(joined(place, "package.json")).get(kind)).items()
+        for name, wanted in mapping(files.json(joined(place, "package.json")), kind).items()
         if isinstance(wanted, str)
     }
 

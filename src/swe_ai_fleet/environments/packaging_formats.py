@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
-from swe_ai_fleet.environments.repository_files import Table, items, string, strings, table
+from swe_ai_fleet.domain.json_values import items, mapping, string, strings
+from swe_ai_fleet.environments.repository_files import Table, parsed_python
 from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
@@ -22,7 +23,7 @@ _MAX_DEPTH = 32
 
 def poetry_requirement(name: str, specification: object) -> str:
     """One dependency of a `pyproject.toml` of Poetry's or of a Pipfile as a PEP 508 line; empty for a path."""
-    details = table(specification)
+    details = mapping(specification)
     text = specification if isinstance(specification, str) else string(details.get("version"))
     extras = ",".join(strings(details.get("extras")))
     line = f"{name}[{extras}]" if extras else name
@@ -122,9 +123,7 @@ def read_setup_config(text: str) -> SetupConfig:
 
 def read_setup_arguments(text: str) -> Table:
     """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (module := parsed_python(text)) is None:
         return {}
     known: dict[str, object] = {}
     call: ast.Call | None = None
@@ -141,7 +140,7 @@ def read_setup_arguments(text: str) -> Table:
     found: dict[str, object] = {}
     for keyword in call.keywords:
         value = _value(keyword.value, known)
-        found |= {keyword.arg: value} if keyword.arg else table(value)
+        found |= {keyword.arg: value} if keyword.arg else mapping(value)
     return found
 
 
@@ -155,7 +154,7 @@ def _learn(target: ast.expr, value: object, known: dict[str, object]) -> None:
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
         key = _value(target.slice, known)
         if isinstance(key, str):
-            known[target.value.id] = {**table(known.get(target.value.id)), key: value}
+            known[target.value.id] = {**mapping(known.get(target.value.id)), key: value}
 
 
 def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> object:
@@ -177,7 +176,7 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> objec
             pairs: dict[str, object] = {}
             for key, part in zip(keys, values, strict=True):
                 value = inner(part)
-                pairs |= table(value) if key is None else {str(inner(key)): value}
+                pairs |= mapping(value) if key is None else {str(inner(key)): value}
             return pairs
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             first, second = inner(left), inner(right)
@@ -185,7 +184,7 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> objec
                 return first + second
             return [*items(first), *items(second)]
         case ast.Subscript(value=holder, slice=key):
-            return table(inner(holder)).get(str(inner(key)))
+            return mapping(inner(holder)).get(str(inner(key)))
         case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in (
             "dict",
             "list",

@@ -11,17 +11,10 @@ import ast
 import posixpath
 import re
 
+from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.node_project import builds, package_manager, package_places
 from swe_ai_fleet.environments.python_project import package_of
-from swe_ai_fleet.environments.repository_files import (
-    RepositoryFiles,
-    Table,
-    is_requirements,
-    joined,
-    string,
-    strings,
-    table,
-)
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, is_requirements, joined, parsed_python
 
 # Backends that read a project's files without importing or running any of them, unless they are told to below.
 _BACKENDS = frozenset(
@@ -87,7 +80,7 @@ def _of_file(files: RepositoryFiles, path: str) -> str:
         case "pyproject.toml":
             return _of_pyproject(files, place)
         case "setup.py":
-            declared = table(files.toml(joined(place, "pyproject.toml")).get("build-system"))
+            declared = mapping(files.toml(joined(place, "pyproject.toml")), "build-system")
             if not declared and not re.search(r"\bsetup\(", text):
                 return ""  # a module of that name: nothing is installed by it
             if not _is_bare(text):
@@ -113,7 +106,7 @@ def _of_file(files: RepositoryFiles, path: str) -> str:
 def _of_pyproject(files: RepositoryFiles, directory: str) -> str:
     path = joined(directory, "pyproject.toml")
     document = files.toml(path)
-    build = table(document.get("build-system"))
+    build = mapping(document, "build-system")
     if not build:
         return ""  # nothing is installed, or there is a setup.py
     backend = string(build.get("build-backend"))
@@ -124,30 +117,30 @@ def _of_pyproject(files: RepositoryFiles, directory: str) -> str:
         return f"{path}: the build tool {others[0]!r} may run anything"
     if "describe_command" in files.text(path):
         return f"{path}: a command tells the version"
-    tool = table(document.get("tool"))
-    project = table(document.get("project"))
+    tool = mapping(document, "tool")
+    project = mapping(document, "project")
     match backend.partition(".")[0]:
         case "setuptools":
-            options = table(tool.get("setuptools"))
-            dynamic = table(options.get("dynamic"))
-            if any("attr" in table(value) for value in dynamic.values()) or "cmdclass" in options:
+            options = mapping(tool, "setuptools")
+            dynamic = mapping(options, "dynamic")
+            if any("attr" in mapping(value) for value in dynamic.values()) or "cmdclass" in options:
                 return f"{path}: setuptools is told to import code"
             if {"dependencies", "optional-dependencies"} & dynamic.keys():
                 return f"{path}: dependencies stand in other files"
             if "ext-modules" in options:
                 return f"{path}: extension modules"
         case "hatchling":
-            tables = (table(tool.get("hatch")), files.toml(joined(directory, "hatch.toml")))
+            tables = (mapping(tool, "hatch"), files.toml(joined(directory, "hatch.toml")))
             hooks = {name for hatch in tables for name in _hooks(hatch)} - _HATCH_HOOKS
-            if hooks or any(string(table(hatch.get("version")).get("source")) == "code" for hatch in tables):
+            if hooks or any(string(mapping(hatch, "version").get("source")) == "code" for hatch in tables):
                 return f"{path}: a hook of Hatch ({', '.join(sorted(hooks)) or 'version'})"
         case "poetry":
-            if "build" in table(tool.get("poetry")):
+            if "build" in mapping(tool, "poetry"):
                 return f"{path}: a build script of Poetry"
         case "pdm":
-            options = table(tool.get("pdm"))
-            called = string(table(options.get("version")).get("source")) == "call"
-            if called or any(key in table(options.get("build")) for key in ("run-setuptools", "custom-hook")):
+            options = mapping(tool, "pdm")
+            called = string(mapping(options, "version").get("source")) == "call"
+            if called or any(key in mapping(options, "build") for key in ("run-setuptools", "custom-hook")):
                 return f"{path}: a hook of PDM"
         case "flit_core" | "flit_scm:buildapi":
             if project.get("dynamic") or "flit" in tool:
@@ -160,18 +153,16 @@ def _of_pyproject(files: RepositoryFiles, directory: str) -> str:
 def _hooks(hatch: Table) -> list[str]:
     """The names of all hooks that Hatch's tables declare."""
     found: list[str] = []
-    build = table(hatch.get("build"))
-    targets = table(build.get("targets"))
-    for holder in (build, table(hatch.get("metadata")), *map(table, targets.values())):
-        found += table(holder.get("hooks"))
+    build = mapping(hatch, "build")
+    targets = mapping(build, "targets")
+    for holder in (build, mapping(hatch, "metadata"), *map(mapping, targets.values())):
+        found += mapping(holder, "hooks")
     return found
 
 
 def _is_bare(text: str) -> bool:
     """Whether a setup.py only calls `setup()` with values that are written there."""
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (module := parsed_python(text)) is None:
         return False
     for statement in module.body:
         match statement:
@@ -218,12 +209,12 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
     for place in (root, *members):
         path = joined(place, "package.json")
         package = files.json(path)
-        if scripts := _NPM_SCRIPTS & table(package.get("scripts")).keys():
+        if scripts := _NPM_SCRIPTS & mapping(package, "scripts").keys():
             return f"{path}: the script {min(scripts)}"
-        if "pnpm" in package and "patchedDependencies" in table(package.get("pnpm")):
+        if "pnpm" in package and "patchedDependencies" in mapping(package, "pnpm"):
             return f"{path}: packages are patched"
         for kind in _NODE_DEPENDENCIES:
-            for name, wanted in table(package.get(kind)).items():
+            for name, wanted in mapping(package, kind).items():
                 if _NODE_LOCAL.match(string(wanted)):
                     return f"{path}: {name} comes from the repository"
         if files.named(place, "binding.gyp"):
@@ -242,14 +233,14 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
 def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) -> str:
     """Whether a package of the index runs something where it may find files of the repository, such as its settings."""
     manifests = [files.json(joined(place, "package.json")) for place in (root, *members)]
-    if not any(table(manifest.get(kind)) for manifest in manifests for kind in _NODE_DEPENDENCIES):
+    if not any(mapping(manifest, kind) for manifest in manifests for kind in _NODE_DEPENDENCIES):
         return ""
     manager = package_manager(files, root)
-    entries = table(files.json(manager.lock).get("packages"))
+    entries = mapping(files.json(manager.lock), "packages")
     if manager.name != "npm" or not entries:
         return f"{manager.lock or joined(root, 'package.json')} does not say which packages run scripts"
     for place, entry in entries.items():
-        told = table(entry)
+        told = mapping(entry)
         name = string(told.get("name")) or place.rpartition("node_modules/")[2]
         if told.get("hasInstallScript") and not told.get("link") and name not in _HARMLESS:
             return f"{manager.lock}: the package {name} runs a script among the repository's files"

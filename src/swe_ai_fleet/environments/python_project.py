@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.packaging_formats import (
     SetupConfig,
     poetry_requirement,
@@ -18,16 +19,7 @@ from swe_ai_fleet.environments.packaging_formats import (
     read_setup_config,
     version_specifier,
 )
-from swe_ai_fleet.environments.repository_files import (
-    RepositoryFiles,
-    Table,
-    inside,
-    items,
-    joined,
-    string,
-    strings,
-    table,
-)
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, inside, joined
 
 _WANTED = frozenset(
     {
@@ -117,15 +109,15 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     setup_text = files.text(joined(directory, "setup.py"))
     setup = read_setup_arguments(setup_text)
     config = read_setup_config(files.text(joined(directory, "setup.cfg")))
-    declared = table(pyproject.get("project"))
-    poetry = table(table(pyproject.get("tool")).get("poetry"))
+    declared = mapping(pyproject, "project")
+    poetry = mapping(pyproject, "tool", "poetry")
     is_setup = bool(re.search(r"\bsetup\(", setup_text))
     extras: dict[str, tuple[str, ...]] = {}
-    for group in (table(declared.get("optional-dependencies")), config.extras, table(setup.get("extras_require"))):
+    for group in (mapping(declared, "optional-dependencies"), config.extras, mapping(setup, "extras_require")):
         extras |= {name: requirements(strings(lines)) for name, lines in group.items()}
-    extras |= {name: () for name in (*table(poetry.get("extras")), *_made_extras(pyproject)) if name not in extras}
+    extras |= {name: () for name in (*mapping(poetry, "extras"), *_made_extras(pyproject)) if name not in extras}
     groups = [
-        *_dependency_groups(table(pyproject.get("dependency-groups")), joined(directory, "pyproject.toml")),
+        *_dependency_groups(mapping(pyproject, "dependency-groups"), joined(directory, "pyproject.toml")),
         *_tool_groups(files, directory, pyproject),
         _pipfile_group(files, joined(directory, "Pipfile"), "dev-packages"),
     ]
@@ -134,11 +126,11 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
         groups.append(Group(name="tests", source=_tests_require_source(directory, setup), lines=tests_require))
     requires_python = (
         string(declared.get("requires-python"))
-        or version_specifier(string(table(poetry.get("dependencies")).get("python")))
+        or version_specifier(string(mapping(poetry, "dependencies").get("python")))
         or config.requires_python
         or string(setup.get("python_requires"))
     )
-    package = table(table(pyproject.get("tool")).get("uv")).get("package")
+    package = mapping(pyproject, "tool", "uv").get("package")
     installable = package is not False and poetry.get("package-mode") is not False
     return PythonProject(
         directory=directory,
@@ -162,10 +154,10 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
 
 def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
     """The directories of a uv, Hatch or PDM workspace's members, the root left out."""
-    tool = table(files.toml(joined(directory, "pyproject.toml")).get("tool"))
-    workspace = table(table(tool.get("uv")).get("workspace"))
-    hatch = table(tool.get("hatch"))
-    patterns = [*strings(workspace.get("members")), *strings(table(hatch.get("workspace")).get("members"))]
+    tool = mapping(files.toml(joined(directory, "pyproject.toml")), "tool")
+    workspace = mapping(tool, "uv", "workspace")
+    hatch = mapping(tool, "hatch")
+    patterns = [*strings(workspace.get("members")), *strings(mapping(hatch, "workspace").get("members"))]
     excluded = strings(workspace.get("exclude"))
     below = f"{directory}/" if directory else ""
     places = [
@@ -210,9 +202,9 @@ def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
     """`tool.uv.sources` that lie in the repository: directories by canonical package name; workspace members too."""
     found: dict[str, str] = {}
     for place in (directory, ""):
-        sources = table(table(table(files.toml(joined(place, "pyproject.toml")).get("tool")).get("uv")).get("sources"))
+        sources = mapping(mapping(files.toml(joined(place, "pyproject.toml")), "tool", "uv").get("sources"))
         for name, value in sources.items():
-            path = string(table(value).get("path"))
+            path = string(mapping(value).get("path"))
             target = joined(place, path) if path else ""
             if target and inside(target) and files.named(target, "pyproject.toml", "setup.py"):
                 found.setdefault(str(canonicalize_name(name)), target)
@@ -222,9 +214,9 @@ def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
 def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
     """`tool.uv.sources` that lie elsewhere: PEP 508 lines by canonical package name."""
     found: dict[str, str] = {}
-    tool = table(files.toml(joined(directory, "pyproject.toml")).get("tool"))
-    for name, value in table(table(tool.get("uv")).get("sources")).items():
-        source = table(value)
+    tool = mapping(files.toml(joined(directory, "pyproject.toml")), "tool")
+    for name, value in mapping(tool, "uv", "sources").items():
+        source = mapping(value)
         revision = next((string(source.get(key)) for key in ("rev", "tag", "branch") if source.get(key)), "")
         place = string(source.get("git"))
         line = f"{name} @ git+{place}{'@' + revision if revision else ''}" if place else ""
@@ -249,7 +241,7 @@ def _dependencies(
     if "dependencies" in declared:
         return Group(name="dependencies", source=source, lines=requirements(strings(declared.get("dependencies"))))
     if poetry:
-        return _poetry_group("dependencies", table(poetry.get("dependencies")), directory, source)
+        return _poetry_group("dependencies", mapping(poetry, "dependencies"), directory, source)
     lines = requirements((*config.install_requires, *strings(setup.get("install_requires"))))
     if not lines:
         pipfile = _pipfile_group(files, joined(directory, "Pipfile"), "packages")
@@ -264,9 +256,9 @@ def _poetry_group(name: str, dependencies: Table, directory: str, source: str) -
         if package.lower() == "python":
             continue
         for specification in items(value) or [value]:
-            if table(specification).get("optional"):
+            if mapping(specification).get("optional"):
                 continue
-            path = string(table(specification).get("path"))
+            path = string(mapping(specification).get("path"))
             if path and inside(joined(directory, path)):
                 directories.append(joined(directory, path))
             elif line := poetry_requirement(package, specification):
@@ -276,8 +268,8 @@ def _poetry_group(name: str, dependencies: Table, directory: str, source: str) -
 
 def _made_extras(pyproject: Table) -> tuple[str, ...]:
     """The names of extras whose requirements Hatch's metadata hooks make when the project is built."""
-    hooks = table(table(table(table(pyproject.get("tool")).get("hatch")).get("metadata")).get("hooks"))
-    return tuple(name for hook in hooks.values() for name in table(table(hook).get("optional-dependencies")))
+    hooks = mapping(pyproject, "tool", "hatch", "metadata", "hooks")
+    return tuple(name for hook in hooks.values() for name in mapping(hook, "optional-dependencies"))
 
 
 def _dependency_groups(groups: Table, source: str) -> list[Group]:
@@ -291,7 +283,7 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
         for item in items(groups[key]):
             if isinstance(item, str):
                 found.append(item)
-            elif included := string(table(item).get("include-group")):
+            elif included := string(mapping(item).get("include-group")):
                 # Of everything together, tests need what is not there for documentation and the like.
                 found += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
         return found
@@ -305,15 +297,15 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
 def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> list[Group]:
     """The groups of uv's, PDM's, Poetry's and Hatch's own tables."""
     source = joined(directory, "pyproject.toml")
-    tool = table(pyproject.get("tool"))
-    poetry, pdm, hatch = (table(tool.get(name)) for name in ("poetry", "pdm", "hatch"))
+    tool = mapping(pyproject, "tool")
+    poetry, pdm, hatch = (mapping(tool, name) for name in ("poetry", "pdm", "hatch"))
     found = [
-        Group(name="dev", source=source, lines=requirements(strings(table(tool.get("uv")).get("dev-dependencies")))),
-        _poetry_group("dev", table(poetry.get("dev-dependencies")), directory, source),
+        Group(name="dev", source=source, lines=requirements(strings(mapping(tool, "uv").get("dev-dependencies")))),
+        _poetry_group("dev", mapping(poetry, "dev-dependencies"), directory, source),
     ]
-    for name, group in table(poetry.get("group")).items():
-        found.append(_poetry_group(name, table(table(group).get("dependencies")), directory, source))
-    for name, lines in table(pdm.get("dev-dependencies")).items():
+    for name, group in mapping(poetry, "group").items():
+        found.append(_poetry_group(name, mapping(group, "dependencies"), directory, source))
+    for name, lines in mapping(pdm, "dev-dependencies").items():
         local = tuple(
             place
             for line in strings(lines)
@@ -321,14 +313,14 @@ def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> li
         )
         found.append(Group(name=name, source=source, lines=requirements(strings(lines)), directories=local))
     environments = {
-        **{name: (value, source) for name, value in table(hatch.get("envs")).items()},
+        **{name: (value, source) for name, value in mapping(hatch, "envs").items()},
         **{
             name: (value, joined(directory, "hatch.toml"))
-            for name, value in table(files.toml(joined(directory, "hatch.toml")).get("envs")).items()
+            for name, value in mapping(files.toml(joined(directory, "hatch.toml")), "envs").items()
         },
     }
     for name, (value, file) in environments.items():
-        environment = table(value)
+        environment = mapping(value)
         lines = (*strings(environment.get("dependencies")), *strings(environment.get("extra-dependencies")))
         is_test = name == "default" or wanted(name.removeprefix("hatch-"))
         found.append(Group(name=f"test-{name}" if is_test else name, source=file, lines=requirements(lines)))
@@ -342,7 +334,7 @@ def _pdm_path(line: str) -> str:
 
 def _pipfile_group(files: RepositoryFiles, path: str, section: str) -> Group:
     name = "dev" if section == "dev-packages" else "dependencies"
-    return _poetry_group(name, table(files.toml(path).get(section)), posixpath.dirname(path), path)
+    return _poetry_group(name, mapping(files.toml(path), section), posixpath.dirname(path), path)
 
 
 def _tests_require_source(directory: str, setup: Table) -> str:
@@ -350,12 +342,12 @@ def _tests_require_source(directory: str, setup: Table) -> str:
 
 
 def _version_tool(pyproject: Table, setup_text: str, setup_requires: str) -> str:
-    tool = table(pyproject.get("tool"))
-    requires = " ".join(strings(table(pyproject.get("build-system")).get("requires")))
+    tool = mapping(pyproject, "tool")
+    requires = " ".join(strings(mapping(pyproject, "build-system").get("requires")))
     named = f"{requires} {setup_requires} {setup_text if 'use_scm_version' in setup_text else ''}".replace("_", "-")
     if "use_scm_version" in setup_text or "setuptools_scm" in tool:
         return "setuptools-scm"
-    if string(table(table(tool.get("pdm")).get("version")).get("source")) == "scm":
+    if string(mapping(tool, "pdm", "version").get("source")) == "scm":
         return "pdm-backend"
     return next((name for name in _VERSION_TOOLS if name in named), "")
 

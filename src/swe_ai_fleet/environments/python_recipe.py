@@ -10,6 +10,7 @@ from dataclasses import replace
 from packaging.utils import canonicalize_name
 
 from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.json_values import mapping, strings
 from swe_ai_fleet.environments.automation import read_automation
 from swe_ai_fleet.environments.commands import Wish, paths_of
 from swe_ai_fleet.environments.interpreters import Choice, Machine, choose_python
@@ -34,7 +35,7 @@ from swe_ai_fleet.environments.python_project import (
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined, strings, table
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined
 from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
 from swe_ai_fleet.tools.tests.runners.inventory import PYTEST, uses_pytest
 
@@ -201,8 +202,8 @@ def _collect_project(
         )
         if own:
             shopping.groups.append(own)
-    tool = table(files.toml(joined(project.directory, "pyproject.toml")).get("tool"))
-    defaults = strings(table(tool.get("uv")).get("default-groups"))
+    tool = mapping(files.toml(joined(project.directory, "pyproject.toml")), "tool")
+    defaults = strings(mapping(tool, "uv").get("default-groups"))
     chosen = (name for name in defaults if not is_for_something_else(name))
     asked = {canonicalize_name(name) for name in (*wish.groups, *chosen)}
     for group in project.groups:
@@ -341,8 +342,8 @@ def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ..
     for name in ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg"):
         found = re.search(r"^\[(?:tool:)?pytest\]$(.*?)(?=^\[|\Z)", texts.get(name, ""), re.M | re.S)
         settings += [found[1]] if found else []
-    pytest_table = table(table(files.toml(joined(directory, "pyproject.toml")).get("tool")).get("pytest"))
-    options = table(pytest_table.get("ini_options")) or pytest_table
+    pytest_table = mapping(files.toml(joined(directory, "pyproject.toml")), "tool", "pytest")
+    options = mapping(pytest_table, "ini_options") or pytest_table
     settings += [f"{name} = {' '.join(strings(value)) or value}" for name, value in options.items()]
     text = "\n".join(settings)
     return {"pytest", *(package for pattern, package in _PLUGINS if re.search(pattern, text, re.M))}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import cast
 
 import yaml
 
+from swe_ai_fleet.domain.json_values import json_object, mapping, parse_json
 from swe_ai_fleet.tools.tests.runners.inventory import is_test
 from swe_ai_fleet.tools.tests.runners.values import parsed_toml, toml
 
@@ -78,10 +78,7 @@ class RepositoryFiles:
 
     def json(self, path: str) -> Table:
         """A JSON object, empty where it cannot be parsed."""
-        try:
-            return table(json.loads(self.text(path) or "{}"))
-        except (ValueError, RecursionError):
-            return {}
+        return json_object(self.text(path))
 
     def yaml(self, path: str) -> Table:
         """A YAML mapping without tags or aliases, empty where it cannot be parsed or is larger than 512 KiB."""
@@ -92,8 +89,8 @@ class RepositoryFiles:
         if path.endswith(".toml"):
             return parsed_toml(self.text(path)) is None
         try:
-            json.loads(self.text(path) or "{}")
-        except (ValueError, RecursionError):
+            parse_json(self.text(path) or "{}")
+        except ValueError:
             return True
         return False
 
@@ -135,9 +132,17 @@ def parsed_yaml(text: str) -> Table:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST_YAML or isinstance(event, yaml.AliasEvent):
                 return {}
-        return table(yaml.load(text, Loader=_LOADER))  # noqa: S506 - one of the safe ones
+        return mapping(yaml.load(text, Loader=_LOADER))  # noqa: S506 - one of the safe ones
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
+
+
+def parsed_python(text: str) -> ast.Module | None:
+    """Python's source as a tree; None where it cannot be parsed."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def joined(directory: str, path: str) -> str:
@@ -184,25 +189,3 @@ def is_native_source(path: str) -> bool:
 def is_read(path: str) -> bool:
     """Whether the text of a file helps detection: manifests, and tests that tell their runner."""
     return is_manifest(path) or is_test(path)
-
-
-def table(value: object) -> Table:
-    """The value if it is a mapping, else an empty one."""
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def items(value: object) -> list[object]:
-    """The value if it is a list, else an empty one."""
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def strings(value: object) -> list[str]:
-    """The strings in the value if it is a list, the value itself if it is one, else none."""
-    if isinstance(value, str):
-        return [value]
-    return [item for item in items(value) if isinstance(item, str)]
-
-
-def string(value: object) -> str:
-    """The value if it is a string, else an empty one."""
-    return value if isinstance(value, str) else ""

@@ -17,17 +17,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings
 from swe_ai_fleet.environments.python_project import is_requirement
-from swe_ai_fleet.environments.repository_files import (
-    RepositoryFiles,
-    Table,
-    inside,
-    items,
-    joined,
-    string,
-    strings,
-    table,
-)
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, inside, joined
 
 _TESTS = r"dev|devel|develop|development|tests?|testing|pytest|ci|unit"
 _WANTED_NAME = re.compile(rf"(?:(?:{_TESTS})[-_.])?requirements?(?:[-_.](?:{_TESTS}|base|main|all|common))?", re.I)
@@ -247,14 +239,10 @@ def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
     `hidden` is the text of node_modules/.package-lock.json, which a build may have written as it liked. Packages of the
     repository's own workspace are left out, as are those that are not named by a version.
     """
-    try:
-        entries = table(json.loads(hidden)).get("packages")
-    except (ValueError, RecursionError):
-        return "", ()
     packages: dict[str, object] = {"": {}}
     lines: set[str] = set()
-    for place, entry in table(entries).items():
-        told = table(entry)
+    for place, entry in mapping(json_object(hidden), "packages").items():
+        told = mapping(entry)
         name = string(told.get("name")) or place.rpartition("node_modules/")[2]
         version, integrity = string(told.get("version")), string(told.get("integrity"))
         is_installed = "node_modules" in place.split("/") and not told.get("link")
@@ -323,12 +311,12 @@ def _is_version(text: str) -> bool:
 
 
 def _packages(document: Table, key: str) -> list[Table]:
-    return [table(item) for item in items(document.get(key))]
+    return [mapping(item) for item in items(document.get(key))]
 
 
 def _uv(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "package"):
-        source = table(package.get("source"))
+        source = mapping(package, "source")
         own = bool({"editable", "virtual", "directory"}.intersection(source))
         if "registry" in source or own:
             yield _Entry(
@@ -341,7 +329,7 @@ def _uv(document: Table) -> Iterator[_Entry]:
 
 def _poetry(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "package"):
-        kind = string(table(package.get("source")).get("type"))
+        kind = string(mapping(package, "source").get("type"))
         if kind in ("git", "url", "file"):
             continue
         markers = package.get("markers")
@@ -349,7 +337,7 @@ def _poetry(document: Table) -> Iterator[_Entry]:
             name=string(package.get("name")),
             version=string(package.get("version")),
             # For each group its own, or one for all.
-            markers=tuple(strings(list(table(markers).values())) or strings(markers)),
+            markers=tuple(strings(list(mapping(markers).values())) or strings(markers)),
             requires_python=string(package.get("python-versions")).replace("*", "") or "",
             own=kind == "directory",
         )
@@ -381,8 +369,8 @@ def _pylock(document: Table) -> Iterator[_Entry]:
 
 def _pipenv(document: Table) -> Iterator[_Entry]:
     for section in ("default", "develop"):
-        for name, value in table(document.get(section)).items():
-            package = table(value)
+        for name, value in mapping(document, section).items():
+            package = mapping(value)
             yield _Entry(
                 name=name,
                 version=string(package.get("version")).removeprefix("=="),

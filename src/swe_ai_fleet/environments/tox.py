@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
 from swe_ai_fleet.environments.interpreters import PythonVersion
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, items, joined, string, strings, table
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined
 from swe_ai_fleet.tools.tests.runners.values import parsed_ini
 
 _SUBSTITUTION = re.compile(r"\{(?P<name>[^{}:]*)(?::(?P<rest>[^{}]*))?\}")
@@ -20,7 +21,7 @@ _MAX_EXPANDED_CHARS = 10_000
 def read_tox(files: RepositoryFiles, directory: str, python: PythonVersion | None) -> Wish:
     """What the environment of tox that tests with a Python installs and runs."""
     pyproject = files.toml(joined(directory, "pyproject.toml"))
-    own = table(table(pyproject.get("tool")).get("tox"))
+    own = mapping(pyproject, "tool", "tox")
     if text := string(own.get("legacy_tox_ini")):
         return _ini(text, joined(directory, "pyproject.toml"), python)
     for name in ("tox.ini", "setup.cfg"):
@@ -72,7 +73,7 @@ def _ini(text: str, source: str, python: PythonVersion | None) -> Wish:
 def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
     names = [name for entry in strings(document.get("env_list")) for name in _names(entry)]
     chosen = _choice(names, python)
-    own = {**table(document.get("env_run_base")), **table(table(document.get("env")).get(chosen))}
+    own = {**mapping(document, "env_run_base"), **mapping(document, "env", chosen)}
     commands = [
         [_value(word, {}) for item in items(command) for word in _words(item) if word]
         for option in ("commands_pre", "commands")
@@ -80,7 +81,7 @@ def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
     ]
     deps = [words for line in strings(own.get("deps")) for words in script_words(f"pip install {line}")]
     wish = read_commands([*deps, *commands], source)
-    variables = {name: _value(string(value), {}) for name, value in table(own.get("set_env")).items() if value}
+    variables = {name: _value(string(value), {}) for name, value in mapping(own, "set_env").items() if value}
     return wish | Wish(
         extras=tuple(strings(own.get("extras"))),
         groups=tuple(strings(own.get("dependency_groups"))),
@@ -90,7 +91,7 @@ def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
 
 
 def _words(item: object) -> list[str]:
-    replaced = table(item)
+    replaced = mapping(item)
     return strings(replaced.get("default")) if string(replaced.get("replace")) == "posargs" else [string(item)]
 
 

@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.json_values import json_object, string
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
@@ -35,7 +36,6 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, written
-from swe_ai_fleet.tools.tests.runners.values import json_object, string
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0

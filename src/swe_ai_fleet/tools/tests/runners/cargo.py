@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
+from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import shown
@@ -13,7 +14,7 @@ from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
 from swe_ai_fleet.tools.tests.runners.text_reports import parse_cargo_output
-from swe_ai_fleet.tools.tests.runners.values import mapping, string, toml
+from swe_ai_fleet.tools.tests.runners.values import toml
 
 DOCUMENTATION = " (documentation)"
 """What ids of documentation tests end with; cargo does not run them with their file."""
@@ -126,7 +127,7 @@ def _crate(inventory: Inventory, root: str, path: str) -> str:
 
 
 def _name(inventory: Inventory, crate: str) -> str:
-    name = string(mapping(toml(inventory.text(f"{crate}/Cargo.toml")).get("package")).get("name"))
+    name = string(mapping(toml(inventory.text(f"{crate}/Cargo.toml")), "package").get("name"))
     if not name:
         raise ToolFailure(f"{shown(crate)}/Cargo.toml names no package")
     return name

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.tools.tests.reports import lines, seconds
 from swe_ai_fleet.tools.tests.runners.text_reports import Tally
-from swe_ai_fleet.tools.tests.runners.values import json_object
 
 _NOISE = ("=== ", "--- PASS", "--- FAIL", "--- SKIP")
 _MAX_KEPT_LINES = 60

@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree, shown
 from swe_ai_fleet.tools.files.search import Scope, find_files
-from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string, toml
+from swe_ai_fleet.tools.tests.runners.values import toml
 
 PYTEST = ("python3", "-m", "pytest", "-q")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -62,7 +63,7 @@ def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
     configured = (
         "pytest.ini" in files
         or any(PurePosixPath(path).name == "conftest.py" for path in files)
-        or "pytest" in mapping(toml(texts.get("pyproject.toml", "")).get("tool"))
+        or "pytest" in mapping(toml(texts.get("pyproject.toml", "")), "tool")
         or "[tool:pytest]" in texts.get("setup.cfg", "")
         or "[pytest]" in texts.get("tox.ini", "")
     )
@@ -71,7 +72,7 @@ def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
 
 def test_script(package: str) -> str:
     """The test script in the text of a package.json; empty where there is none but npm's placeholder."""
-    script = string(mapping(json_object(package).get("scripts")).get("test"))
+    script = string(mapping(json_object(package), "scripts").get("test"))
     return script if "no test specified" not in script else ""
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory, test_script
 from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not_installed
 from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
-from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ class JavaScript:
         return self.inventory.text("package.json" if self.root == "." else f"{self.root}/package.json")
 
     def _scripts(self) -> Mapping[str, str]:
-        scripts = mapping(json_object(self._manifest).get("scripts"))
+        scripts = mapping(json_object(self._manifest), "scripts")
         return {name: text for name, text in scripts.items() if isinstance(text, str)}
 
     def _variables(self) -> dict[str, str]:

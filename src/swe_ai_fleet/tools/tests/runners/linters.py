@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from swe_ai_fleet.domain.json_values import json_object, mapping, mappings, string
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
-from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, string
 
 _PYTHON = (".py", ".pyi")
 _SCRIPT = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
@@ -182,7 +182,7 @@ def _commands(name: str, text: str) -> Iterator[list[str]]:
     if name in MAKEFILES:
         lines = (line.lstrip("\t@-+ ") for line in text.replace("\\\n", " ").split("\n") if line.startswith("\t"))
     elif name == "package.json":
-        lines = map(string, mapping(json_object(text).get("scripts")).values())
+        lines = map(string, mapping(json_object(text), "scripts").values())
     elif name == "tox.ini":
         blocks = _TOX_COMMANDS.findall(text.replace("\\\n", " ").replace("{toxinidir}/", "") + "\n")
         lines = (_POSARGS.sub(r"\1", _TOX_FACTOR.sub("", line)) for block in blocks for line in block.split("\n"))

@@ -17,6 +17,7 @@ from typing import cast
 from urllib.parse import unquote
 
 from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.json_values import json_or_none, mappings, string
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -25,7 +26,6 @@ from swe_ai_fleet.tools.tests.runners.cargo import cargo_variables, locks
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
 from swe_ai_fleet.tools.tests.runners.plan import leaving_nothing, probe
-from swe_ai_fleet.tools.tests.runners.values import mappings, parsed, string
 
 MAX_FINDINGS = 10_000
 _MAX_PATH_CHARS = 500
@@ -64,7 +64,7 @@ class Finding:
 
 def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in ESLint's JSON; None where it is none."""
-    items = parsed(text[max(text.find("["), 0) :])
+    items = json_or_none(text[max(text.find("["), 0) :])
     if not isinstance(items, list):
         return None
     found: list[Finding] = []

@@ -1,12 +1,10 @@
-"""JSON, TOML and INI that a repository or a runner wrote, read without believing that they have a particular shape."""
+"""TOML and INI that a repository or a runner wrote, read without believing that they have a particular shape."""
 
 from __future__ import annotations
 
 import configparser
-import json
 import tomllib
 from collections.abc import Mapping
-from typing import cast
 
 # The time of the parser of TOML grows with the parts of a table's name for each line below it, that of the parser of
 # INI with the square of a line, and of the number of its faults.
@@ -14,19 +12,6 @@ _MOST_TOML_DOTS = 200
 _MOST_INI_CHARS = 128 * 1024
 _MOST_INI_LINES = 5_000
 _LONGEST_INI_LINE = 2_000
-
-
-def parsed(text: str | bytes) -> object:
-    """The value that a JSON text stands for; None where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def json_object(text: str | bytes) -> Mapping[str, object]:
-    """A JSON object, empty where the text is none."""
-    return mapping(parsed(text))
 
 
 def toml(text: str) -> Mapping[str, object]:
@@ -55,19 +40,3 @@ def parsed_ini(text: str) -> configparser.RawConfigParser | None:
     except configparser.Error:
         return None
     return parser
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    """The value if it is an object, else an empty one."""
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def mappings(value: object) -> list[Mapping[str, object]]:
-    """The objects in the value if it is a list, else none."""
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
-
-
-def string(value: object) -> str:
-    """The value if it is a string, else an empty one."""
-    return value if isinstance(value, str) else ""
