@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from services.values import check_values
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.telemetry import own_telemetry
@@ -79,25 +79,12 @@ async def open_intake(
         # Nobody waits here for the subtasks of a dispatched event.
         await planning.process(replace(event, tenant=tenant, caller=""), patience=0)
 
-    consumers = [
-        asyncio.create_task(_taking(log, tasks, execute), name="intake of tasks"),
-        asyncio.create_task(_taking(log, plans, plan), name="intake of plans"),
-    ]
-    try:
+    fault = "nothing more is taken from a queue"
+    async with (
+        in_background(log.consume(tasks, _told(execute)), name=tasks.consumer, fault=fault),
+        in_background(log.consume(plans, _told(plan)), name=plans.consumer, fault=fault),
+    ):
         yield
-    finally:
-        for consumer in consumers:
-            consumer.cancel()
-        await asyncio.gather(*consumers, return_exceptions=True)
-
-
-async def _taking(log: JetStream, queue: WorkQueue, handler: Callable[[Work], Awaitable[None]]) -> None:
-    try:
-        await log.consume(queue, _told(handler))
-    except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("nothing more is taken from a queue", consumer=queue.consumer)
-        raise
 
 
 def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:

@@ -13,11 +13,9 @@ from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
-from fleet.workflow.v1 import workflow_pb2_grpc
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
-from services.grpc_server import Service
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
@@ -39,7 +37,6 @@ from swe_ai_fleet.workflows.drawing import mermaid, said_of
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.values import exact_json
 
-SERVICE = "fleet.workflow.v1.WorkflowService"
 MAX_STORED_BYTES = 1024 * 1024
 """Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
 _ACTIONS = {
@@ -253,12 +250,6 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
         return None
     specs = [definition.spec for definition in operations().values()]
     return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
-
-
-def workflow_service(servicer: WorkflowServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", workflow_pb2_grpc).add_WorkflowServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)
 
 
 def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
-from services.grpc_server import serve_grpc
-from services.orchestrator.conversation import ConversationServicer, conversation_service
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.conversation import ConversationServicer
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
 from swe_ai_fleet.cli.chat import ChatOrder, converse
 from swe_ai_fleet.cli.client import connect
@@ -105,7 +105,7 @@ async def served(home: Path) -> AsyncIterator[Service]:
         settings = Settings(home=home, model_url=model.url, model="scripted")
         view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
         async with open_chat(settings, store=MemoryKeyValue(), fleet=view, starter=view) as chat:
-            service = conversation_service(ConversationServicer(lambda _: chat))
+            service = service_of(ConversationServicer(lambda _: chat))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Service(address=address, channel=channel, executions=executions, settings=settings)

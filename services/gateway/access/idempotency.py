@@ -21,6 +21,7 @@ from services.gateway.problems import CLIENT_GONE, Refusal
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
 
 HEADER = b"idempotency-key"
@@ -206,12 +207,8 @@ class Answers:
                     _log.warning("an idempotency key could not be held", error=str(error))
                     return
 
-        renewing = asyncio.create_task(renew(), name="idempotency key")
-        try:
+        async with in_background(renew(), name="idempotency key"):
             yield
-        finally:
-            renewing.cancel()
-            await asyncio.wait([renewing])
 
     def _marker(self, fingerprint: str) -> bytes:
         return to_json(_Record(fingerprint=fingerprint, until=self._clock() + LEASE_SECONDS))
