@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 import structlog
-from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
-from services.values import check_values
+from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
@@ -37,7 +34,6 @@ CALLER = "nats"
 """Who tasks from NATS are accounted to."""
 
 _HOPELESS = (InvalidRequest, AlreadyExists, NotAvailable)
-M = TypeVar("M", bound=Message)
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +70,7 @@ async def open_intake(
             await process(work)
 
     async def process(work: Work) -> None:
-        event = planning_event(_parsed(work, pb.ProcessPlanningEventRequest()))
+        event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
         tenant, _ = _tenant(work, "agent.plans", known)
         # Nobody waits here for the subtasks of a dispatched event.
         await planning.process(replace(event, tenant=tenant, caller=""), patience=0)
@@ -92,7 +88,7 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
 
     Raises InvalidRequest and NotAvailable, naming the field.
     """
-    request = _parsed(work, pb.SubmitTaskRequest())
+    request = parsed_message(work.data, pb.SubmitTaskRequest())
     tenant, rest = _tenant(work, "agent.cmd.execute", known)
     if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
         raise InvalidRequest(
@@ -104,16 +100,6 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
     if chosen and rest and not getattr(request, chosen).priority:
         getattr(request, chosen).priority = PRIORITIES[rest[0]]
     return replace(submitted_task(request), tenant=tenant, caller=CALLER)
-
-
-def _parsed(work: Work, message: M) -> M:
-    try:
-        json_format.Parse(work.data, message, max_recursion_depth=64)
-    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
-        kind = message.DESCRIPTOR.name
-        raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
-    check_values(message)
-    return message
 
 
 def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:

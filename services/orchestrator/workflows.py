@@ -25,6 +25,7 @@ from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -265,8 +266,8 @@ def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
     if not request.inputs_json:
         return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
     try:
-        found: object = json.loads(request.inputs_json)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(request.inputs_json)
+    except ValueError as error:
         raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
     if not isinstance(found, dict):
         raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')

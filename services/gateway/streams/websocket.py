@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import aclosing, suppress
 from enum import IntEnum
-from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -20,6 +18,7 @@ from services.gateway.streams.ring import Batch
 from services.gateway.streams.slow_clients import FRAMES
 from services.gateway.upstream import Caller, caller_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.json_values import json_object
 
 PATH = "/api/ws/executions/{execution_id}"
 SEND_SECONDS = 10.0
@@ -144,13 +143,7 @@ async def _listen(receive: Receive, send: Send) -> None:
 
 
 def _is_ping(text: str | None) -> bool:
-    if text is None or len(text) > 200:
-        return False
-    try:
-        said: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and cast("dict[str, Any]", said).get("type") == "ping"
+    return text is not None and len(text) <= 200 and json_object(text).get("type") == "ping"
 
 
 def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:

@@ -21,6 +21,7 @@ from swe_ai_fleet.cli.options import of
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.json_values import mapping, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
 
@@ -112,12 +113,12 @@ class WorkflowOrder:
         found: dict[str, object] = {}
         if self.inputs is not None:
             try:
-                read: object = json.loads(self.inputs.read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError) as error:
+                read = parse_json(self.inputs.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
             if not isinstance(read, dict):
                 raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
-            found = cast("dict[str, object]", read)
+            found |= mapping(cast("object", read))
         for name, text in pairs(self.given, "input").items():
             found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return found
@@ -132,8 +133,8 @@ def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
 
 def _value(name: str, text: str, kind: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise CommandFault(
             f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
         ) from None

@@ -6,9 +6,8 @@ The place of a fleet is its address and the token it asks for.
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ import structlog
 
 from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def read_channel_tls(entry: object) -> ChannelTls | None:
     """What `card_entry` gave; None without TLS."""
     if not isinstance(entry, dict):
         return None
-    texts = {key: value for key, value in cast("dict[str, object]", entry).items() if isinstance(value, str)}
-    files = {name: Path(texts[name]) for name in ("ca", "cert", "key") if texts.get(name)}
-    return ChannelTls(name=texts.get("name", ""), **files)
+    texts = mapping(cast("object", entry))
+    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(texts.get(name)))}
+    return ChannelTls(name=string(texts.get("name")), **files)
 
 
 def target(address: str) -> str:
@@ -227,7 +227,7 @@ class Place:
 
 def running_place(home: Path) -> Place | None:
     """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
-    return _read_card(home / "fleet.json")
+    return _place_of(home / "fleet.json")
 
 
 def find_context(settings: Settings, *, server: str = "", token: str = "") -> Place | None:
@@ -241,7 +241,7 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
         if fleet is None or not fleet.context
         else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
-    if (alone := _read_card(settings.home / "context.json")) is not None:
+    if (alone := _place_of(settings.home / "context.json")) is not None:
         here.append(alone)
     address = server or settings.context_url
     if not address:
@@ -256,25 +256,26 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
     )
 
 
-def _read_card(path: Path) -> Place | None:
+def read_card(path: Path) -> Mapping[str, object]:
+    """What a process keeps in its card; empty where there is none."""
     try:
-        card: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(card, dict):
-        return None
-    entries = cast("dict[str, object]", card)
-    address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
+        return json_object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _place_of(path: Path) -> Place | None:
+    card = read_card(path)
+    address, token, pid = card.get("address"), card.get("token"), card.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
         return None
-    context, http = entries.get("context"), entries.get("http")
     return Place(
         address=address,
         token=token,
         pid=pid,
-        context=context if isinstance(context, str) else "",
-        http=http if isinstance(http, str) else "",
-        tls=read_channel_tls(entries.get("tls")),
+        context=string(card.get("context")),
+        http=string(card.get("http")),
+        tls=read_channel_tls(card.get("tls")),
     )
 
 
