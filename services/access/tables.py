@@ -55,6 +55,10 @@ def _has_zone(expires: datetime | date | None) -> bool:
     return not isinstance(expires, datetime) or expires.tzinfo is not None
 
 
+def _is_safe(place: str) -> bool:
+    return "://" not in place or place.startswith("https://")
+
+
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}\z")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
@@ -66,7 +70,7 @@ Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._
 Place = Annotated[
     Text,
     _must(
-        lambda place: "://" not in place or place.startswith("https://"),
+        _is_safe,
         "a URL must be https: whoever can change the keys on their way makes tokens",
     ),
 ]

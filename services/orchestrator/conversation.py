@@ -11,7 +11,7 @@ from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServi
 from services.auth import principal, tenant
 from services.errors import Context
 from services.grpc_server import Service, service_of
-from services.orchestrator.pages import page_of
+from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
