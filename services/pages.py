@@ -1,4 +1,4 @@
-"""Pages of lists: a token names the place behind which the next page begins, for the same request of the same tenant."""
+"""Pages of lists: a token names the place behind which the next page begins, for the same request of a tenant."""
 
 from __future__ import annotations
 
