@@ -50,6 +50,9 @@ async def in_background(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for one in work:
+            # Of a task that had not begun.
+            one.close()
 
 
 class Follower(Generic[Change]):
