@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from services.values import check_values
+from swe_ai_fleet.contract import ERROR_DOMAIN
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
@@ -34,7 +35,6 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 
-DOMAIN = "swe-ai-fleet"
 # Status and details travel in a header block of which clients take 8 KiB: percent-encoded once, in base64 once.
 MAX_MESSAGE_BYTES = 800
 MAX_FIELD_BYTES = 200
@@ -91,7 +91,7 @@ def status(error: FleetError) -> status_pb2.Status:
     details: list[Message] = [
         error_details_pb2.ErrorInfo(
             reason=re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).upper(),
-            domain=DOMAIN,
+            domain=ERROR_DOMAIN,
             metadata={name: text for name, text in (("field", field), ("hint", hint)) if text},
         )
     ]
@@ -223,7 +223,7 @@ async def _reporting_errors(context: Context, method: str) -> AsyncGenerator[Non
     except Exception as fault:  # noqa: BLE001  (the edge of the process)
         _log.exception("a call met a fault of ours", method=method)
         message = f"an internal fault ({type(fault).__name__}); the server's log has it"
-        info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=DOMAIN)
+        info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=ERROR_DOMAIN)
         await abort(context, _status(grpc.StatusCode.INTERNAL, message, [info]))
 
 

@@ -6,6 +6,7 @@ Operators see its calls: how many of which method end how, how long they take, t
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
@@ -24,6 +25,7 @@ from services.auth import OPEN_SERVICES, AccessInterceptor, Authenticator, OneTo
 from services.certificates import Certificates, ServerTls
 from services.errors import Context, ErrorInterceptor, Handler, Interceptor, reshaped
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.telemetry import Telemetry, own_telemetry
 
 if TYPE_CHECKING:
@@ -181,6 +183,14 @@ class Service:
     servicer: object
 
 
+def service_of(servicer: object) -> Service:
+    """The service whose generated base class a servicer has."""
+    base = next(one for one in type(servicer).__mro__ if one.__module__.endswith("_pb2_grpc"))
+    add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
+    package = base.__module__.rpartition(".")[0]
+    return Service(name=f"{package}.{base.__name__.removesuffix('Servicer')}", add=add, servicer=servicer)
+
+
 @asynccontextmanager
 async def serve_grpc(
     services: Sequence[Service],
@@ -238,12 +248,10 @@ async def serve_grpc(
     await state.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
     probed = await _probed(state, probe_listen)
     await server.start()
-    following = asyncio.create_task(_follow(state, names, ready, readiness_seconds), name="readiness")
     try:
-        yield f"{listen.rpartition(':')[0]}:{port}"
+        async with in_background(_follow(state, names, ready, readiness_seconds), name="readiness"):
+            yield f"{listen.rpartition(':')[0]}:{port}"
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
         await state.enter_graceful_shutdown()
         await server.stop(grace_seconds)
         if probed is not None:

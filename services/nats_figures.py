@@ -23,11 +23,11 @@ async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[N
 
     async def nats() -> list[Metric]:
         ping = await log.ping()
-        up = GaugeMetricFamily("fleet_nats_up", "Whether JetStream answers.")
-        up.add_metric([], float(ping.ok))
-        took = GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.")
-        took.add_metric([], ping.latency_ms / 1_000)
-        return [up, took]
+        took = ping.latency_ms / 1_000
+        return [
+            GaugeMetricFamily("fleet_nats_up", "Whether JetStream answers.", float(ping.ok)),
+            GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.", took),
+        ]
 
     with telemetry.exposition.source("nats", nats):
         yield

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
@@ -23,6 +24,20 @@ MAX_ENTRIES = 10_000
 _KEY_CHARS = 64
 """Of a map's key in the name of a field: names get longer with each map in a map."""
 _NONE = options_pb2.Bounds(max_items=MAX_ENTRIES)
+
+
+M = TypeVar("M", bound=Message)
+
+
+def parsed_message(data: bytes, message: M) -> M:
+    """The message, filled from its JSON and checked. Raises InvalidRequest."""
+    try:
+        json_format.Parse(data, message, max_recursion_depth=64)
+    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
+        kind = message.DESCRIPTOR.name
+        raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
+    check_values(message)
+    return message
 
 
 @cache

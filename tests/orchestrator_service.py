@@ -17,11 +17,11 @@ from grpc_status import rpc_status
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from services.grpc_server import serve_grpc
+from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.servicer import OrchestratorServicer, orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.fleet_status import Component
@@ -141,7 +141,7 @@ class Service:
                 self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given
             )
             serving = serve_grpc(
-                [orchestrator_service(servicer)],
+                [service_of(servicer)],
                 "127.0.0.1:0",
                 token,
                 self.is_ready,

@@ -23,16 +23,15 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
-from services.grpc_server import serve_grpc
-from services.orchestrator.conversation import ConversationServicer, conversation_service
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.conversation import ConversationServicer
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
-from services.orchestrator.servicer import orchestrator_service
 from services.orchestrator.uploads import Uploads
-from services.orchestrator.workflows import workflow_service, workflow_servicer
+from services.orchestrator.workflows import workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
@@ -250,9 +249,9 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         )
         webhooks = await stack.enter_async_context(open_notifications(log, settings))
         served = [
-            orchestrator_service(servicer),
-            workflow_service(workflow_servicer(executions, settings)),
-            conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
+            service_of(servicer),
+            service_of(workflow_servicer(executions, settings)),
+            service_of(ConversationServicer(chats.of, admit=executions.check_tokens)),
             planning_service(PlanningServicer(plans.of, mask=Secrets())),
             webhooks,
         ]

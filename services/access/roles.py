@@ -15,90 +15,55 @@ _NOTIFICATION = "fleet.notification.v1.NotificationService"
 _CONTEXT = "fleet.context.v1.ContextService"
 
 # Reads what the tenant has; changes nothing, and no model works for it.
-_VIEWER = (
-    f"{_FLEET}.GetDeliberationResult",
-    f"{_FLEET}.GetArtifact",
-    f"{_FLEET}.GetExecution",
-    f"{_FLEET}.ListExecutions",
-    f"{_FLEET}.StreamExecution",
-    f"{_FLEET}.ListCouncils",
-    f"{_FLEET}.GetTaskContext",
-    f"{_FLEET}.GetStatus",
-    f"{_FLEET}.GetMetrics",
-    f"{_WORKFLOW}.ListWorkflows",
-    f"{_WORKFLOW}.GetWorkflow",
-    f"{_WORKFLOW}.ValidateWorkflow",
-    f"{_WORKFLOW}.GetRun",
-    f"{_CHAT}.GetConversation",
-    f"{_CHAT}.ListConversations",
-    f"{_PLANNING}.GetPlanSession",
-    f"{_PLANNING}.ListPlanSessions",
-    f"{_CONTEXT}.GetContext",
-    f"{_CONTEXT}.RehydrateSession",
-    f"{_CONTEXT}.ValidateScope",
-    f"{_CONTEXT}.ListStories",
-    f"{_CONTEXT}.GetGraphRelationships",
-    f"{_CONTEXT}.Recall",
-    f"{_CONTEXT}.GetOutcome",
-    f"{_CONTEXT}.RecommendApproach",
-)
+_VIEWER = {
+    _FLEET: (
+        "GetDeliberationResult GetArtifact GetExecution ListExecutions StreamExecution ListCouncils "
+        "GetTaskContext GetStatus GetMetrics"
+    ),
+    _WORKFLOW: "ListWorkflows GetWorkflow ValidateWorkflow GetRun",
+    _CHAT: "GetConversation ListConversations",
+    _PLANNING: "GetPlanSession ListPlanSessions",
+    _CONTEXT: (
+        "GetContext RehydrateSession ValidateScope ListStories GetGraphRelationships Recall "
+        "GetOutcome RecommendApproach"
+    ),
+}
 # Has agents or a model work, ends what was begun, adds to what the tenant knows.
-_SUBMITTER = (
-    f"{_FLEET}.Deliberate",
-    f"{_FLEET}.StreamDeliberation",
-    f"{_FLEET}.Orchestrate",
-    f"{_FLEET}.StreamOrchestration",
-    f"{_FLEET}.SubmitTask",
-    f"{_FLEET}.JudgePatches",
-    f"{_FLEET}.UploadRepository",
-    f"{_FLEET}.CancelExecution",
-    f"{_FLEET}.ProcessPlanningEvent",
-    f"{_FLEET}.DeriveSubtasks",
-    f"{_WORKFLOW}.RunWorkflow",
-    f"{_WORKFLOW}.SteerWorkflow",
-    f"{_CHAT}.Send",
-    f"{_CHAT}.EndConversation",
-    f"{_PLANNING}.ExecutePlan",
-    f"{_PLANNING}.ContinuePlan",
-    f"{_CONTEXT}.UpdateContext",
-    f"{_CONTEXT}.CreateStory",
-    f"{_CONTEXT}.CreateTask",
-    f"{_CONTEXT}.AddProjectDecision",
-    f"{_CONTEXT}.TransitionPhase",
-    f"{_CONTEXT}.RecordOperations",
-    f"{_CONTEXT}.AddInteraction",
-    f"{_CONTEXT}.AddFact",
-    f"{_CONTEXT}.RecordOutcome",
-)
+_SUBMITTER = {
+    _FLEET: (
+        "Deliberate StreamDeliberation Orchestrate StreamOrchestration SubmitTask JudgePatches "
+        "UploadRepository CancelExecution ProcessPlanningEvent DeriveSubtasks"
+    ),
+    _WORKFLOW: "RunWorkflow SteerWorkflow",
+    _CHAT: "Send EndConversation",
+    _PLANNING: "ExecutePlan ContinuePlan",
+    _CONTEXT: (
+        "UpdateContext CreateStory CreateTask AddProjectDecision TransitionPhase RecordOperations "
+        "AddInteraction AddFact RecordOutcome"
+    ),
+}
 # Decides for people what agents wait for.
-_APPROVER = (
-    f"{_FLEET}.ResolveApproval",
-    f"{_FLEET}.DeliverCandidate",
-    f"{_PLANNING}.ApproveApproach",
-)
+_APPROVER = {
+    _FLEET: "ResolveApproval DeliverCandidate",
+    _PLANNING: "ApproveApproach",
+}
 # Decides who works for the tenant, where its data goes, and what it forgets.
-_ADMIN = (
-    f"{_FLEET}.RegisterAgent",
-    f"{_FLEET}.UnregisterAgent",
-    f"{_FLEET}.CreateCouncil",
-    f"{_FLEET}.DeleteCouncil",
-    f"{_NOTIFICATION}.CreateWebhook",
-    f"{_NOTIFICATION}.ListWebhooks",
-    f"{_NOTIFICATION}.DeleteWebhook",
-    f"{_NOTIFICATION}.TestWebhook",
-    f"{_NOTIFICATION}.ListDeliveries",
-    f"{_CONTEXT}.ClearMemory",
-)
-_REFLECTION = (
-    "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo",
-    "grpc.reflection.v1.ServerReflection.ServerReflectionInfo",
-)
-
+_ADMIN = {
+    _FLEET: "RegisterAgent UnregisterAgent CreateCouncil DeleteCouncil",
+    _NOTIFICATION: "CreateWebhook ListWebhooks DeleteWebhook TestWebhook ListDeliveries",
+    _CONTEXT: "ClearMemory",
+}
+_REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
 ROLES: Mapping[str, AccessRole] = {
-    **dict.fromkeys((*_VIEWER, *_REFLECTION), AccessRole.VIEWER),
-    **dict.fromkeys(_SUBMITTER, AccessRole.SUBMITTER),
-    **dict.fromkeys(_APPROVER, AccessRole.APPROVER),
-    **dict.fromkeys(_ADMIN, AccessRole.ADMIN),
+    f"{service}.{rpc}": role
+    for role, services in (
+        (AccessRole.VIEWER, _VIEWER | dict.fromkeys(_REFLECTION, "ServerReflectionInfo")),
+        (AccessRole.SUBMITTER, _SUBMITTER),
+        (AccessRole.APPROVER, _APPROVER),
+        (AccessRole.ADMIN, _ADMIN),
+    )
+    for service, rpcs in services.items()
+    for rpc in rpcs.split()
 }
 """The least role of each RPC, by the method's full name such as `fleet.context.v1.ContextService.Recall`."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     Strict,
@@ -25,11 +27,57 @@ from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy
 
+T = TypeVar("T")
+
+
+def _read_roles(roles: object) -> object:
+    if not isinstance(roles, list):
+        return roles
+    known = {role.value: role for role in AccessRole}
+    for role in cast("list[object]", roles):
+        if role not in known:
+            raise ValueError(f"{str(role)[:40]!r} is no role; there are {', '.join(known)}")
+    return frozenset(known[role] for role in cast("list[str]", roles))
+
+
+def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
+    """What values have to be; a fault says `otherwise`."""
+
+    def check(value: T) -> T:
+        if not holds(value):
+            raise ValueError(otherwise)
+        return value
+
+    return AfterValidator(check)
+
+
+def _has_zone(expires: datetime | date | None) -> bool:
+    return not isinstance(expires, datetime) or expires.tzinfo is not None
+
+
+def _is_safe(place: str) -> bool:
+    return "://" not in place or place.startswith("https://")
+
+
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}\z")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Those with a private and a public key: with a shared one, whoever can check a token can make it."""
+Roles = Annotated[frozenset[AccessRole], BeforeValidator(_read_roles)]
+SomeRoles = Annotated[Roles, _must(bool, "empty; whoever has no role may do nothing")]
+Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._@:-")]
+Place = Annotated[
+    Text,
+    _must(
+        _is_safe,
+        "a URL must be https: whoever can change the keys on their way makes tokens",
+    ),
+]
+Expiry = Annotated[
+    Annotated[datetime, Strict()] | Annotated[date, Strict()] | None,
+    _must(_has_zone, "a time without a zone; write it such as 2027-01-31T12:00:00Z"),
+]
 ClaimPath = str | Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
 """`realm_access.roles`, or as a list where a claim's own name has dots in it."""
 
@@ -66,81 +114,33 @@ class TenantTable(_Table):
         return patterns
 
 
-class _Grant(_Table):
-    """What everybody gets whom an entry lets in."""
-
-    roles: frozenset[AccessRole]
-
-    @field_validator("roles", mode="before")
-    @classmethod
-    def _known(cls, roles: object) -> object:
-        return _read_roles(roles)
-
-
-class TokenTable(_Grant):
+class TokenTable(_Table):
     """`[[tokens]]`: of a token only the SHA-256 is kept."""
 
-    name: Text
+    name: Name
     tenant: TenantName
     sha256: Digest
-    expires: Annotated[datetime, Strict()] | Annotated[date, Strict()] | None = None
-
-    @field_validator("name")
-    @classmethod
-    def _a_name(cls, name: str) -> str:
-        return _checked_name(name)
-
-    @field_validator("roles")
-    @classmethod
-    def _some(cls, roles: frozenset[AccessRole]) -> frozenset[AccessRole]:
-        return _checked_some(roles)
-
-    @field_validator("expires")
-    @classmethod
-    def _with_zone(cls, expires: datetime | date | None) -> datetime | date | None:
-        if isinstance(expires, datetime) and expires.tzinfo is None:
-            raise ValueError("a time without a zone; write it such as 2027-01-31T12:00:00Z")
-        return expires
+    expires: Expiry = None
+    roles: SomeRoles
 
 
-class JwtTable(_Grant):
+class JwtTable(_Table):
     """`[[jwt]]`: an issuer whose tokens are taken."""
 
     issuer: Text
     audience: Text
-    jwks: Text
+    jwks: Place
     ca: str = ""
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)]
     leeway_seconds: StrictInt = Field(default=30, ge=0, le=300)
     tenant: TenantName | None = None
     tenant_claim: ClaimPath = ""
     tenants: dict[str, TenantName] = Field(default_factory=dict[str, str])
-    roles: frozenset[AccessRole] = frozenset()
+    roles: Roles = frozenset()
     roles_claim: ClaimPath = ""
-    role_names: dict[str, frozenset[AccessRole]] = Field(default_factory=dict[str, frozenset[AccessRole]])
-    name_claim: ClaimPath = "sub"
+    role_names: dict[str, Roles] = Field(default_factory=dict[str, frozenset[AccessRole]])
+    name_claim: Annotated[ClaimPath, _must(bool, "empty; callers need a name")] = "sub"
     name_prefix: str = Field(default="", max_length=32)
-
-    @field_validator("role_names", mode="before")
-    @classmethod
-    def _known_roles(cls, names: object) -> object:
-        if isinstance(names, dict):
-            return {name: _read_roles(roles) for name, roles in cast("dict[str, object]", names).items()}
-        return names
-
-    @field_validator("jwks")
-    @classmethod
-    def _a_place(cls, place: str) -> str:
-        if "://" in place and not place.startswith("https://"):
-            raise ValueError("a URL must be https: whoever can change the keys on their way makes tokens")
-        return place
-
-    @field_validator("name_claim")
-    @classmethod
-    def _named(cls, path: ClaimPath) -> ClaimPath:
-        if not path:
-            raise ValueError("empty; callers need a name")
-        return path
 
     @model_validator(mode="after")
     def _complete(self) -> JwtTable:
@@ -155,24 +155,15 @@ class JwtTable(_Grant):
         return self
 
 
-class CertificateTable(_Grant):
+class CertificateTable(_Table):
     """`[[certificates]]`: whose certificate (signed by `tls_client_ca`) says so, is let in over gRPC."""
 
-    name: Text
+    name: Name
     tenant: TenantName
+    roles: SomeRoles
     common_name: str = Field(default="", max_length=1_000)
     san_uri: str = Field(default="", max_length=1_000)
     san_dns: str = Field(default="", max_length=1_000)
-
-    @field_validator("name")
-    @classmethod
-    def _a_name(cls, name: str) -> str:
-        return _checked_name(name)
-
-    @field_validator("roles")
-    @classmethod
-    def _some(cls, roles: frozenset[AccessRole]) -> frozenset[AccessRole]:
-        return _checked_some(roles)
 
     @model_validator(mode="after")
     def _one_subject(self) -> CertificateTable:
@@ -201,29 +192,3 @@ class AccessFile(_Table):
             )
             for name, table in self.tenants.items()
         }
-
-
-def _read_roles(roles: object) -> object:
-    if not isinstance(roles, list):
-        return roles
-    found: list[AccessRole] = []
-    for role in cast("list[object]", roles):
-        try:
-            found.append(AccessRole(cast("str", role)))
-        except ValueError:
-            raise ValueError(
-                f"{str(role)[:40]!r} is no role; there are {', '.join(one.value for one in AccessRole)}"
-            ) from None
-    return frozenset(found)
-
-
-def _checked_name(name: str) -> str:
-    if not is_name(name):
-        raise ValueError("a name has 1 to 64 letters, digits and ._@:-")
-    return name
-
-
-def _checked_some(roles: frozenset[AccessRole]) -> frozenset[AccessRole]:
-    if not roles:
-        raise ValueError("empty; whoever has no role may do nothing")
-    return roles

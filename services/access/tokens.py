@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import secrets
 import ssl
 import time
@@ -25,6 +24,7 @@ from services.access.tables import ClaimPath, JwtTable, TokenTable
 from services.auth import Admission, is_name, unknown
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
 
 PREFIX = "fleet_"
 """By which secret scanners know one."""
@@ -182,22 +182,14 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
     """The keys of a set that are for checking signatures. Raises ValueError."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
-    try:
-        told: object = json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    keys: object = cast("dict[str, object]", told).get("keys") if isinstance(told, dict) else None
+    keys = mapping(parse_json(data)).get("keys")
     if not isinstance(keys, list):
         raise ValueError("no JSON object with a list of keys")
     # Shared keys ("oct") are no keys to check with: whoever has one can sign.
-    found = tuple(key for key in map(_read, cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
+    found = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
     if not found:
         raise ValueError("none of its keys is a public key for signatures")
     return found
-
-
-def _read(key: object) -> Jwk:
-    return cast("Jwk", key) if isinstance(key, dict) else {}
 
 
 def _is_public(key: Jwk) -> bool:
@@ -288,12 +280,8 @@ class WebTokens:
 
 def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
     """The value of a claim; None where there is none. Dots of a text lead into objects."""
-    value: object = claims
-    for part in path.split(".") if isinstance(path, str) else path:
-        if not isinstance(value, Mapping):
-            return None
-        value = cast("Mapping[str, object]", value).get(part)
-    return value
+    *way, last = path.split(".") if isinstance(path, str) else path
+    return mapping(claims, *way).get(last)
 
 
 def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
@@ -310,9 +298,7 @@ def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:
     told = claim(claims, table.roles_claim) if table.roles_claim else None
     named = told.split() if isinstance(told, str) else told
     found = set(table.roles)
-    for one in cast("list[object]", named) if isinstance(named, list) else ():
-        if not isinstance(one, str):
-            continue
+    for one in map(string, items(named)):
         if one in table.role_names:
             found |= table.role_names[one]
         elif not table.role_names and one in _PEOPLES:

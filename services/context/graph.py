@@ -18,10 +18,8 @@ from services.context.requests import (
     fields_within,
     fitting,
     foreign,
-    page_behind,
-    page_start,
-    page_token,
 )
+from services.pages import page_token, place_behind
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
@@ -80,20 +78,20 @@ def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.List
     """The page asked for, the story that was changed last first. Raises InvalidRequest."""
     size = request.page_size or STORIES_PAGE_SIZE
     phases = {from_enum(Phase, pb.Phase, one) for one in request.phases} - {None}
-    behind = page_behind(request)
+    asked = ("stories", request.case_id, sorted(request.phases))
+    behind = place_behind(request.page_token, asked, str, str)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
     found = [
         (_place(state), state, state.story)
         for state in states
         if state.story is not None and (not phases or state.story.phase in phases)
+        if not behind or _place(state) < behind
     ]
-    if behind is not None:
-        found = [one for one in found if one[0] < behind]
     found.sort(key=lambda one: one[0], reverse=True)
     page = fitting((_card(state, story) for _, state, story in found[:size]), MAX_REPLY_BYTES)
     more = len(page) < len(found)
     return pb.ListStoriesResponse(
-        stories=page, next_page_token=page_token(request, found[len(page) - 1][0]) if more else ""
+        stories=page, next_page_token=page_token(asked, found[len(page) - 1][0]) if more else ""
     )
 
 
@@ -229,7 +227,9 @@ class GraphCalls:
             return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
 
         found = await self._newest(around)
-        start = page_start(request)
+        asked = (request.node, sorted(request.kinds), request.depth)
+        (start,) = place_behind(request.page_token, asked, int) or (0,)
+        start = max(0, start)
         page = fitting(
             (to_message(pb.Relation, one) for one in found.relations[start : start + size]), MAX_REPLY_BYTES // 2
         )
@@ -239,7 +239,7 @@ class GraphCalls:
             relations=page,
             nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
             truncated=found.truncated,
-            next_page_token=page_token(request, end) if end < len(found.relations) else "",
+            next_page_token=page_token(asked, (end,)) if end < len(found.relations) else "",
             version=self.store.graph(tenant()).version(name) if kind == "story" else 0,
         )
 

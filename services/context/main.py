@@ -22,8 +22,8 @@ from services.certificates import server_tls
 from services.context.graph import GraphCalls
 from services.context.memory import LearningCalls, MemoryCalls
 from services.context.recorder import Recorder, open_recorder
-from services.context.servicer import ContextServicer, context_service
-from services.grpc_server import serve_grpc
+from services.context.servicer import ContextServicer
+from services.grpc_server import serve_grpc, service_of
 from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.memory_index import open_memory_index
@@ -145,7 +145,7 @@ async def open_context(
 
         address = await stack.enter_async_context(
             serve_grpc(
-                [context_service(servicer)],
+                [service_of(servicer)],
                 settings.context_address,
                 authenticator or token,
                 ready,

@@ -35,6 +35,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.learning.outcomes import outcome_of
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.memory.lessons import lessons
@@ -153,18 +154,7 @@ async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> A
 
     Yields the task that does it. One that is done before has met a fault, which is logged.
     """
-    consumer = asyncio.create_task(_consuming(recorder, queue), name="recorder")
-    try:
+    consuming = recorder.log.consume(queue, recorder.handle)
+    fault = "no more executions are recorded"
+    async with in_background(consuming, name="recorder", fault=fault, consumer=queue.consumer) as (consumer,):
         yield consumer
-    finally:
-        consumer.cancel()
-        await asyncio.gather(consumer, return_exceptions=True)
-
-
-async def _consuming(recorder: Recorder, queue: WorkQueue) -> None:
-    try:
-        await recorder.log.consume(queue, recorder.handle)
-    except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("no more executions are recorded", consumer=queue.consumer)
-        raise

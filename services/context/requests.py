@@ -1,14 +1,7 @@
-"""Requests to the context service: how much one may hold, beside what its receivers check themselves, and page tokens.
-
-A page token is good for the request that it was made for.
-"""
+"""Requests to the context service: how much one may hold, beside what its receivers check themselves."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
 import re
 import uuid
 from collections.abc import Generator, Iterable
@@ -17,8 +10,6 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from fleet.context.v1 import context_pb2 as pb
-from services.auth import tenant
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 
 M = TypeVar("M", bound=Message)
@@ -28,8 +19,6 @@ MAX_REPLY_BYTES = 3 * 1024 * 1024
 UNNAMED = "unnamed"
 """Stands for callers that do not name themselves."""
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
-Paged = pb.GetGraphRelationshipsRequest | pb.ListStoriesRequest
-"""Requests whose answers come in pages."""
 
 
 def source_of(given: str, caller: str) -> str:
@@ -86,51 +75,3 @@ def fields_within(message: str, **renamed: str) -> Generator[None]:
         if not error.field or f"{name}{bracket}{rest}" == error.field:
             raise
         raise type(error)(error.message, field=f"{name}{bracket}{rest}", hint=error.hint) from error
-
-
-def page_token(request: Paged, place: int | tuple[str, str]) -> str:
-    """What the page that begins at a place, or behind a pair of names, is asked for with."""
-    return base64.urlsafe_b64encode(json.dumps([_asked(request), place]).encode()).decode()
-
-
-def page_start(request: pb.GetGraphRelationshipsRequest) -> int:
-    """Where the page begins that a request asks for. Raises InvalidRequest for a token of another request, or none."""
-    match _place(request):
-        case None:
-            return 0
-        case int(start) if start >= 0:
-            return start
-        case _:
-            raise InvalidRequest("the token belongs to another request", field="page_token")
-
-
-def page_behind(request: pb.ListStoriesRequest) -> tuple[str, str] | None:
-    """Behind which pair of names the page begins; None: it is the first one. Raises InvalidRequest as above."""
-    match _place(request):
-        case None:
-            return None
-        case [str(first), str(second)]:
-            return first, second
-        case _:
-            raise InvalidRequest("the token belongs to another request", field="page_token")
-
-
-def _asked(request: Paged) -> str:
-    """What has to be the same from page to page."""
-    if isinstance(request, pb.ListStoriesRequest):
-        asked = ["stories", request.case_id, sorted(request.phases)]
-    else:
-        asked = [request.node, sorted(request.kinds), request.depth]
-    return hashlib.sha256(json.dumps([tenant(), *asked]).encode()).hexdigest()[:16]
-
-
-def _place(request: Paged) -> object:
-    if not request.page_token:
-        return None
-    try:
-        asked, place = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
-    except (binascii.Error, ValueError, TypeError):
-        raise InvalidRequest("not a token of this server", field="page_token") from None
-    if asked != _asked(request) or place is None:
-        raise InvalidRequest("the token belongs to another request", field="page_token")
-    return place

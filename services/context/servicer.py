@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
 
 from google.protobuf.message import Message
 
 from fleet.context.v1 import context_pb2 as pb
-from fleet.context.v1 import context_pb2_grpc
 from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
 from services.auth import caller_of, tenant
 from services.context.graph import GraphCalls
 from services.context.memory import LearningCalls, MemoryCalls
 from services.errors import Context
-from services.grpc_server import Service
-
-SERVICE = pb.DESCRIPTOR.services_by_name["ContextService"].full_name
 
 
 async def _room_for_all(_: str, __: int) -> None:
@@ -122,9 +117,3 @@ class ContextServicer(ContextServiceServicer):
     async def _room(self, request: Message) -> None:
         """Whether what a request adds may be kept for its tenant. Raises ResourceExhausted, Unavailable."""
         await self._check_room(tenant(), request.ByteSize())
-
-
-def context_service(servicer: ContextServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", context_pb2_grpc).add_ContextServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)

@@ -120,11 +120,10 @@ def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
     async def watching() -> list[Metric]:
-        watchers = GaugeMetricFamily("fleet_http_watchers", "Event streams and WebSockets that are served.")
-        watchers.add_metric([], feeds.watchers)
-        shared = GaugeMetricFamily("fleet_http_feeds", "Executions that they watch.")
-        shared.add_metric([], feeds.size)
-        return [watchers, shared]
+        return [
+            GaugeMetricFamily("fleet_http_watchers", "Event streams and WebSockets that are served.", feeds.watchers),
+            GaugeMetricFamily("fleet_http_feeds", "Executions that they watch.", feeds.size),
+        ]
 
     with telemetry.exposition.source("gateway", watching):
         yield

@@ -6,7 +6,7 @@ A bug ends here too: logged once, and answered without a word of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
@@ -14,14 +14,13 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.errors import DOMAIN, RETRY_SECONDS, status_code
+from services.errors import RETRY_SECONDS, status_code
+from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import FleetError
 
 MEDIA_TYPE = "application/problem+json"
@@ -72,7 +71,6 @@ _GRPC_OWN: Mapping[str, str] = {
     "RESOURCE_EXHAUSTED": "the message is too large for the service behind the gateway",
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
-_DETAILS = "grpc-status-details-bin"
 _log = structlog.get_logger()
 
 
@@ -103,47 +101,43 @@ class Refusal(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.field = field
-        self.hint = hint
-        self.code = code
-        self.retry_after_seconds = retry_after_seconds
-        self.headers = dict(headers or {})
+        self._problem = Problem(
+            status=status, detail=detail, code=code, field=field, hint=hint, retry_after_seconds=retry_after_seconds
+        )
+        self._headers = headers
 
     def answer(self, instance: str) -> Response:
         """The problem document; `instance` is the path that was asked for."""
-        return problem(
-            self.status,
-            self.detail,
-            code=self.code,
-            field=self.field,
-            hint=self.hint,
-            retry_after_seconds=self.retry_after_seconds,
-            instance=instance,
-            headers=self.headers,
-        )
+        self._problem.instance = instance
+        return self._problem.response(self._headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Problem:
     """What went wrong with a request.
 
     Attributes:
         status: The HTTP status.
-        code: The gRPC code's name, such as `NOT_FOUND`.
+        code: The gRPC code's name, such as `NOT_FOUND`; empty: the one that belongs to the status.
         detail: What is wrong, in words for the caller.
         field: What to change; empty where it is no field.
         hint: The way out; empty where there is none to tell.
-        retry_after_seconds: When another try makes sense; None: only after a change.
+        retry_after_seconds: When another try makes sense; None: what belongs to the status, if anything does.
         instance: The path that was asked for.
     """
 
     status: int
-    code: str
     detail: str
+    code: str = ""
     field: str = ""
     hint: str = ""
     retry_after_seconds: int | None = None
     instance: str = ""
+
+    def __post_init__(self) -> None:
+        self.code = self.code or _CODES.get(self.status, "INVALID_ARGUMENT" if self.status < 500 else "INTERNAL")
+        if self.retry_after_seconds is None:
+            self.retry_after_seconds = _RETRY_SECONDS.get(self.status)
 
     def document(self) -> dict[str, object]:
         """As `application/problem+json`; what is not known is left out."""
@@ -154,12 +148,7 @@ class Problem:
             "detail": self.detail,
             "code": self.code,
         }
-        if self.instance:
-            told["instance"] = self.instance
-        if self.field:
-            told["field"] = self.field
-        if self.hint:
-            told["hint"] = self.hint
+        told |= {name: text for name in ("instance", "field", "hint") if (text := getattr(self, name))}
         if self.retry_after_seconds is not None:
             told["retry_after_seconds"] = self.retry_after_seconds
         return told
@@ -177,30 +166,6 @@ class Problem:
         return answer
 
 
-def problem(
-    status: int,
-    detail: str,
-    *,
-    code: str = "",
-    field: str = "",
-    hint: str = "",
-    retry_after_seconds: int | None = None,
-    instance: str = "",
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """A problem document of the gateway's own. `code` is by default the one that belongs to the status."""
-    told = Problem(
-        status=status,
-        code=code or _CODES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL"),
-        detail=detail,
-        field=field,
-        hint=hint,
-        retry_after_seconds=_RETRY_SECONDS.get(status) if retry_after_seconds is None else retry_after_seconds,
-        instance=instance,
-    )
-    return told.response(headers)
-
-
 def problem_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", within: str = "") -> Response:
     """The answer to a request that ended with this fault.
 
@@ -216,75 +181,35 @@ def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", wit
     """As `problem_of`, the document alone."""
     if isinstance(error, FleetError):
         code = status_code(error).name
-        status = STATUSES[code]
         return Problem(
-            status=status,
+            status=STATUSES[code],
             code=code,
             detail=error.message,
             field=error.field.removeprefix(within),
             hint=error.hint,
-            retry_after_seconds=_RETRY_SECONDS.get(status),
             instance=instance,
         )
     # A call that nobody cancelled here was let go by a server that ends.
     code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
     status = STATUSES[code]
-    rich = _rich(error)
-    if rich is None:
+    told = error_details(error.trailing_metadata())
+    if told is None:
         # gRPC's own words name addresses and source lines.
-        detail, rich = _GRPC_OWN.get(code, "the service behind the gateway failed"), _Rich()
-    else:
-        detail = (error.details() or _title(status)).removesuffix(f" ({rich.hint})")
+        detail = _GRPC_OWN.get(code, "the service behind the gateway failed")
+        return Problem(status=status, code=code, detail=detail, instance=instance)
     return Problem(
         status=status,
         code=code,
-        detail=detail,
-        field=rich.field.removeprefix(within),
-        hint=rich.hint,
-        retry_after_seconds=_RETRY_SECONDS.get(status) if rich.retry_seconds is None else rich.retry_seconds,
+        detail=(error.details() or _title(status)).removesuffix(f" ({told.hint})"),
+        field=told.field.removeprefix(within),
+        hint=told.hint,
+        retry_after_seconds=told.retry_seconds,
         instance=instance,
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rich:
-    field: str = ""
-    hint: str = ""
-    retry_seconds: int | None = None
-
-
-def _rich(error: grpc.aio.AioRpcError) -> _Rich | None:
-    """What one of our services says beyond code and message; None where none of them answered."""
-    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    packed = next((value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)), None)
-    if packed is None:
-        return None
-    found, ours = _Rich(), False
-    try:
-        details = status_pb2.Status.FromString(packed).details
-    except DecodeError:
-        return None
-    for detail in details:
-        info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        retry = error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            ours = info.domain == DOMAIN
-            found.field = found.field or info.metadata.get("field", "")
-            found.hint = info.metadata.get("hint", "")
-        elif detail.Unpack(request):
-            found.field = next((violation.field for violation in request.field_violations), found.field)
-        elif detail.Unpack(retry):
-            found.retry_seconds = max(retry.retry_delay.seconds, 1)
-    return found if ours else None
-
-
 def _title(status: int) -> str:
-    if status == CLIENT_GONE:
-        return "Client Closed Request"
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
+    return "Client Closed Request" if status == CLIENT_GONE else HTTPStatus(status).phrase
 
 
 async def _on_fault(connection: HTTPConnection, error: Exception) -> Response:
@@ -304,12 +229,8 @@ async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
         404: "nothing answers at this path",
         405: f"{connection.scope.get('method', 'this')} is not done here",
     }
-    return problem(
-        fault.status_code,
-        words.get(fault.status_code, fault.detail),
-        instance=connection.url.path,
-        headers=fault.headers,
-    )
+    refusal = Refusal(fault.status_code, words.get(fault.status_code, fault.detail), headers=fault.headers)
+    return refusal.answer(connection.url.path)
 
 
 HANDLERS: Mapping[Any, Any] = {
@@ -351,5 +272,5 @@ class BugMiddleware:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1011})
             elif not started:
-                detail = "an internal fault; the gateway's log has it"
-                await problem(500, detail, instance=str(scope.get("path", "")))(scope, receive, send)
+                bug = Refusal(500, "an internal fault; the gateway's log has it")
+                await bug.answer(str(scope.get("path", "")))(scope, receive, send)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from fleet.conversation.v1 import conversation_pb2 as pb
-from fleet.conversation.v1 import conversation_pb2_grpc
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.auth import principal, tenant
 from services.errors import Context
-from services.grpc_server import Service
-from services.orchestrator.pages import page_of
+from services.grpc_server import Service, service_of
+from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
@@ -27,7 +26,6 @@ from swe_ai_fleet.runtime.chat_service import open_chats
 if TYPE_CHECKING:
     from swe_ai_fleet.runtime.stack import Stack
 
-SERVICE = pb.DESCRIPTOR.services_by_name["ConversationService"].full_name
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
 MAX_REPLY_BYTES = 3 * 1024 * 1024
@@ -112,13 +110,7 @@ async def open_conversations(stack: Stack) -> AsyncGenerator[Service]:
     async with open_chats(
         stack.settings, store=store, fleet=view, starter=view, memories=stack.context, spending=stack.spending
     ) as chats:
-        yield conversation_service(ConversationServicer(chats.of, admit=stack.executions.check_tokens))
-
-
-def conversation_service(servicer: ConversationServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", conversation_pb2_grpc).add_ConversationServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)
+        yield service_of(ConversationServicer(chats.of, admit=stack.executions.check_tokens))
 
 
 def _progress(progress: Progress) -> pb.SendResponse:

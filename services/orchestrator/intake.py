@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 import structlog
-from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
-from services.values import check_values
+from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.telemetry import own_telemetry
@@ -37,7 +34,6 @@ CALLER = "nats"
 """Who tasks from NATS are accounted to."""
 
 _HOPELESS = (InvalidRequest, AlreadyExists, NotAvailable)
-M = TypeVar("M", bound=Message)
 
 _log = structlog.get_logger(__name__)
 
@@ -74,30 +70,17 @@ async def open_intake(
             await process(work)
 
     async def process(work: Work) -> None:
-        event = planning_event(_parsed(work, pb.ProcessPlanningEventRequest()))
+        event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
         tenant, _ = _tenant(work, "agent.plans", known)
         # Nobody waits here for the subtasks of a dispatched event.
         await planning.process(replace(event, tenant=tenant, caller=""), patience=0)
 
-    consumers = [
-        asyncio.create_task(_taking(log, tasks, execute), name="intake of tasks"),
-        asyncio.create_task(_taking(log, plans, plan), name="intake of plans"),
-    ]
-    try:
+    fault = "nothing more is taken from a queue"
+    async with (
+        in_background(log.consume(tasks, _told(execute)), name=tasks.consumer, fault=fault),
+        in_background(log.consume(plans, _told(plan)), name=plans.consumer, fault=fault),
+    ):
         yield
-    finally:
-        for consumer in consumers:
-            consumer.cancel()
-        await asyncio.gather(*consumers, return_exceptions=True)
-
-
-async def _taking(log: JetStream, queue: WorkQueue, handler: Callable[[Work], Awaitable[None]]) -> None:
-    try:
-        await log.consume(queue, _told(handler))
-    except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("nothing more is taken from a queue", consumer=queue.consumer)
-        raise
 
 
 def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
@@ -105,7 +88,7 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
 
     Raises InvalidRequest and NotAvailable, naming the field.
     """
-    request = _parsed(work, pb.SubmitTaskRequest())
+    request = parsed_message(work.data, pb.SubmitTaskRequest())
     tenant, rest = _tenant(work, "agent.cmd.execute", known)
     if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
         raise InvalidRequest(
@@ -117,16 +100,6 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
     if chosen and rest and not getattr(request, chosen).priority:
         getattr(request, chosen).priority = PRIORITIES[rest[0]]
     return replace(submitted_task(request), tenant=tenant, caller=CALLER)
-
-
-def _parsed(work: Work, message: M) -> M:
-    try:
-        json_format.Parse(work.data, message, max_recursion_depth=64)
-    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
-        kind = message.DESCRIPTOR.name
-        raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
-    check_values(message)
-    return message
 
 
 def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:

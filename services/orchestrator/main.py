@@ -16,7 +16,7 @@ from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.main import open_context
 from services.gateway.main import open_gateway
-from services.grpc_server import serve_grpc
+from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
@@ -24,10 +24,10 @@ from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS,
 from services.orchestrator.metrics import Metrics, fleet_metrics
 from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning import open_plan_service
-from services.orchestrator.servicer import OrchestratorServicer, orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
-from services.orchestrator.workflows import workflow_service, workflow_servicer
+from services.orchestrator.workflows import workflow_servicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -115,13 +115,13 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             if stack.context
             else None,
         )
-        workflows = workflow_service(workflow_servicer(stack.executions, stack.settings))
+        workflows = service_of(workflow_servicer(stack.executions, stack.settings))
         async with (
             open_conversations(stack) as chats,
             open_plan_service(stack) as plans,
             open_notifications(stack.log, stack.settings) as webhooks,
             serve_grpc(
-                [orchestrator_service(servicer), workflows, chats, plans, webhooks],
+                [service_of(servicer), workflows, chats, plans, webhooks],
                 settings.listen,
                 access,
                 stack.ready,

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -39,6 +40,7 @@ from swe_ai_fleet.runtime.node_load import added_up
 from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
 
+T = TypeVar("T")
 _PATIENCE_SECONDS = 2.0
 _MOST_TENANTS = 50
 _MOST_ENDPOINTS = 50
@@ -80,120 +82,111 @@ class FleetSource:
 
 def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
     """Streams and model servers are the same from every orchestrator; hosts and their calls are this one's own."""
-    return [*_hosts(status, me), *_endpoints(status), *_streams(status), *_tenants(status)]
+    # A server is measured for each of its models; what it says of its load is the same.
+    servers = {one.url: one for one in sorted(status.endpoints, key=lambda one: one.state == "up")}
+    most = sorted(status.tenants, key=lambda one: -one.bytes)[:_MOST_TENANTS]
+    return [
+        *_hosts(status, me),
+        *_each(
+            "fleet_model_server_",
+            "endpoint",
+            dict(list(servers.items())[:_MOST_ENDPOINTS]),
+            ("up", "Whether a model server answers.", lambda one: float(one.state == "up")),
+            ("running", "Requests that it works on.", lambda one: one.running),
+            ("waiting", "Requests that wait there.", lambda one: one.waiting),
+            ("kv_cache_ratio", "How full its cache is.", lambda one: one.kv_cache_usage),
+            ("prefix_cache_hit_ratio", "How much of prompts it had cached.", lambda one: one.prefix_cache_hit_rate),
+        ),
+        *_each(
+            "fleet_stream_",
+            "stream",
+            {one.name: one for one in status.storage},
+            ("bytes", "Bytes in a stream of NATS.", lambda one: one.bytes),
+            ("limit_bytes", "The most it may hold; 0: no limit.", lambda one: one.max_bytes),
+            ("messages", "Messages in it.", lambda one: one.messages),
+        ),
+        *_each(
+            "fleet_tenant_",
+            "tenant",
+            {one.name: one for one in most},
+            ("stored_bytes", "Bytes that NATS keeps for a tenant.", lambda one: one.bytes),
+            ("storage_quota_bytes", "The most it may; 0: no quota.", lambda one: one.max_bytes),
+        ),
+    ]
+
+
+def _each(
+    prefix: str, label: str, things: Mapping[str, T], *figures: tuple[str, str, Callable[[T], float | None]]
+) -> Iterable[Metric]:
+    """A gauge for each figure (its name, what it tells, its value), which has a value for each thing by its label."""
+    for name, about, value in figures:
+        family = GaugeMetricFamily(f"{prefix}{name}", about, labels=[label])
+        for one, thing in things.items():
+            if (found := value(thing)) is not None:
+                family.add_metric([one], found)
+        yield family
 
 
 def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
-    hosts = GaugeMetricFamily("fleet_hosts", "Hosts of this orchestrator, by whether they answer.", labels=["state"])
-    calls = GaugeMetricFamily("fleet_host_calls", "Calls under way on the hosts of this orchestrator.")
-    slots = GaugeMetricFamily("fleet_host_slots", "Calls that they take at once.")
-    memory = GaugeMetricFamily("fleet_host_memory_bytes", "Memory of the processes of the hosts that answer.")
-    use = GaugeMetricFamily(
-        "fleet_model_pool_in_flight", "Calls to a model server by this orchestrator and its hosts.", labels=["endpoint"]
-    )
-    opened = GaugeMetricFamily(
-        "fleet_model_pool_breakers_open", "Processes whose calls keep away from a model server.", labels=["endpoint"]
-    )
-    waiting = GaugeMetricFamily("fleet_model_pool_waiting", "Calls that wait for a model server.")
     mine = next((one for one in status.replicas if one.name == me), None)
     found = mine.hosts if mine is not None else ()
     alive = [host for host in found if host.alive]
-    hosts.add_metric(["up"], len(alive))
-    hosts.add_metric(["silent"], len(found) - len(alive))
-    calls.add_metric([], sum(host.running for host in found))
-    slots.add_metric([], sum(host.slots for host in alive))
-    memory.add_metric([], sum(host.report.memory for host in alive if host.report is not None))
+    states = {"up": len(alive), "silent": len(found) - len(alive)}
     reports = [host.report for host in found if host.report is not None]
+    memory = sum(host.report.memory for host in alive if host.report is not None)
     if mine is not None and mine.here is not None:
         reports.append(mine.here)
-    waiting.add_metric([], sum(report.waiting for report in reports))
-    for one in added_up(one for report in reports for one in report.endpoints)[:_MOST_ENDPOINTS]:
-        use.add_metric([one.url], one.in_flight)
-        opened.add_metric([one.url], one.open_circuits)
-    return [hosts, calls, slots, memory, use, opened, waiting]
-
-
-def _endpoints(status: FleetStatus) -> Iterable[Metric]:
-    up = GaugeMetricFamily("fleet_model_server_up", "Whether a model server answers.", labels=["endpoint"])
-    running = GaugeMetricFamily("fleet_model_server_running", "Requests that it works on.", labels=["endpoint"])
-    waiting = GaugeMetricFamily("fleet_model_server_waiting", "Requests that wait there.", labels=["endpoint"])
-    cache = GaugeMetricFamily("fleet_model_server_kv_cache_ratio", "How full its cache is.", labels=["endpoint"])
-    hits = GaugeMetricFamily(
-        "fleet_model_server_prefix_cache_hit_ratio", "How much of prompts it had cached.", labels=["endpoint"]
+    use = added_up(one for report in reports for one in report.endpoints)[:_MOST_ENDPOINTS]
+    gauge = GaugeMetricFamily
+    yield from _each("fleet_", "state", states, ("hosts", "Hosts of this orchestrator, by whether they answer.", float))
+    yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in found))
+    yield gauge("fleet_host_slots", "Calls that they take at once.", sum(host.slots for host in alive))
+    yield gauge("fleet_host_memory_bytes", "Memory of the processes of the hosts that answer.", memory)
+    yield from _each(
+        "fleet_model_pool_",
+        "endpoint",
+        {one.url: one for one in use},
+        ("in_flight", "Calls to a model server by this orchestrator and its hosts.", lambda one: one.in_flight),
+        ("breakers_open", "Processes whose calls keep away from a model server.", lambda one: one.open_circuits),
     )
-    # A server is measured for each of its models; what it says of its load is the same.
-    servers = {one.url: one for one in sorted(status.endpoints, key=lambda one: one.state == "up")}
-    for one in list(servers.values())[:_MOST_ENDPOINTS]:
-        up.add_metric([one.url], float(one.state == "up"))
-        figures = ((running, one.running), (waiting, one.waiting), (cache, one.kv_cache_usage))
-        for family, value in (*figures, (hits, one.prefix_cache_hit_rate)):
-            if value is not None:
-                family.add_metric([one.url], value)
-    return [up, running, waiting, cache, hits]
-
-
-def _streams(status: FleetStatus) -> Iterable[Metric]:
-    held = GaugeMetricFamily("fleet_stream_bytes", "Bytes in a stream of NATS.", labels=["stream"])
-    limit = GaugeMetricFamily("fleet_stream_limit_bytes", "The most it may hold; 0: no limit.", labels=["stream"])
-    messages = GaugeMetricFamily("fleet_stream_messages", "Messages in it.", labels=["stream"])
-    for one in status.storage:
-        held.add_metric([one.name], one.bytes)
-        limit.add_metric([one.name], one.max_bytes)
-        messages.add_metric([one.name], one.messages)
-    return [held, limit, messages]
-
-
-def _tenants(status: FleetStatus) -> Iterable[Metric]:
-    held = GaugeMetricFamily("fleet_tenant_stored_bytes", "Bytes that NATS keeps for a tenant.", labels=["tenant"])
-    limit = GaugeMetricFamily("fleet_tenant_storage_quota_bytes", "The most it may; 0: no quota.", labels=["tenant"])
-    for one in sorted(status.tenants, key=lambda one: -one.bytes)[:_MOST_TENANTS]:
-        held.add_metric([one.name], one.bytes)
-        limit.add_metric([one.name], one.max_bytes)
-    return [held, limit]
+    yield gauge("fleet_model_pool_waiting", "Calls that wait for a model server.", sum(one.waiting for one in reports))
 
 
 def load_figures(executions: Executions) -> Iterable[Metric]:
     """What this orchestrator drives, and what it lets wait."""
     load = executions.load()
-    driven = GaugeMetricFamily("fleet_drives", "Executions that this orchestrator drives.")
-    driven.add_metric([], load.driven)
-    room = GaugeMetricFamily("fleet_drives_limit", "The most that it drives at once.")
-    room.add_metric([], load.room.executions)
-    depth = GaugeMetricFamily("fleet_queue_depth", "Executions that wait for an orchestrator.")
-    depth.add_metric([], load.queued)
-    limit = GaugeMetricFamily("fleet_queue_limit", "The most that may wait.")
-    limit.add_metric([], load.room.queued)
-    return [driven, room, depth, limit]
+    return [
+        GaugeMetricFamily("fleet_drives", "Executions that this orchestrator drives.", load.driven),
+        GaugeMetricFamily("fleet_drives_limit", "The most that it drives at once.", load.room.executions),
+        GaugeMetricFamily("fleet_queue_depth", "Executions that wait for an orchestrator.", load.queued),
+        GaugeMetricFamily("fleet_queue_limit", "The most that may wait.", load.room.queued),
+    ]
 
 
 def lease_figures(leases: LeaseKeeper) -> Iterable[Metric]:
     """This orchestrator's lease, and those it sees."""
     alive: Collection[str] = leases.alive()
-    held = GaugeMetricFamily("fleet_lease_held", "Whether this orchestrator's own lease stands.")
-    held.add_metric([], float(leases.me in alive))
-    seen = GaugeMetricFamily("fleet_leases", "Leases of orchestrators that stand.")
-    seen.add_metric([], len(alive))
-    failed = CounterMetricFamily("fleet_lease_renewal_failures", "Renewals of the own lease that failed.")
-    failed.add_metric([], leases.failures)
-    ended = CounterMetricFamily("fleet_leases_ended", "Leases of others that ended.")
-    ended.add_metric([], leases.ended)
-    return [held, seen, failed, ended]
+    held, failed = float(leases.me in alive), leases.failures
+    return [
+        GaugeMetricFamily("fleet_lease_held", "Whether this orchestrator's own lease stands.", held),
+        GaugeMetricFamily("fleet_leases", "Leases of orchestrators that stand.", len(alive)),
+        CounterMetricFamily("fleet_lease_renewal_failures", "Renewals of the own lease that failed.", failed),
+        CounterMetricFamily("fleet_leases_ended", "Leases of others that ended.", leases.ended),
+    ]
 
 
 def pool_figures(pool: ModelPool) -> Iterable[Metric]:
     """What happened to this process's own pool of the default model; hosts have pools of their own."""
     counted = pool.counters
-    families: list[Metric] = []
-    for name, text, value in (
-        ("failovers", "Calls that went to another server.", counted.failed_over),
-        ("breakers_opened", "Times that a server was given up for a while.", counted.opened),
-        ("turned_away", "Calls that a server refused for overload.", counted.turned_away),
-        ("gave_up", "Calls that no server answered in time.", counted.gave_up),
-    ):
-        family = CounterMetricFamily(f"fleet_model_pool_{name}", text)
-        family.add_metric([], value)
-        families.append(family)
-    return families
+    return [
+        CounterMetricFamily(f"fleet_model_pool_{name}", about, value)
+        for name, about, value in (
+            ("failovers", "Calls that went to another server.", counted.failed_over),
+            ("breakers_opened", "Times that a server was given up for a while.", counted.opened),
+            ("turned_away", "Calls that a server refused for overload.", counted.turned_away),
+            ("gave_up", "Calls that no server answered in time.", counted.gave_up),
+        )
+    ]
 
 
 @asynccontextmanager
@@ -256,15 +249,14 @@ class Metrics:
             start_time_ms=found.start * 1000,
             end_time_ms=found.end * 1000,
             latencies=[_latency(name, total.latencies.get(name) or Sketch()) for name in OPERATIONS],
-            agents=pb.AgentMetrics(
+            agents=to_message(
+                pb.AgentMetrics,
+                total,
                 running=max(0, found.now.agents),
                 started=total.agents_started,
                 succeeded=total.agents_succeeded,
                 failed=total.agents_failed,
                 cancelled=total.agents_cancelled,
-                lost=total.lost,
-                stops=total.stops,
-                loops=total.loops,
             ),
             councils=await self.councils() if self.councils is not None else None,
             usage=to_message(pb.Usage, total.usage),
@@ -304,19 +296,15 @@ def _counts(ended: Mapping[ExecutionStatus, int]) -> list[pb.StatusCount]:
 def _point(point: Point) -> pb.MetricsPoint:
     figures, spent = point.figures, point.figures.usage
     calls = figures.latencies.get("model_call") or Sketch()
-    return pb.MetricsPoint(
+    return to_message(
+        pb.MetricsPoint,
+        spent,
         start_time_ms=point.start * 1000,
         accepted=figures.accepted,
         ended=_counts(figures.ended),
         agents_running=point.gauges.agents,
         executions_running=point.gauges.driven,
         queue_length=point.gauges.queued,
-        prompt_tokens=spent.prompt_tokens,
-        completion_tokens=spent.completion_tokens,
-        cached_tokens=spent.cached_tokens,
-        cost_usd=spent.cost,
-        model_calls=spent.model_calls,
-        tool_calls=spent.tool_calls,
         tool_failures=figures.tool_failures,
         model_call_p50_ms=calls.quantile(0.5),
         model_call_p95_ms=calls.quantile(0.95),
@@ -325,13 +313,11 @@ def _point(point: Point) -> pb.MetricsPoint:
 
 def _models(models: Mapping[str, ModelFigures]) -> list[pb.ModelMetrics]:
     return [
-        pb.ModelMetrics(
+        to_message(
+            pb.ModelMetrics,
+            found.usage,
             model=name,
             calls=found.calls,
-            prompt_tokens=found.usage.prompt_tokens,
-            completion_tokens=found.usage.completion_tokens,
-            cached_tokens=found.usage.cached_tokens,
-            cost_usd=found.usage.cost,
             p50_ms=found.latency.quantile(0.5),
             p95_ms=found.latency.quantile(0.95),
         )

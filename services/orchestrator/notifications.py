@@ -7,15 +7,13 @@ import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, cast
 
 from fleet.notification.v1 import notification_pb2 as pb
-from fleet.notification.v1 import notification_pb2_grpc
 from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServicer
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
-from services.grpc_server import Service
+from services.grpc_server import Service, service_of
 from services.orchestrator.webhooks import WebhookNotifier, open_listeners
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules
@@ -35,8 +33,6 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.http.transport import public_authorities
-
-SERVICE = pb.DESCRIPTOR.services_by_name["NotificationService"].full_name
 
 
 class NotificationServicer(NotificationServiceServicer):
@@ -123,13 +119,7 @@ async def open_notifications(
             tls=tls or await asyncio.to_thread(public_authorities),
         )
         async with open_listeners(notifier, changed):
-            yield notification_service(NotificationServicer(notifier))
-
-
-def notification_service(servicer: NotificationServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", notification_pb2_grpc).add_NotificationServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)
+            yield service_of(NotificationServicer(notifier))
 
 
 def _webhook(request: pb.CreateWebhookRequest) -> Webhook:

@@ -19,8 +19,8 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
-from services.orchestrator.pages import page_of
 from services.orchestrator.requests import atomic_task, repo_ref
+from services.pages import page_of
 from swe_ai_fleet.agents.plan_session import (
     LEASE_SECONDS,
     LEASES_BUCKET,

@@ -6,10 +6,6 @@ A reply is small enough for every client: what does not fit is cut or left as a 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_head, audit_heads
+from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
 from swe_ai_fleet.contract import from_enum, to_enum
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
@@ -36,7 +33,6 @@ MAX_INLINE_PATCH_BYTES = 256 * 1024
 # Ids and digests have at most 128 characters, so that no cut reaches them.
 _CUTS = ((16_000, 1_000), (4_000, 200), (1_000, 50), (200, 10), (128, 3))
 _OVERHEAD_BYTES = 16
-DEFAULT_PAGE_SIZE = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
 """Live text by tenant and execution."""
@@ -226,19 +222,29 @@ def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str)
 
     Raises InvalidRequest.
     """
-    found = _select(projection, request, tenant)
-    start = _after(found, _last_seen(request, tenant)) if request.page_token else 0
+    asked = [
+        request.task_id,
+        request.role,
+        sorted(request.statuses),
+        request.created_after_ms,
+        request.created_before_ms,
+    ]
+    last = place_behind(request.page_token, asked, str, str)
+    found = [one for one in _select(projection, request, tenant) if not last or _place(one) < last]
     reply, size = pb.ListExecutionsResponse(), 0
-    for state in found[start : start + (request.page_size or DEFAULT_PAGE_SIZE)]:
+    for state in found[: request.page_size or DEFAULT_PAGE_SIZE]:
         told = responses.execution_message(state)
         size += told.ByteSize() + 16
         if size > MAX_REPLY_BYTES and reply.executions:
             break
         reply.executions.append(told)
-    end = start + len(reply.executions)
-    if end < len(found):
-        reply.next_page_token = _token(request, tenant, found[end - 1])
+    if (shown := len(reply.executions)) < len(found):
+        reply.next_page_token = page_token(asked, _place(found[shown - 1]))
     return reply
+
+
+def _place(state: ExecutionState) -> tuple[str, str]:
+    return state.started_at, state.execution_id
 
 
 def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> list[ExecutionState]:
@@ -265,42 +271,15 @@ def _time(at_ms: int, field: str) -> str:
         raise InvalidRequest(f"{field} is {at_ms}", field=field, hint="milliseconds since 1970") from None
 
 
-def _after(found: Sequence[ExecutionState], last: tuple[str, str]) -> int:
-    """Where the executions behind `last` begin; it need not be among them any more."""
-    return next((i for i, state in enumerate(found) if (state.started_at, state.execution_id) < last), len(found))
-
-
-def _filters(request: pb.ListExecutionsRequest, tenant: str) -> str:
-    """What has to be the same from page to page."""
-    asked = [request.task_id, request.role, sorted(request.statuses)]
-    times = [request.created_after_ms, request.created_before_ms]
-    return hashlib.sha256(json.dumps([tenant, asked, times]).encode()).hexdigest()[:16]
-
-
-def _token(request: pb.ListExecutionsRequest, tenant: str, last: ExecutionState) -> str:
-    seen = json.dumps([_filters(request, tenant), last.started_at, last.execution_id])
-    return base64.urlsafe_b64encode(seen.encode()).decode()
-
-
-def _last_seen(request: pb.ListExecutionsRequest, tenant: str) -> tuple[str, str]:
-    try:
-        filters, started_at, execution_id = json.loads(base64.urlsafe_b64decode(request.page_token))
-    except (binascii.Error, ValueError, TypeError, RecursionError):
-        raise InvalidRequest("not a token of this server", field="page_token") from None
-    if filters != _filters(request, tenant):
-        raise InvalidRequest("the token belongs to a request with other filters", field="page_token")
-    return str(started_at), str(execution_id)
-
-
 async def with_live_text(
     events: AsyncIterator[StoredEvent], live: AsyncGenerator[TextDelta, None]
 ) -> AsyncGenerator[StoredEvent | TextDelta, None]:
     """Both as they come, until the events end. A fault of the events is raised."""
     async with aclosing(live) as texts:
-        sources: dict[asyncio.Task[StoredEvent | TextDelta | None], AsyncIterator[StoredEvent | TextDelta]] = {}
+        sources: dict[asyncio.Future[StoredEvent | TextDelta | None], AsyncIterator[StoredEvent | TextDelta]] = {}
 
         def ask(source: AsyncIterator[StoredEvent | TextDelta]) -> None:
-            sources[asyncio.create_task(_next(source))] = source
+            sources[asyncio.ensure_future(anext(source, None))] = source
 
         ask(events)
         ask(texts)
@@ -319,7 +298,3 @@ async def with_live_text(
             for task in sources:
                 task.cancel()
             await asyncio.gather(*sources, return_exceptions=True)
-
-
-async def _next(source: AsyncIterator[StoredEvent | TextDelta]) -> StoredEvent | TextDelta | None:
-    return await anext(source, None)

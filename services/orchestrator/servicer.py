@@ -7,16 +7,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from fleet.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
-from services.grpc_server import Service
 from services.orchestrator import decisions, requests, responses
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
@@ -46,7 +44,6 @@ CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
-SERVICE = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 
 
 class OrchestratorServicer(OrchestratorServiceServicer):
@@ -359,9 +356,3 @@ def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
 
 def _now_ms() -> int:
     return milliseconds(now())
-
-
-def orchestrator_service(servicer: OrchestratorServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", orchestrator_pb2_grpc).add_OrchestratorServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)

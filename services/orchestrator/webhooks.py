@@ -23,6 +23,7 @@ from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.notifications.message import message
 from swe_ai_fleet.notifications.notification import Notification, notification_of, trial, type_of, wants
 from swe_ai_fleet.notifications.retrying import Reply, Schedule
@@ -216,12 +217,9 @@ async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> A
     for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
         # The process that was to remove it ended before.
         await notifier.log.remove_consumer(EVENTS, orphan)
-    task = asyncio.create_task(_listening(notifier, changed), name="webhooks")
-    try:
+    listening = _listening(notifier, changed)
+    async with in_background(listening, name="webhooks", fault="webhook notifications have stopped") as (task,):
         yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
@@ -237,10 +235,6 @@ async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
                 if consumer not in listening:
                     listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
             await changed.wait()
-    except Exception:
-        # Nothing awaits this task, so its failure is logged here.
-        _log.exception("webhook notifications have stopped")
-        raise
     finally:
         await _ended(list(listening.values()))
 

@@ -13,11 +13,9 @@ from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
-from fleet.workflow.v1 import workflow_pb2_grpc
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
-from services.grpc_server import Service
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
@@ -27,6 +25,7 @@ from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -39,7 +38,6 @@ from swe_ai_fleet.workflows.drawing import mermaid, said_of
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.values import exact_json
 
-SERVICE = "fleet.workflow.v1.WorkflowService"
 MAX_STORED_BYTES = 1024 * 1024
 """Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
 _ACTIONS = {
@@ -255,12 +253,6 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
     return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
 
 
-def workflow_service(servicer: WorkflowServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", workflow_pb2_grpc).add_WorkflowServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)
-
-
 def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:
     place: Any = getattr(into, name)
     if hasattr(place, "CopyFrom"):
@@ -274,8 +266,8 @@ def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
     if not request.inputs_json:
         return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
     try:
-        found: object = json.loads(request.inputs_json)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(request.inputs_json)
+    except ValueError as error:
         raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
     if not isinstance(found, dict):
         raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -27,7 +27,8 @@ from typing import Any, TypeGuard, TypeVar, Union, cast, get_args, get_origin, g
 
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.moment import iso_time, milliseconds
@@ -68,6 +69,8 @@ _MEMBERS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By enum: the member, without its prefix, of a value that has another name in the domain."""
+ERROR_DOMAIN = "swe-ai-fleet"
+"""Stands in the details of every fault of a service of the fleet's."""
 _EVERYWHERE = {"error_message": "error", "cost_usd": "cost", "task_description": "description"}
 _Getter = Callable[[Any], Any]
 
@@ -353,3 +356,42 @@ def _without_none(hint: Any) -> Any:
         left = [one for one in get_args(hint) if one is not type(None)]
         return left[0] if len(left) == 1 else hint
     return hint
+
+
+@dataclass(slots=True, kw_only=True)
+class ErrorDetails:
+    """What a service of the fleet's says of a failed call beyond code and message.
+
+    Attributes:
+        reason: The kind of fault, such as `NOT_FOUND`.
+        field: Of the request, what is wrong; empty where it is no field.
+        hint: The way out; empty where there is none to tell.
+        retry_seconds: When another try makes sense; None: it does not say.
+    """
+
+    reason: str
+    field: str = ""
+    hint: str = ""
+    retry_seconds: int | None = None
+
+
+def error_details(trailer: Iterable[object] | None) -> ErrorDetails | None:
+    """The details in the trailing metadata of a call; None where none of the fleet's services answered it."""
+    metadata = cast("Iterable[tuple[str, bytes]]", trailer or ())
+    packed = next((value for key, value in metadata if key == "grpc-status-details-bin"), b"")
+    try:
+        details = status_pb2.Status.FromString(packed).details
+    except DecodeError:
+        return None
+    found = ErrorDetails(reason="")
+    for detail in details:
+        info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        retry = error_details_pb2.RetryInfo()
+        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            found.reason, found.hint = info.reason, info.metadata.get("hint", "")
+            found.field = found.field or info.metadata.get("field", "")
+        elif detail.Unpack(request):
+            found.field = next((violation.field for violation in request.field_violations), found.field)
+        elif detail.Unpack(retry):
+            found.retry_seconds = max(retry.retry_delay.seconds, 1)
+    return found if found.reason else None

@@ -1,10 +1,13 @@
-"""What is known of a source that tells its changes for ever: kept up in the background, and never stale in silence."""
+"""What is known of a source that tells its changes for ever: kept up in the background, and never stale in silence.
+
+Other work that goes on in the background for as long as a context lasts.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from itertools import chain, repeat
 from typing import Generic, TypeVar
 
@@ -22,6 +25,34 @@ _log = structlog.get_logger(__name__)
 def waits(seconds: Sequence[float] = PAUSES) -> Iterator[float]:
     """Seconds before each further attempt; the last one again and again."""
     return chain(seconds, repeat(seconds[-1]))
+
+
+@asynccontextmanager
+async def in_background(
+    *work: Coroutine[object, object, object], name: str, fault: str = "background work has ended", **about: object
+) -> AsyncGenerator[tuple[asyncio.Task[None], ...]]:
+    """Work that goes on beside the context and is cancelled at its end; yields its tasks.
+
+    Nobody waits for them, so that a fault is logged when it ends one, as `fault` with what it is `about`.
+    """
+
+    async def logged(one: Coroutine[object, object, object]) -> None:
+        try:
+            await one
+        except Exception:
+            _log.exception(fault, task=name, **about)
+            raise
+
+    tasks = tuple(asyncio.create_task(logged(one), name=name) for one in work)
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in work:
+            # Of a task that had not begun.
+            one.close()
 
 
 class Follower(Generic[Change]):

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
-from services.grpc_server import serve_grpc
-from services.orchestrator.conversation import ConversationServicer, conversation_service
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.conversation import ConversationServicer
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
 from swe_ai_fleet.cli.chat import ChatOrder, converse
 from swe_ai_fleet.cli.client import connect
@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.chat_service import open_chat
+from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
@@ -104,8 +104,8 @@ async def served(home: Path) -> AsyncIterator[Service]:
     async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
         settings = Settings(home=home, model_url=model.url, model="scripted")
         view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
-        async with open_chat(settings, store=MemoryKeyValue(), fleet=view, starter=view) as chat:
-            service = conversation_service(ConversationServicer(lambda _: chat))
+        async with open_chats(settings, store=MemoryKeyValue(), fleet=lambda _: view, starter=lambda _: view) as chats:
+            service = service_of(ConversationServicer(chats.of))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Service(address=address, channel=channel, executions=executions, settings=settings)

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.errors import NotAvailable
-from services.grpc_server import serve_grpc
+from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.intake import CALLER as NATS_CALLER
 from services.orchestrator.intake import PRIORITIES, task_of
-from services.orchestrator.servicer import orchestrator_service
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
@@ -172,7 +171,7 @@ REQUEST: dict[str, Any] = {
 
 async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_name_their_field(world: World) -> None:
     async with world.replica() as planning:
-        service = orchestrator_service(servicer_of(world.executions, world.log, planning=planning))
+        service = service_of(servicer_of(world.executions, world.log, planning=planning))
         async with (
             serve_grpc([service], "127.0.0.1:0", None, _ready, grace_seconds=0.1) as address,
             grpc.aio.insecure_channel(address) as channel,

@@ -14,8 +14,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from services.grpc_server import serve_grpc
-from services.orchestrator.servicer import orchestrator_service
+from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.task_context import TaskContexts
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.store import ContextStore
@@ -54,7 +53,7 @@ async def serving() -> AsyncIterator[Service]:
         source = ContextGatherer(store, None, mask=Secrets())
         async with Executions(execution_deps(log, context=source)) as executions:
             contexts = TaskContexts(source=source, executions=executions, mask=MASK)
-            service = [orchestrator_service(servicer_of(executions, log, contexts=contexts))]
+            service = [service_of(servicer_of(executions, log, contexts=contexts))]
             async with (
                 serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
                 grpc.aio.insecure_channel(address) as channel,

@@ -116,7 +116,7 @@ def test_a_whole_file_is_read() -> None:
         ('tenant_claim = "org.tenant"', "", "jwt[0]"),
         ('tenant_claim = "org.tenant"', 'tenant_claim = "t"\ntenant = "acme"', "jwt[0]"),
         ('= "acme" }', '= "nobody" }', "jwt[0].tenant"),
-        ('["submitter"] }', '["owner"] }', "jwt[0].role_names"),
+        ('["submitter"] }', '["owner"] }', "jwt[0].role_names.developers"),
         ("san_uri =", "san_email =", "certificates[0].san_email"),
         ("san_uri =", 'common_name = "x"\nsan_uri =', "certificates[0]"),
         ("[[jwt]]", "[jwt]", "jwt"),

@@ -19,6 +19,7 @@ import structlog
 from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream, Room, Work, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
@@ -130,16 +131,10 @@ async def open_runner(
         # What is pulled is held back while this is not set.
         taking = asyncio.Event()
         taking.set()
-        consuming = [
-            asyncio.create_task(_taking(log, one, handler, room), name=one.consumer)
-            for one, handler, room in _queues(log, runner, chosen, taking)
-        ]
-        try:
-            yield RunningRunner(runner=runner, log=log, stop_taking=taking.clear)
-        finally:
-            for one in consuming:
-                one.cancel()
-            await asyncio.gather(*consuming, return_exceptions=True)
+        for queue, handler, room in _queues(log, runner, chosen, taking):
+            consuming, fault = log.consume(queue, handler, room=room), "nothing more is taken from a queue"
+            await stack.enter_async_context(in_background(consuming, name=queue.consumer, fault=fault))
+        yield RunningRunner(runner=runner, log=log, stop_taking=taking.clear)
 
 
 def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncContextManager[Backend]:
@@ -179,15 +174,6 @@ def _queues(
         tasks = TaskRunner(runner=runner, log=log)
         return [(task_queue(chosen), tasks.handle, partial(room, len(RANKS) - 1))]
     return [(queue, partial(handled, rank), partial(room, rank)) for rank, queue in enumerate(job_queues(chosen))]
-
-
-async def _taking(log: JetStream, queue: WorkQueue, handler: Handler, room: Room) -> None:
-    try:
-        await log.consume(queue, handler, room=room)
-    except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("nothing more is taken from a queue", consumer=queue.consumer)
-        raise
 
 
 async def serve(settings: Settings, chosen: RunnerSettings) -> None:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
-from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.requests import submitted_task
-from services.values import check_values
+from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
@@ -137,15 +136,7 @@ def read_task(work: Work) -> Task:
             field="subject",
             hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
         )
-    request = pb.SubmitTaskRequest()
-    try:
-        json_format.Parse(work.data, request, max_recursion_depth=64)
-    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
-        raise InvalidRequest(
-            f"the message is no JSON of a SubmitTaskRequest: {fault}"[:1000], field="message"
-        ) from None
-    check_values(request)
-    task = submitted_task(request)
+    task = submitted_task(parsed_message(work.data, pb.SubmitTaskRequest()))
     tenant = check_identifier(rest[0], field="subject") if rest else DEFAULT_TENANT
     priority = task.priority or (_PRIORITIES[rest[1]] if len(rest) > 1 else 0)
     task = replace(task, tenant=tenant, priority=priority, num_agents=1, rounds=0, caller="nats").validated(

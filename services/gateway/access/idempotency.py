@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from starlette.responses import Response
@@ -19,8 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.access.origins import Headers, adding, values
 from services.gateway.problems import CLIENT_GONE, Refusal
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
 
 HEADER = b"idempotency-key"
@@ -54,32 +55,9 @@ class _Record:
     until: float = 0.0
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
+    body: str = ""
+    """In base64."""
     roles: tuple[str, ...] = ()
-
-    def stored(self) -> bytes:
-        return json.dumps(
-            {
-                "fingerprint": self.fingerprint,
-                "until": self.until,
-                "status": self.status,
-                "headers": self.headers,
-                "body": b64encode(self.body).decode(),
-                "roles": self.roles,
-            }
-        ).encode()
-
-    @classmethod
-    def read(cls, data: bytes) -> _Record:
-        told = cast("dict[str, Any]", json.loads(data))
-        return cls(
-            fingerprint=str(told["fingerprint"]),
-            until=float(told["until"]),
-            status=int(told["status"]),
-            headers=tuple((str(name), str(value)) for name, value in told["headers"]),
-            body=b64decode(told["body"]),
-            roles=tuple(str(role) for role in told.get("roles", ())),
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +116,7 @@ class Answers:
         revision = 0
         entry = await self._keys.get(name)
         if entry is not None:
-            record = _Record.read(entry.value)
+            record = from_json(_Record, entry.value)
             if record.fingerprint != fingerprint:
                 raise _other_content()
             if record.status:
@@ -202,18 +180,18 @@ class Answers:
             fingerprint=fingerprint,
             status=held.status,
             headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in held.start["headers"]),
-            body=bytes(held.body),
+            body=b64encode(held.body).decode(),
             roles=roles,
         )
         try:
-            await self._keys.put(name, record.stored())
+            await self._keys.put(name, to_json(record))
         except FleetError as error:
             # It has been carried out: the client must hear what came of it.
             _log.warning("the answer to an idempotency key could not be kept", error=str(error))
             await passing(held.start)
         else:
             await send(held.start)
-        await send({"type": "http.response.body", "body": record.body})
+        await send({"type": "http.response.body", "body": bytes(held.body)})
 
     @asynccontextmanager
     async def _renewing(self, name: str, fingerprint: str, revision: int) -> AsyncGenerator[None]:
@@ -229,15 +207,11 @@ class Answers:
                     _log.warning("an idempotency key could not be held", error=str(error))
                     return
 
-        renewing = asyncio.create_task(renew(), name="idempotency key")
-        try:
+        async with in_background(renew(), name="idempotency key"):
             yield
-        finally:
-            renewing.cancel()
-            await asyncio.wait([renewing])
 
     def _marker(self, fingerprint: str) -> bytes:
-        return _Record(fingerprint=fingerprint, until=self._clock() + LEASE_SECONDS).stored()
+        return to_json(_Record(fingerprint=fingerprint, until=self._clock() + LEASE_SECONDS))
 
     async def _free(self, name: str) -> None:
         try:
@@ -260,7 +234,7 @@ def _is_kept(start: Message) -> bool:
 
 
 async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) -> None:
-    answer = Response(record.body, record.status)
+    answer = Response(b64decode(record.body), record.status)
     answer.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in record.headers]
     await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import cast
 
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from services.gateway.access.credentials import (
 from services.gateway.access.limits import Buckets, peer
 from services.gateway.access.origins import Authority
 from services.gateway.problems import Refusal
+from swe_ai_fleet.domain.json_values import json_object
 
 REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
@@ -100,17 +100,8 @@ def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]
 def _token(body: bytes, kind: bytes) -> str:
     if kind != b"application/json":
         raise Refusal(415, "the body is not JSON", field="content-type", hint="application/json")
-    try:
-        told: object = json.loads(body)
-    except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or set(cast("dict[str, object]", told)) != {"token"}:
-        raise _no_token()
-    token = cast("dict[str, object]", told)["token"]
-    if not isinstance(token, str) or not token.isascii() or not token:
-        raise _no_token()
+    told = json_object(body)
+    token = told.get("token")
+    if set(told) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
+        raise Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')
     return token
-
-
-def _no_token() -> Refusal:
-    return Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')

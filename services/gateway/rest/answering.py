@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.access.roles import check_role
-from services.gateway.event_stream import HEADERS, KEEPALIVE, KEEPALIVE_SECONDS, MEDIA_TYPE, event, wants_events
-from services.gateway.problems import Refusal, problem_of, told_of
+from services.gateway.event_stream import (
+    HEADERS,
+    KEEPALIVE,
+    KEEPALIVE_SECONDS,
+    MEDIA_TYPE,
+    Coming,
+    event,
+    gone,
+    wants_events,
+    while_there,
+)
+from services.gateway.problems import CLIENT_GONE, Refusal, problem_of, told_of
 from services.gateway.rest.artifacts import artifact_answer
 from services.gateway.rest.binding import bound, upload_answer
 from services.gateway.rest.operation import PLACES, Operation
-from services.gateway.rest.reading import new_message
 from services.gateway.rest.writing import written_aside
 from services.gateway.upstream import Caller, Upstream, caller_of, method
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
@@ -53,7 +62,7 @@ async def event_answer(
     Raises:
         grpc.aio.AioRpcError: The service refused before it began.
     """
-    coming = _Coming(upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name))
+    coming = Coming(upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name))
     try:
         await coming.settled(REFUSAL_SECONDS)
     except BaseException:
@@ -62,37 +71,8 @@ async def event_answer(
     return _EventAnswer(coming, request.url.path)
 
 
-class _Coming:
-    """The next message of a stream, waited for in pieces."""
-
-    def __init__(self, stream: AsyncGenerator[Message, None]) -> None:
-        self._stream = stream
-        self._next = asyncio.ensure_future(anext(stream, None))
-
-    async def settled(self, seconds: float) -> bool:
-        """Whether it is there within that time. Raises grpc.aio.AioRpcError where a fault is there instead."""
-        await asyncio.wait((self._next,), timeout=seconds)
-        if not self._next.done():
-            return False
-        self._next.result()
-        return True
-
-    def take(self) -> Message | None:
-        """The one that is there; from then on the one after it is waited for. None: that was all."""
-        message = self._next.result()
-        if message is not None:
-            self._next = asyncio.ensure_future(anext(self._stream, None))
-        return message
-
-    async def close(self) -> None:
-        """End the call."""
-        self._next.cancel()
-        await asyncio.gather(self._next, return_exceptions=True)
-        await self._stream.aclose()
-
-
 class _EventAnswer(StreamingResponse):
-    def __init__(self, coming: _Coming, instance: str) -> None:
+    def __init__(self, coming: Coming[Message], instance: str) -> None:
         super().__init__(_body(coming, instance), headers=HEADERS, media_type=MEDIA_TYPE)
         self._coming = coming
 
@@ -104,7 +84,7 @@ class _EventAnswer(StreamingResponse):
             await self._coming.close()
 
 
-async def _body(coming: _Coming, instance: str) -> AsyncIterator[bytes]:
+async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
             if not await coming.settled(KEEPALIVE_SECONDS):
@@ -151,7 +131,7 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
             message = await bound(request, operation)
             if takes_events(request):
                 return await event_answer(request, operation, upstream, message, caller)
-            return await until_gone(request, _last(operation, upstream, message, caller))
+            return await _unless_gone(request, _last(operation, upstream, message, caller))
         case "unary":
             message = await bound(request, operation)
             reply = await upstream.call(
@@ -176,27 +156,10 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
     return Response(await written_aside(reply), operation.status, headers=headers, media_type="application/json")
 
 
-async def until_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The work's result; where the client leaves before that, the work is cancelled.
-
-    Raises:
-        Refusal: 499, which nobody reads.
-    """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Refusal(499, "the client left")
-        return working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    if (result := await while_there(work, gone(request.receive))) is None:
+        raise Refusal(CLIENT_GONE, "the client left")
+    return result
 
 
 async def _last(operation: Operation, upstream: Upstream, message: Message, caller: Caller) -> Response:
@@ -220,14 +183,14 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     if seconds:
         call = upstream.call(operation.method, message, token=caller.token, caller=caller.name, seconds=float(seconds))
         try:
-            return await reply_answer(request, operation, await until_gone(request, call))
+            return await reply_answer(request, operation, await _unless_gone(request, call))
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
     # The same task again is the same execution, which says its id at once.
     submit = method(SUBMIT)
     kind = next(one.name for one in submit.input_type.fields if one.message_type == operation.method.input_type)
-    task = new_message(submit.input_type)
+    task = GetMessageClass(submit.input_type)()
     getattr(task, kind).CopyFrom(message)
     try:
         reply = await upstream.call(submit, task, token=caller.token, caller=caller.name)

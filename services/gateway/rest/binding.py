@@ -8,13 +8,14 @@ from typing import cast
 
 import grpc.aio
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.problems import Refusal, problem_of
 from services.gateway.rest.operation import Operation
-from services.gateway.rest.reading import fill, fill_path, fill_text, new_message, parsed
+from services.gateway.rest.reading import fill, fill_path, fill_text, parsed
 from services.gateway.rest.writing import LARGE_BYTES, written_aside
 from services.gateway.upstream import Caller, Upstream
 from services.grpc_server import MAX_REQUEST_BYTES
@@ -38,7 +39,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
         InvalidRequest: Naming the field.
         Refusal: 413 or 415.
     """
-    message = new_message(operation.method.input_type)
+    message = GetMessageClass(operation.method.input_type)()
     query = [(name, text) for name, text in request.query_params.multi_items() if name not in own]
     named = {field: request.path_params[name] for name, field in operation.parameters.items()}
     if operation.has_body:

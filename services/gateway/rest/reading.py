@@ -11,12 +11,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NoReturn, cast
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
@@ -31,9 +31,6 @@ RANGES = {
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
-# protobuf's own tables of names fail on text that is no Unicode.
-_known_names: dict[str, Mapping[str, int]] = {}
-_known_fields: dict[str, Mapping[str, FieldDescriptor]] = {}
 
 
 def scalar(field: FieldDescriptor, value: object, where: str) -> object:
@@ -129,12 +126,15 @@ def shown(name: str) -> str:
     return short.encode("utf-8", "replace").decode()
 
 
+# protobuf's own tables of names fail on text that is no Unicode.
+@cache
 def _names(kind: EnumDescriptor) -> Mapping[str, int]:
-    known = _known_names.get(kind.full_name)
-    if known is None:
-        known = {value.name: value.number for value in kind.values}
-        _known_names[kind.full_name] = known
-    return known
+    return {value.name: value.number for value in kind.values}
+
+
+@cache
+def _fields(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
+    return {field.name: field for field in kind.fields}
 
 
 MAX_DEPTH = 24
@@ -174,7 +174,7 @@ def fill(message: Message, values: Mapping[str, object], path: str = "") -> None
     Raises:
         InvalidRequest: Naming the field: unknown, of another type, out of range, or one too many of a oneof.
     """
-    fields = _fields(message)
+    fields = _fields(cast("Descriptor", message.DESCRIPTOR))
     for name, value in values.items():
         where = _join(path, name)
         field = fields.get(name)
@@ -239,11 +239,11 @@ def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
     *way, last = name.split(".")
     target = message
     for part in way:
-        inner = _fields(target).get(part)
+        inner = _fields(cast("Descriptor", target.DESCRIPTOR)).get(part)
         if inner is None or inner.message_type is None or inner.is_repeated:
             _unknown(message, shown(name))
         target = cast("Message", getattr(target, part))
-    field = _fields(target).get(last)
+    field = _fields(cast("Descriptor", target.DESCRIPTOR)).get(last)
     if field is None or field.message_type is not None:
         _unknown(message, shown(name))
     return target, field
@@ -342,17 +342,3 @@ def _constant(word: str) -> NoReturn:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{shown(name)}" if path else shown(name)
-
-
-def new_message(kind: Any) -> Message:
-    """An empty message of a descriptor."""
-    return GetMessageClass(kind)()
-
-
-def _fields(message: Message) -> Mapping[str, FieldDescriptor]:
-    kind = message.DESCRIPTOR
-    known = _known_fields.get(kind.full_name)
-    if known is None:
-        known = {field.name: cast("FieldDescriptor", field) for field in kind.fields}
-        _known_fields[kind.full_name] = known
-    return known

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from services.gateway.rest.operation import Operation
-from services.gateway.upstream import FILES
 
 _FLEET = "fleet.orchestrator.v1.OrchestratorService"
 _WORKFLOW = "fleet.workflow.v1.WorkflowService"
@@ -11,285 +12,158 @@ _CHAT = "fleet.conversation.v1.ConversationService"
 _CONTEXT = "fleet.context.v1.ContextService"
 _PLANNING = "fleet.planning.v1.PlanningService"
 _NOTIFICATION = "fleet.notification.v1.NotificationService"
-
 ELSEWHERE = frozenset({f"{_FLEET}.StreamExecution"})
 """RPCs without a row: the events of an execution have routes of their own."""
 _EXECUTION = "/api/executions/{execution_id}"
 # A model works on these, with several calls.
 _MODEL_SECONDS = 600.0
-_PLAN_SECONDS = 3600.0
-_UPLOAD_SECONDS = 3600.0
+_HOUR = 3600.0
 
-_EXECUTIONS = (
-    Operation(
-        verb="POST",
-        path="/api/executions",
-        rpc=f"{_FLEET}.SubmitTask",
-        summary="Submit a task",
-        status=202,
-        location=_EXECUTION,
-    ),
-    Operation(verb="GET", path="/api/executions", rpc=f"{_FLEET}.ListExecutions", summary="List executions"),
-    Operation(verb="GET", path=_EXECUTION, rpc=f"{_FLEET}.GetExecution", summary="Get an execution"),
-    Operation(verb="POST", path=f"{_EXECUTION}/cancel", rpc=f"{_FLEET}.CancelExecution", summary="Cancel an execution"),
-    Operation(verb="POST", path=f"{_EXECUTION}/approval", rpc=f"{_FLEET}.ResolveApproval", summary="Decide what waits"),
-    Operation(
-        verb="GET",
-        path=f"{_EXECUTION}/artifacts/{{digest}}",
-        rpc=f"{_FLEET}.GetArtifact",
-        summary="Get an artifact",
-        kind="bytes",
-    ),
-    Operation(
-        verb="POST",
-        path="/api/deliberations",
-        rpc=f"{_FLEET}.Deliberate",
-        summary="Deliberate, and wait",
+
+def _row(
+    service: str,
+    rpc: str,
+    verb: Literal["GET", "POST", "DELETE"],
+    path: str,
+    summary: str,
+    *,
+    events: str = "",
+    **more: Any,
+) -> Operation:
+    events = f"{service}.{events}" if events else ""
+    return Operation(verb=verb, path=path, rpc=f"{service}.{rpc}", summary=summary, events=events, **more)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _row(_FLEET, "SubmitTask", "POST", "/api/executions", "Submit a task", status=202, location=_EXECUTION),
+    _row(_FLEET, "ListExecutions", "GET", "/api/executions", "List executions"),
+    _row(_FLEET, "GetExecution", "GET", _EXECUTION, "Get an execution"),
+    _row(_FLEET, "CancelExecution", "POST", f"{_EXECUTION}/cancel", "Cancel an execution"),
+    _row(_FLEET, "ResolveApproval", "POST", f"{_EXECUTION}/approval", "Decide what waits"),
+    _row(_FLEET, "GetArtifact", "GET", f"{_EXECUTION}/artifacts/{{digest}}", "Get an artifact", kind="bytes"),
+    _row(
+        _FLEET,
+        "Deliberate",
+        "POST",
+        "/api/deliberations",
+        "Deliberate, and wait",
         kind="waiting",
         location=_EXECUTION,
-        events=f"{_FLEET}.StreamDeliberation",
+        events="StreamDeliberation",
     ),
-    Operation(
-        verb="POST",
-        path="/api/orchestrations",
-        rpc=f"{_FLEET}.Orchestrate",
-        summary="Orchestrate, and wait",
+    _row(
+        _FLEET,
+        "Orchestrate",
+        "POST",
+        "/api/orchestrations",
+        "Orchestrate, and wait",
         kind="waiting",
         location=_EXECUTION,
-        events=f"{_FLEET}.StreamOrchestration",
+        events="StreamOrchestration",
     ),
-    Operation(
-        verb="POST",
-        path="/api/judgements",
-        rpc=f"{_FLEET}.JudgePatches",
-        summary="Judge patches, and wait",
+    _row(
+        _FLEET,
+        "JudgePatches",
+        "POST",
+        "/api/judgements",
+        "Judge patches, and wait",
         kind="waiting",
         location=_EXECUTION,
     ),
-    Operation(
-        verb="POST",
-        path=f"{_EXECUTION}/deliveries",
-        rpc=f"{_FLEET}.DeliverCandidate",
-        summary="Deliver a candidate",
-    ),
-    Operation(
-        verb="GET",
-        path="/api/tasks/{task_id}/result",
-        rpc=f"{_FLEET}.GetDeliberationResult",
-        summary="Get a task's result",
-    ),
-    Operation(
-        verb="POST",
-        path="/api/repositories",
-        rpc=f"{_FLEET}.UploadRepository",
-        summary="Upload a repository",
+    _row(_FLEET, "DeliverCandidate", "POST", f"{_EXECUTION}/deliveries", "Deliver a candidate"),
+    _row(_FLEET, "GetDeliberationResult", "GET", "/api/tasks/{task_id}/result", "Get a task's result"),
+    _row(
+        _FLEET,
+        "UploadRepository",
+        "POST",
+        "/api/repositories",
+        "Upload a repository",
         kind="upload",
         status=201,
-        seconds=_UPLOAD_SECONDS,
+        seconds=_HOUR,
     ),
-)
-_COUNCILS = (
-    Operation(verb="GET", path="/api/councils", rpc=f"{_FLEET}.ListCouncils", summary="List councils"),
-    Operation(verb="POST", path="/api/councils", rpc=f"{_FLEET}.CreateCouncil", summary="Create a council", status=201),
-    Operation(verb="DELETE", path="/api/councils/{role}", rpc=f"{_FLEET}.DeleteCouncil", summary="Delete a council"),
-    Operation(
-        verb="POST",
-        path="/api/councils/{role}/agents",
-        rpc=f"{_FLEET}.RegisterAgent",
-        summary="Register an agent",
-        status=201,
-    ),
-    Operation(
-        verb="DELETE",
-        path="/api/councils/{role}/agents/{agent_id}",
-        rpc=f"{_FLEET}.UnregisterAgent",
-        summary="Unregister an agent",
-    ),
-)
-_OPERATING = (
-    Operation(
-        verb="POST",
-        path="/api/planning-events",
-        rpc=f"{_FLEET}.ProcessPlanningEvent",
-        summary="Hand in a planning event",
+    _row(_FLEET, "ListCouncils", "GET", "/api/councils", "List councils"),
+    _row(_FLEET, "CreateCouncil", "POST", "/api/councils", "Create a council", status=201),
+    _row(_FLEET, "DeleteCouncil", "DELETE", "/api/councils/{role}", "Delete a council"),
+    _row(_FLEET, "RegisterAgent", "POST", "/api/councils/{role}/agents", "Register an agent", status=201),
+    _row(_FLEET, "UnregisterAgent", "DELETE", "/api/councils/{role}/agents/{agent_id}", "Unregister an agent"),
+    _row(
+        _FLEET,
+        "ProcessPlanningEvent",
+        "POST",
+        "/api/planning-events",
+        "Hand in a planning event",
         seconds=_MODEL_SECONDS,
     ),
-    Operation(
-        verb="POST",
-        path="/api/subtasks",
-        rpc=f"{_FLEET}.DeriveSubtasks",
-        summary="Split a plan into subtasks",
-        seconds=_MODEL_SECONDS,
-    ),
-    Operation(verb="POST", path="/api/task-context", rpc=f"{_FLEET}.GetTaskContext", summary="Get a task's context"),
-    Operation(verb="GET", path="/api/status", rpc=f"{_FLEET}.GetStatus", summary="Get the fleet's health"),
-    Operation(verb="GET", path="/api/metrics", rpc=f"{_FLEET}.GetMetrics", summary="Get measurements"),
-)
-_WORKFLOWS = (
-    Operation(verb="GET", path="/api/workflows", rpc=f"{_WORKFLOW}.ListWorkflows", summary="List workflows"),
-    Operation(
-        verb="POST", path="/api/workflows/validate", rpc=f"{_WORKFLOW}.ValidateWorkflow", summary="Validate a workflow"
-    ),
-    Operation(verb="GET", path="/api/workflows/{name}", rpc=f"{_WORKFLOW}.GetWorkflow", summary="Get a workflow"),
-    Operation(
-        verb="POST",
-        path="/api/workflow-runs",
-        rpc=f"{_WORKFLOW}.RunWorkflow",
-        summary="Run a workflow",
+    _row(_FLEET, "DeriveSubtasks", "POST", "/api/subtasks", "Split a plan into subtasks", seconds=_MODEL_SECONDS),
+    _row(_FLEET, "GetTaskContext", "POST", "/api/task-context", "Get a task's context"),
+    _row(_FLEET, "GetStatus", "GET", "/api/status", "Get the fleet's health"),
+    _row(_FLEET, "GetMetrics", "GET", "/api/metrics", "Get measurements"),
+    _row(_WORKFLOW, "ListWorkflows", "GET", "/api/workflows", "List workflows"),
+    _row(_WORKFLOW, "ValidateWorkflow", "POST", "/api/workflows/validate", "Validate a workflow"),
+    _row(_WORKFLOW, "GetWorkflow", "GET", "/api/workflows/{name}", "Get a workflow"),
+    _row(
+        _WORKFLOW,
+        "RunWorkflow",
+        "POST",
+        "/api/workflow-runs",
+        "Run a workflow",
         status=202,
         location="/api/workflow-runs/{execution_id}",
     ),
-    Operation(
-        verb="GET", path="/api/workflow-runs/{execution_id}", rpc=f"{_WORKFLOW}.GetRun", summary="Get a workflow's run"
-    ),
-    Operation(
-        verb="POST",
-        path="/api/workflow-runs/{execution_id}/steer",
-        rpc=f"{_WORKFLOW}.SteerWorkflow",
-        summary="Steer a workflow's run",
-    ),
-)
-_CHATS = (
-    Operation(
-        verb="POST",
-        path="/api/chat",
-        rpc=f"{_CHAT}.Send",
-        summary="Send a message to a chat",
+    _row(_WORKFLOW, "GetRun", "GET", "/api/workflow-runs/{execution_id}", "Get a workflow's run"),
+    _row(_WORKFLOW, "SteerWorkflow", "POST", "/api/workflow-runs/{execution_id}/steer", "Steer a workflow's run"),
+    _row(
+        _CHAT,
+        "Send",
+        "POST",
+        "/api/chat",
+        "Send a message to a chat",
         kind="last",
+        events="Send",
         answer="answer",
-        events=f"{_CHAT}.Send",
         seconds=_MODEL_SECONDS,
     ),
-    Operation(verb="GET", path="/api/conversations", rpc=f"{_CHAT}.ListConversations", summary="List chats"),
-    Operation(verb="GET", path="/api/conversations/{session_id}", rpc=f"{_CHAT}.GetConversation", summary="Get a chat"),
-    Operation(
-        verb="DELETE", path="/api/conversations/{session_id}", rpc=f"{_CHAT}.EndConversation", summary="Forget a chat"
-    ),
-)
-_PLANS = (
-    Operation(
-        verb="POST",
-        path="/api/execute-plan",
-        rpc=f"{_PLANNING}.ExecutePlan",
-        summary="Propose an approach",
-        seconds=_PLAN_SECONDS,
-    ),
-    Operation(
-        verb="POST",
-        path="/api/approve-approach",
-        rpc=f"{_PLANNING}.ApproveApproach",
-        summary="Decide about an approach",
-        seconds=_PLAN_SECONDS,
-    ),
-    Operation(
-        verb="POST",
-        path="/api/continue-plan",
-        rpc=f"{_PLANNING}.ContinuePlan",
-        summary="Carry an approach out",
-        seconds=_PLAN_SECONDS,
-    ),
-    Operation(verb="GET", path="/api/plan-sessions", rpc=f"{_PLANNING}.ListPlanSessions", summary="List plan sessions"),
-    Operation(
-        verb="GET",
-        path="/api/plan-sessions/{session_id}",
-        rpc=f"{_PLANNING}.GetPlanSession",
-        summary="Get a plan session",
-    ),
-)
-_CONTEXTS = (
-    Operation(verb="POST", path="/api/context", rpc=f"{_CONTEXT}.GetContext", summary="Get a context"),
-    Operation(verb="POST", path="/api/context/changes", rpc=f"{_CONTEXT}.UpdateContext", summary="Change a story"),
-    Operation(
-        verb="POST", path="/api/context/rehydrate", rpc=f"{_CONTEXT}.RehydrateSession", summary="Take a story up again"
-    ),
-    Operation(
-        verb="POST", path="/api/context/validate-scope", rpc=f"{_CONTEXT}.ValidateScope", summary="Validate a scope"
-    ),
-    Operation(verb="GET", path="/api/stories", rpc=f"{_CONTEXT}.ListStories", summary="List stories"),
-    Operation(verb="POST", path="/api/stories", rpc=f"{_CONTEXT}.CreateStory", summary="Begin a story", status=201),
-    Operation(
-        verb="POST",
-        path="/api/stories/{story_id}/tasks",
-        rpc=f"{_CONTEXT}.CreateTask",
-        summary="Add a task to a story",
+    _row(_CHAT, "ListConversations", "GET", "/api/conversations", "List chats"),
+    _row(_CHAT, "GetConversation", "GET", "/api/conversations/{session_id}", "Get a chat"),
+    _row(_CHAT, "EndConversation", "DELETE", "/api/conversations/{session_id}", "Forget a chat"),
+    _row(_PLANNING, "ExecutePlan", "POST", "/api/execute-plan", "Propose an approach", seconds=_HOUR),
+    _row(_PLANNING, "ApproveApproach", "POST", "/api/approve-approach", "Decide about an approach", seconds=_HOUR),
+    _row(_PLANNING, "ContinuePlan", "POST", "/api/continue-plan", "Carry an approach out", seconds=_HOUR),
+    _row(_PLANNING, "ListPlanSessions", "GET", "/api/plan-sessions", "List plan sessions"),
+    _row(_PLANNING, "GetPlanSession", "GET", "/api/plan-sessions/{session_id}", "Get a plan session"),
+    _row(_CONTEXT, "GetContext", "POST", "/api/context", "Get a context"),
+    _row(_CONTEXT, "UpdateContext", "POST", "/api/context/changes", "Change a story"),
+    _row(_CONTEXT, "RehydrateSession", "POST", "/api/context/rehydrate", "Take a story up again"),
+    _row(_CONTEXT, "ValidateScope", "POST", "/api/context/validate-scope", "Validate a scope"),
+    _row(_CONTEXT, "ListStories", "GET", "/api/stories", "List stories"),
+    _row(_CONTEXT, "CreateStory", "POST", "/api/stories", "Begin a story", status=201),
+    _row(
+        _CONTEXT,
+        "CreateTask",
+        "POST",
+        "/api/stories/{story_id}/tasks",
+        "Add a task to a story",
         fields={"story_id": "task.story_id"},
         status=201,
     ),
-    Operation(
-        verb="POST",
-        path="/api/stories/{story_id}/phase",
-        rpc=f"{_CONTEXT}.TransitionPhase",
-        summary="Take a story to another phase",
+    _row(_CONTEXT, "TransitionPhase", "POST", "/api/stories/{story_id}/phase", "Take a story to another phase"),
+    _row(_CONTEXT, "AddProjectDecision", "POST", "/api/decisions", "Add a decision", status=201),
+    _row(_CONTEXT, "GetGraphRelationships", "GET", "/api/graph", "Look around in a graph"),
+    _row(_CONTEXT, "RecordOperations", "POST", "/api/operations", "Record work"),
+    _row(_CONTEXT, "AddInteraction", "POST", "/api/memories/interactions", "Remember a turn", status=201),
+    _row(_CONTEXT, "AddFact", "POST", "/api/memories/facts", "Remember a fact", status=201),
+    _row(_CONTEXT, "Recall", "POST", "/api/memories/recall", "Recall memories"),
+    _row(_CONTEXT, "ClearMemory", "POST", "/api/memories/clear", "Forget memories"),
+    _row(_CONTEXT, "RecordOutcome", "POST", "/api/outcomes", "Record or rate an outcome"),
+    _row(_CONTEXT, "GetOutcome", "GET", "/api/outcomes/{subject_id}", "Get how something went"),
+    _row(_CONTEXT, "RecommendApproach", "POST", "/api/recommendations", "Recommend an approach"),
+    _row(_NOTIFICATION, "ListWebhooks", "GET", "/api/webhooks", "List webhooks"),
+    _row(_NOTIFICATION, "CreateWebhook", "POST", "/api/webhooks", "Create a webhook", status=201),
+    _row(_NOTIFICATION, "DeleteWebhook", "DELETE", "/api/webhooks/{webhook_id}", "Delete a webhook"),
+    _row(_NOTIFICATION, "TestWebhook", "POST", "/api/webhooks/{webhook_id}/test", "Try a webhook"),
+    _row(
+        _NOTIFICATION, "ListDeliveries", "GET", "/api/webhooks/{webhook_id}/deliveries", "List a webhook's deliveries"
     ),
-    Operation(
-        verb="POST",
-        path="/api/decisions",
-        rpc=f"{_CONTEXT}.AddProjectDecision",
-        summary="Add a decision",
-        status=201,
-    ),
-    Operation(verb="GET", path="/api/graph", rpc=f"{_CONTEXT}.GetGraphRelationships", summary="Look around in a graph"),
-    Operation(verb="POST", path="/api/operations", rpc=f"{_CONTEXT}.RecordOperations", summary="Record work"),
-    Operation(
-        verb="POST",
-        path="/api/memories/interactions",
-        rpc=f"{_CONTEXT}.AddInteraction",
-        summary="Remember a turn",
-        status=201,
-    ),
-    Operation(
-        verb="POST", path="/api/memories/facts", rpc=f"{_CONTEXT}.AddFact", summary="Remember a fact", status=201
-    ),
-    Operation(verb="POST", path="/api/memories/recall", rpc=f"{_CONTEXT}.Recall", summary="Recall memories"),
-    Operation(verb="POST", path="/api/memories/clear", rpc=f"{_CONTEXT}.ClearMemory", summary="Forget memories"),
-    Operation(verb="POST", path="/api/outcomes", rpc=f"{_CONTEXT}.RecordOutcome", summary="Record or rate an outcome"),
-    Operation(
-        verb="GET", path="/api/outcomes/{subject_id}", rpc=f"{_CONTEXT}.GetOutcome", summary="Get how something went"
-    ),
-    Operation(
-        verb="POST",
-        path="/api/recommendations",
-        rpc=f"{_CONTEXT}.RecommendApproach",
-        summary="Recommend an approach",
-    ),
-)
-_WEBHOOKS = (
-    Operation(verb="GET", path="/api/webhooks", rpc=f"{_NOTIFICATION}.ListWebhooks", summary="List webhooks"),
-    Operation(
-        verb="POST", path="/api/webhooks", rpc=f"{_NOTIFICATION}.CreateWebhook", summary="Create a webhook", status=201
-    ),
-    Operation(
-        verb="DELETE",
-        path="/api/webhooks/{webhook_id}",
-        rpc=f"{_NOTIFICATION}.DeleteWebhook",
-        summary="Delete a webhook",
-    ),
-    Operation(
-        verb="POST",
-        path="/api/webhooks/{webhook_id}/test",
-        rpc=f"{_NOTIFICATION}.TestWebhook",
-        summary="Try a webhook",
-    ),
-    Operation(
-        verb="GET",
-        path="/api/webhooks/{webhook_id}/deliveries",
-        rpc=f"{_NOTIFICATION}.ListDeliveries",
-        summary="List a webhook's deliveries",
-    ),
-)
-_SERVED = frozenset(service.full_name for file in FILES for service in file.services_by_name.values())
-OPERATIONS: tuple[Operation, ...] = tuple(
-    row
-    for row in (
-        *_EXECUTIONS,
-        *_COUNCILS,
-        *_OPERATING,
-        *_WORKFLOWS,
-        *_CHATS,
-        *_PLANS,
-        *_CONTEXTS,
-        *_WEBHOOKS,
-    )
-    if row.service in _SERVED
 )
 """In the order in which documents show them."""

@@ -7,6 +7,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 from google.protobuf import json_format
@@ -17,9 +18,7 @@ LARGE_BYTES = 256 * 1024
 """Messages beyond this are written beside the loop."""
 
 _Convert = Callable[[Any], object]
-_Plan = tuple[tuple[str, bool, _Convert | None], ...]
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
-_plans: dict[str, _Plan] = {}
 
 
 def written(message: Message) -> bytes:
@@ -43,12 +42,9 @@ def as_json(message: Message) -> dict[str, object]:
     return told
 
 
-def _plan(kind: Descriptor) -> _Plan:
-    plan = _plans.get(kind.full_name)
-    if plan is None:
-        plan = tuple((field.name, field.has_presence, _convert(field)) for field in kind.fields)
-        _plans[kind.full_name] = plan
-    return plan
+@cache
+def _plan(kind: Descriptor) -> tuple[tuple[str, bool, _Convert | None], ...]:
+    return tuple((field.name, field.has_presence, _convert(field)) for field in kind.fields)
 
 
 def _convert(field: FieldDescriptor) -> _Convert | None:
@@ -67,7 +63,7 @@ def _convert(field: FieldDescriptor) -> _Convert | None:
 def _one(field: FieldDescriptor) -> _Convert | None:
     """How one value is written; None: as it is."""
     if field.message_type is not None:
-        return _free_form if field.message_type.full_name.startswith("google.protobuf.") else as_json
+        return json_format.MessageToDict if field.message_type.full_name.startswith("google.protobuf.") else as_json
     if field.enum_type is not None:
         names = {value.number: value.name for value in field.enum_type.values}
         return lambda number: names.get(number, number)
@@ -80,7 +76,3 @@ def _real(value: float) -> object:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _free_form(value: Message) -> object:
-    return json_format.MessageToDict(value)

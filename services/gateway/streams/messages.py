@@ -42,6 +42,7 @@ from swe_ai_fleet.domain.event import (
     WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.subtask import SKIPPED
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
@@ -317,8 +318,8 @@ def _stored_json(event: pb.ExecutionEvent, readable: bool) -> bytes:
     payload = event.payload_json
     if not readable:
         try:
-            json.loads(payload)
-        except (ValueError, RecursionError):
+            parse_json(payload)
+        except ValueError:
             payload = json.dumps(payload)
     head = {
         "sequence": event.sequence,

@@ -16,7 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.event_stream import HEADERS, KEEPALIVE, KEEPALIVE_SECONDS, MEDIA_TYPE, event, wants_events
+from services.gateway.event_stream import (
+    HEADERS,
+    KEEPALIVE,
+    KEEPALIVE_SECONDS,
+    MEDIA_TYPE,
+    Coming,
+    event,
+    gone,
+    wants_events,
+    while_there,
+)
 from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, Feeds, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
 from services.gateway.streams.messages import Message
@@ -88,16 +98,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            sending = asyncio.create_task(self._tell(send))
-            listening = asyncio.create_task(_gone(receive))
-            try:
-                await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sending.cancel()
-                listening.cancel()
-                told, _ = await asyncio.gather(sending, listening, return_exceptions=True)
-            if isinstance(told, Exception):
-                raise told
+            await while_there(self._tell(send), gone(receive))
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -116,39 +117,23 @@ class EventStream(Response):
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         yield _RETRY
         assert self._feed is not None
-        batches = follow(self._feed, self._first, self._feeds.past)
-        coming: asyncio.Task[Batch | None] | None = None
+        coming = Coming(follow(self._feed, self._first, self._feeds.past))
         try:
             while True:
-                coming = coming or asyncio.create_task(_next(batches))
-                await asyncio.wait((coming,), timeout=KEEPALIVE_SECONDS)
-                if not coming.done():
+                if not await coming.settled(KEEPALIVE_SECONDS):
                     yield KEEPALIVE
-                    continue
-                batch, coming = await coming, None
-                if batch is None:
+                elif (batch := coming.take()) is None:
                     return
-                yield b"".join(_event(message, self._events) for message in batch.messages)
+                else:
+                    yield b"".join(_event(message, self._events) for message in batch.messages)
         finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
-            await batches.aclose()
+            await coming.close()
 
 
 def _event(message: Message, events: bool) -> bytes:
     """A message as an event; line ends within JSON can only stand between its values."""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
     return event(message.kind, data, number=message.sequence)
-
-
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
-    return await anext(batches, None)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class EventsPage:

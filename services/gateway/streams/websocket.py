@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import aclosing, suppress
 from enum import IntEnum
-from typing import Any, cast
 
 import grpc
 import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.event_stream import while_there
 from services.gateway.streams.feeds import Feeds, Going, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number
 from services.gateway.streams.ring import Batch
 from services.gateway.streams.slow_clients import FRAMES
 from services.gateway.upstream import Caller, caller_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.json_values import json_object
 
 PATH = "/api/ws/executions/{execution_id}"
 SEND_SECONDS = 10.0
@@ -68,21 +68,7 @@ class WatchSocket:
         # To send to who has gone is an OSError, in ASGI.
         with suppress(OSError):
             await send({"type": "websocket.accept"})
-            await self._serve(HTTPConnection(scope), receive, send)
-
-    async def _serve(self, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-        listening = asyncio.create_task(_listen(receive, send))
-        sending = asyncio.create_task(self._tell(connection, send))
-        try:
-            # Whichever is first: the client goes, or everything is told.
-            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            listening.cancel()
-            sending.cancel()
-            heard, told = await asyncio.gather(listening, sending, return_exceptions=True)
-        for one in (heard, told):
-            if isinstance(one, Exception):
-                raise one
+            await while_there(self._tell(HTTPConnection(scope), send), _listen(receive, send))
 
     async def _tell(self, connection: HTTPConnection, send: Send) -> None:
         try:
@@ -157,13 +143,7 @@ async def _listen(receive: Receive, send: Send) -> None:
 
 
 def _is_ping(text: str | None) -> bool:
-    if text is None or len(text) > 200:
-        return False
-    try:
-        said: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and cast("dict[str, Any]", said).get("type") == "ping"
+    return text is not None and len(text) <= 200 and json_object(text).get("type") == "ping"
 
 
 def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:

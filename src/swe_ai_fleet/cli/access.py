@@ -10,11 +10,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.access import AccessRole
@@ -25,10 +23,8 @@ from swe_ai_fleet.settings import Settings
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: 1 to 64 letters, digits and ._@:-.")]
-_File = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="The access file. Default: FLEET_ACCESS_FILE.")
-]
+_Name = Annotated[str, argument("Whose it is: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
+_File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
 _SOON = timedelta(days=14)
 
 
@@ -37,13 +33,12 @@ async def add(
     settings: Settings,
     name: _Name,
     *,
-    tenant: Annotated[str, typer.Option(metavar="TENANT", help="What it is for.")] = DEFAULT_TENANT,
+    tenant: Annotated[str, option("What it is for.", metavar="TENANT")] = DEFAULT_TENANT,
     role: Annotated[
-        tuple[str, ...],
-        typer.Option(help="viewer, submitter, approver, admin or service; may be repeated. Default: submitter."),
+        tuple[str, ...], option("viewer, submitter, approver, admin or service; may be repeated. Default: submitter.")
     ] = (),
     expires: Annotated[
-        str, typer.Option(metavar="WHEN", help="After so many days, such as 90d, or on a day, 2027-01-31; or never.")
+        str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")
     ] = "90d",
     file: _File = None,
 ) -> Exit:

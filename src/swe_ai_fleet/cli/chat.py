@@ -8,14 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from fleet.conversation.v1 import conversation_pb2 as pb
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_name
-from swe_ai_fleet.cli.options import of
+from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
@@ -34,28 +32,21 @@ class ChatOrder:
     """What a command asks for."""
 
     session_id: Annotated[
-        str,
-        typer.Option("--session", metavar="ID", help="A conversation to go on with. Default: a new one."),
-        of("session_id"),
+        str, option("A conversation to go on with. Default: a new one.", "session_id", words="--session", metavar="ID")
     ] = ""
     namespaces: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--namespace",
-            "-n",
+        option(
+            "Where it remembers beyond itself: fleet, agent:ID or repository:NAME.",
+            "memory_namespaces",
+            words="--namespace -n",
             metavar="NAME",
-            help="Where it remembers beyond itself: fleet, agent:ID or repository:NAME.",
         ),
-        of("memory_namespaces"),
     ] = ()
-    channel: Annotated[
-        str, typer.Option("--channel", help="How answers are shown: plain, markdown or telegram."), of("channel")
-    ] = "plain"
-    once: Annotated[
-        str, typer.Option("--once", metavar="TEXT", help="Send one message, show the answer, leave."), of("text")
-    ] = ""
-    list_all: Annotated[bool, typer.Option("--list", help="Show the conversations there are, and leave.")] = False
-    end: Annotated[bool, typer.Option("--end", help="Forget the conversation of --session, and leave.")] = False
+    channel: Annotated[str, option("How answers are shown: plain, markdown or telegram.", "channel")] = "plain"
+    once: Annotated[str, option("Send one message, show the answer, leave.", "text", metavar="TEXT")] = ""
+    list_all: Annotated[bool, option("Show the conversations there are, and leave.", words="--list")] = False
+    end: Annotated[bool, option("Forget the conversation of --session, and leave.")] = False
 
 
 async def chat(screen: Screen, client: FleetClient, order: ChatOrder) -> Exit:

@@ -10,16 +10,15 @@ A row is a command that is one request: which RPC, which fields its options set,
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import typer
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from typer.models import ArgumentInfo, OptionInfo
 
 from fleet.context.v1 import context_pb2
 from fleet.notification.v1 import notification_pb2
@@ -32,7 +31,7 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
-from swe_ai_fleet.cli.options import RUNNING, Of, marked, word
+from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
@@ -99,7 +98,7 @@ def typed(command: Callable[..., None], takes: Takes, *, about: str, name: str) 
         RUNNING.set({one: kind for one, (kind, _) in takes.items()})
         command(**given)
 
-    read = {one: _read(kind, default) for one, (kind, default) in takes.items()}
+    read = {one: _read(one, kind, default) for one, (kind, default) in takes.items()}
     run.__annotations__ = {one: kind for one, (kind, _) in read.items()}
     keyword = inspect.Parameter.KEYWORD_ONLY
     run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
@@ -115,27 +114,32 @@ def _fields(bundle: Any) -> Takes:
     return {
         one.name: (hints[one.name], inspect.Parameter.empty if one.default is MISSING else one.default)
         for one in fields(bundle)
-        if marked(hints[one.name], OptionInfo) or marked(hints[one.name], ArgumentInfo)
+        if asked(hints[one.name])
     }
 
 
-def _read(kind: Any, default: Any) -> tuple[Any, Any]:
+def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     """What Typer is to read: it knows no tuples, and nothing of what is made of a value then."""
-    mark = marked(kind, Of)
-    info = marked(kind, OptionInfo) or marked(kind, ArgumentInfo)
-    if mark is not None and mark.kind is not None:
-        return Annotated[mark.kind, info], mark.default
-    if info is not None and get_origin(get_args(kind)[0]) is tuple:
-        one = get_args(get_args(kind)[0])[0]
-        return Annotated[list[one] | None, info], None if default == () else default  # pyright: ignore
-    return kind, default
+    info = asked(kind)
+    if info is None:
+        return kind, default
+    plain = get_args(kind)[0]
+    if info.of.kind is not None:
+        plain, default = info.of.kind, info.of.default
+    if plain is bool and not info.param_decls:
+        # By itself Typer adds a `--no-…`.
+        info = copy(info)
+        info.param_decls = [word(name, kind)]
+    if get_origin(plain) is tuple:
+        plain, default = list[get_args(plain)[0]] | None, None if default == () else default  # pyright: ignore
+    return Annotated[plain, info], default
 
 
 def meant(kind: Any, value: Any) -> Any:
     """What an option says, of what was read for it."""
-    mark = marked(kind, Of)
-    if mark is not None and mark.turn is not None:
-        return mark.turn(value)
+    info = asked(kind)
+    if info is not None and info.of.turn is not None:
+        return info.of.turn(value)
     is_list = get_args(kind) and get_origin(get_args(kind)[0]) is tuple
     return tuple(value or ()) if is_list else value
 
@@ -200,48 +204,6 @@ class Row:
         return _SERVICES[service].methods_by_name[name]
 
 
-def option(
-    help_: str,
-    *path: str,
-    words: Sequence[str] = (),
-    metavar: str | None = None,
-    least: int | None = None,
-    most: int | None = None,
-    kind: Any = None,
-    default: object = None,
-    turn: Callable[[Any], object] | None = None,
-) -> Any:
-    """An option of a row.
-
-    Args:
-        help_: What the help says.
-        path: The field, or several for several rows; none: the one with the parameter's name.
-        words: How it is written; none: as the parameter.
-        metavar: What stands for its value.
-        least: Of a number.
-        most: Of a number.
-        kind: As in `Of`; None: the field's type.
-        default: None: what the field has by itself.
-        turn: As in `Of`.
-    """
-    info = typer.Option(*words, metavar=metavar, help=help_, min=least, max=most)
-    return Annotated[Any, info, Of(fields=path, kind=kind, default=default, turn=turn)]
-
-
-def argument(
-    help_: str,
-    *path: str,
-    metavar: str | None = None,
-    least: int | None = None,
-    most: int | None = None,
-    default: object = None,
-    turn: Callable[[Any], object] | None = None,
-) -> Any:
-    """An argument of a row; it has to be given where no `default` says otherwise."""
-    info = typer.Argument(metavar=metavar, help=help_, min=least, max=most)
-    return Annotated[Any, info, Of(fields=path, default=default, turn=turn)]
-
-
 def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothing: str) -> Callable[..., None]:
     """A view of a list as a table: of each column the field, or what makes the cell."""
 
@@ -268,7 +230,7 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
                 put(request, path, value, named=path)
             given = {one: meant(own[one][0], value) for one, value in read.items()}
             for one, value in given.items():
-                for path in marked(own[one][0], Of).fields:
+                for path in get_args(own[one][0])[1].of.fields:
                     put(request, path, value, named=word(one, own[one][0]).strip("-").lower())
             if row.before is not None:
                 await row.before(settings, request, given)
@@ -329,10 +291,12 @@ def _shown(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
 
 def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
     """The annotation with the type that the field has, where it says none, and with the field; and the default."""
-    kind, info, mark = get_args(said)
+    parts: Any = get_args(said) or (Any, said)
+    kind, info = parts
+    mark: Of = info.of
     path = next((one for one in mark.fields or (name,) if has_field(request, one)), "")
     assert path or not mark.fields, f"{request.full_name} has none of {mark.fields}"
-    needed = isinstance(info, ArgumentInfo) and mark.default is None
+    needed = isinstance(info, Argument) and mark.default is None
     default: Any = inspect.Parameter.empty if needed else mark.default
     if mark.kind is not None:
         kind = mark.kind
@@ -346,4 +310,6 @@ def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
             kind = tuple[one, ...] if own.is_repeated else one | None if own.has_presence else one
         if default is None and not own.has_presence:
             default = () if own.is_repeated else kind()
-    return Annotated[kind, info, Of(fields=(path,) if path else (), turn=mark.turn)], default
+    info = copy(info)
+    info.of = Of(fields=(path,) if path else (), turn=mark.turn)
+    return Annotated[kind, info], default

@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream.connection import Connection
     from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 
-Number = Annotated[int, typer.Argument(min=1, metavar="NUMBER", help="As `fleet dlq list` shows it.")]
+Number = Annotated[int, argument("As `fleet dlq list` shows it.", min=1, metavar="NUMBER")]
 _PATIENCE_SECONDS = 30.0
 
 

@@ -15,7 +15,18 @@ from pathlib import Path
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.findings import Finding, Health, disk, faulty, open_files, output, ports
+from swe_ai_fleet.cli.findings import (
+    Finding,
+    Health,
+    absent,
+    broken,
+    disk,
+    faulty,
+    ok,
+    open_files,
+    output,
+    ports,
+)
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
@@ -88,8 +99,8 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
 def _python() -> Finding:
     version = platform.python_version()
     if sys.version_info >= _OLDEST_PYTHON:
-        return Finding(part="python", state=Health.OK, version=version, cause=sys.executable)
-    return Finding(part="python", state=Health.FAULT, version=version, mend="install Python 3.11 or newer")
+        return ok("python", sys.executable, version=version)
+    return broken("python", "", "install Python 3.11 or newer", version=version)
 
 
 async def _program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> Finding:
@@ -104,7 +115,7 @@ async def _program(name: str, *, required: bool, mend: str, oldest: tuple[int, .
         return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
     if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
         return Finding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
-    return Finding(part=name, state=Health.OK, version=version[0] if version else "", cause=path)
+    return ok(name, path, version=version[0] if version else "")
 
 
 async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:
@@ -146,7 +157,7 @@ async def _sandbox(settings: Settings) -> Finding:
     left_open = "; ".join(report.leaves_open)
     told = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
+    return ok("sandbox", told, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:
@@ -159,7 +170,7 @@ async def _setup_network(settings: Settings) -> list[Finding]:
         settings = await with_isolation_level(settings)
         if settings.sandbox != "bubblewrap":
             cause = f"not tried: with FLEET_SANDBOX={settings.sandbox} commands get no network"
-            return [Finding(part="set-up network", state=Health.ABSENT, cause=cause, mend="install bubblewrap")]
+            return [absent("set-up network", cause, "install bubblewrap")]
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
@@ -192,31 +203,29 @@ async def _tools(settings: Settings) -> Finding:
         try:
             await reap(access.docker, executions=())
         except ToolFailure as error:
-            mend = "start the engine, or leave FLEET_DOCKER out"
-            return Finding(part="tools", state=Health.FAULT, cause=error.message, mend=mend)
+            return broken("tools", error.message, "start the engine, or leave FLEET_DOCKER out")
         configured.append("a container engine")
-    return Finding(part="tools", state=Health.OK, cause=", ".join(configured) or "nothing configured beside code")
+    return ok("tools", ", ".join(configured) or "nothing configured beside code")
 
 
 async def _ray(settings: Settings) -> Finding:
     # In a process of its own: importing Ray here would cost every other check its time.
     if settings.executor == "kubernetes":
-        return Finding(part="ray", state=Health.ABSENT, cause="not used: agents are Kubernetes Jobs")
+        return absent("ray", "not used: agents are Kubernetes Jobs")
     if fault := await _unreached(settings.ray_address):
         mend = "start the head, or mend FLEET_RAY_ADDRESS; empty: a cluster of its own on this machine"
-        return Finding(part="ray", state=Health.FAULT, cause=f"{settings.ray_address}: {fault}", mend=mend)
+        return broken("ray", f"{settings.ray_address}: {fault}", mend)
     program = _RAY_CLUSTER if settings.ray_address else "import ray; print(ray.__version__)"
     code, said = await output(sys.executable, "-c", program, settings.ray_address, seconds=_RAY_SECONDS)
     last = said.strip().splitlines()[-1:] or [f"it ended with {code}"]
     if code == 0:
         version, _, cluster = last[0].partition(" ")
         cause = f"{settings.ray_address}: {cluster}" if cluster else "can be imported"
-        return Finding(part="ray", state=Health.OK, version=version, cause=cause)
+        return ok("ray", cause, version=version)
     if settings.ray_address:
         cause = f"no cluster at {settings.ray_address}: {last[0]}"
-        mend = "is the head up, with the same Ray, Python and token? Else mend FLEET_RAY_ADDRESS"
-        return Finding(part="ray", state=Health.FAULT, cause=cause, mend=mend)
-    return Finding(part="ray", state=Health.FAULT, cause=last[0], mend='pip install "ray>=2.60"')
+        return broken("ray", cause, "is the head up, with the same Ray, Python and token? Else mend FLEET_RAY_ADDRESS")
+    return broken("ray", last[0], 'pip install "ray>=2.60"')
 
 
 async def _unreached(address: str) -> str:
@@ -242,14 +251,11 @@ async def _model(settings: Settings) -> Finding:
         async with asyncio.timeout(_PROBE_SECONDS), open_model(settings) as model:
             found = await model.probe()
     except (FleetError, TimeoutError) as error:
-        mend = "start the server, or set FLEET_MODEL_URL"
-        return faulty("model server", error, mend, seconds=_PROBE_SECONDS)
+        return faulty("model server", error, "start the server, or set FLEET_MODEL_URL", seconds=_PROBE_SECONDS)
     calls = _PROTOCOLS[found.protocol]
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
-    return Finding(
-        part="model server", state=Health.OK, version=found.server, cause=f"{found.model}: {calls}{strict}{length}"
-    )
+    return ok("model server", f"{found.model}: {calls}{strict}{length}", version=found.server)
 
 
 async def _vllm(settings: Settings) -> Finding:
@@ -262,8 +268,8 @@ async def _vllm(settings: Settings) -> Finding:
     except FleetError as error:
         return faulty("vllm", error)
     if not version:
-        return Finding(part="vllm", state=Health.ABSENT, cause=f"{interpreter} has none", mend=INSTALL_HINT)
-    return Finding(part="vllm", state=Health.OK, version=version, cause=f"{interpreter}; used by `fleet up --vllm`")
+        return absent("vllm", f"{interpreter} has none", INSTALL_HINT)
+    return ok("vllm", f"{interpreter}; used by `fleet up --vllm`", version=version)
 
 
 async def _memory(settings: Settings) -> Finding:
@@ -279,26 +285,23 @@ async def _memory(settings: Settings) -> Finding:
         ):
             if embedder is None:
                 mend = 'pip install "swe-ai-fleet[embeddings]", or set FLEET_EMBEDDINGS_URL, to find them by meaning'
-                return Finding(part="memory", state=Health.OK, cause=f"{place}; found by words", mend=mend)
+                return ok("memory", f"{place}; found by words", mend)
             await embedder.embed(["Is anybody there?"])
-            return Finding(part="memory", state=Health.OK, cause=f"{place}; found by words and by {embedder.name}")
+            return ok("memory", f"{place}; found by words and by {embedder.name}")
     except (FleetError, TimeoutError) as error:
-        mend = "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL"
-        return faulty("memory", error, mend, seconds=_PROBE_SECONDS)
+        return faulty("memory", error, "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL", seconds=_PROBE_SECONDS)
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:
     place = find_place(settings, server=server, token=token)
     if place is None:
         cause = f"none runs on {settings.home}"
-        return [
-            Finding(part="fleet", state=Health.ABSENT, cause=cause, mend="`fleet up`, or --local where it is offered")
-        ]
+        return [absent("fleet", cause, "`fleet up`, or --local where it is offered")]
     try:
         async with connect(place.address, place.token, tls=place.tls) as client:
             status = await client.status(timeout_seconds=_PROBE_SECONDS)
     except CommandFault as fault:
-        return [Finding(part="fleet", state=Health.FAULT, cause=fault.message, mend=fault.hint)]
+        return [broken("fleet", fault.message, fault.hint)]
     whole = Health.OK if status.status == "healthy" else Health.FAULT
     told = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
     return [Finding(part="fleet", state=whole, cause=told), *map(_component, status.components)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
@@ -18,7 +17,7 @@ async def explain(
     screen: Screen,
     settings: Settings,
     *,
-    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository.")] = ".",
+    repo: Annotated[str, option("The repository.", metavar="PATH|URL")] = ".",
     ref: options.Ref = "",
     setup: options.Setup = (),
     env: options.Env = (),
@@ -44,8 +43,7 @@ async def export(
     *,
     name: options.Execution,
     lock: Annotated[
-        bool,
-        typer.Option("--lock", help="Installed packages instead, with hashes, as pip reads them; npm's as remarks."),
+        bool, option("Installed packages instead, with hashes, as pip reads them; npm's as remarks.")
     ] = False,
 ) -> Exit:
     """Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`."""

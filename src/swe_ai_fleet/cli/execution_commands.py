@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Execution
+from swe_ai_fleet.cli.options import Execution, argument, option
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
@@ -29,7 +27,7 @@ async def watch(
     client: FleetClient,
     name: Execution,
     *,
-    text: Annotated[bool, typer.Option("--text", help="Also what the models say, while they say it.")] = False,
+    text: Annotated[bool, option("Also what the models say, while they say it.")] = False,
 ) -> Exit:
     """Show an execution as it happens; with --json a line for each event."""
     from swe_ai_fleet.cli.run import watch as work
@@ -54,13 +52,13 @@ async def export(
     *,
     kind: Annotated[
         str,
-        typer.Option(
-            "--format",
+        option(
+            "trajectory, openai, markdown, patch or audit (all agents' audit chains).",
+            words="--format",
             metavar="FORMAT",
-            help="trajectory, openai, markdown, patch or audit (all agents' audit chains).",
         ),
     ] = "trajectory",
-    agent: Annotated[str, typer.Option(help="Whose run, or which candidate. Default: the winner's.")] = "",
+    agent: Annotated[str, option("Whose run, or which candidate. Default: the winner's.")] = "",
     output: options.Output = None,
 ) -> Exit:
     """Write an agent's run as a trajectory, as OpenAI messages, as Markdown, or its patch; or all agents' audit."""
@@ -74,16 +72,14 @@ async def replay(
     settings: Settings,
     name: Execution,
     *,
-    agent: Annotated[str, typer.Option(help="Whose run. Default: the winner's.")] = "",
+    agent: Annotated[str, option("Whose run. Default: the winner's.")] = "",
     fork_at: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="After N recorded replies a model server goes on.")
+        int | None, option("After N recorded replies a model server goes on.", min=0, metavar="N")
     ] = None,
-    model: Annotated[str, typer.Option(help="With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
+    model: Annotated[str, option("With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
     prompt: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, metavar="FILE", help="With --fork-at: stands in place of the system message."
-        ),
+        option("With --fork-at: stands in place of the system message.", exists=True, dir_okay=False, metavar="FILE"),
     ] = None,
     server: options.Server = "",
     token: options.Token = "",
@@ -104,23 +100,23 @@ async def verify(
     settings: Settings,
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="ID|FILE",
-            help="An execution id, a task id, a document of `fleet export --format audit` (.json), or an audit file of "
+        argument(
+            "An execution id, a task id, a document of `fleet export --format audit` (.json), or an audit file of "
             "`fleet tools run` (.jsonl).",
+            "execution_id",
+            metavar="ID|FILE",
         ),
-        options.of("execution_id"),
     ],
     *,
     public_key: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="PEM file of the public keys that count; everything has to be signed then. Default: those that the "
+        option(
+            "PEM file of the public keys that count; everything has to be signed then. Default: those that the "
             "fleet vouches for.",
+            metavar="FILE",
         ),
     ] = None,
-    head: Annotated[str, typer.Option(metavar="HASH", help="Of a file: what its last entry's hash must be.")] = "",
+    head: Annotated[str, option("Of a file: what its last entry's hash must be.", metavar="HASH")] = "",
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:

@@ -43,14 +43,28 @@ class Finding:
     mend: str = ""
 
 
+def ok(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
+    """A part that is well."""
+    return Finding(part=part, state=Health.OK, version=version, cause=cause, mend=mend)
+
+
+def absent(part: str, cause: str, mend: str = "") -> Finding:
+    """Something optional that is not there."""
+    return Finding(part=part, state=Health.ABSENT, cause=cause, mend=mend)
+
+
+def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
+    """A part that is not well."""
+    return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
+
+
 def faulty(
     part: str, error: FleetError | TimeoutError, mend: str = "", *, version: str = "", seconds: float = 0.0
 ) -> Finding:
     """What is found of a part that raises, or says nothing within so many seconds; `mend` where it does not say it."""
     if isinstance(error, FleetError):
-        return Finding(part=part, state=Health.FAULT, version=version, cause=error.message, mend=error.hint or mend)
-    cause = f"no answer within {seconds:g} seconds"
-    return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
+        return broken(part, error.message, error.hint or mend, version=version)
+    return broken(part, f"no answer within {seconds:g} seconds", mend, version=version)
 
 
 async def output(*argv: str, seconds: float) -> tuple[int, str]:
@@ -80,35 +94,33 @@ def disk(settings: Settings) -> Finding:
     try:
         found = os.statvfs(place)
     except OSError as error:
-        return Finding(part="disk", state=Health.FAULT, cause=f"{place}: {error.strerror}", mend="set FLEET_HOME")
+        return broken("disk", f"{place}: {error.strerror}", "set FLEET_HOME")
     free, files = found.f_bavail * found.f_frsize, found.f_favail
     told = f"{free / (1 << 30):.1f} GiB free under {settings.home}"
     mend = "make room, or set FLEET_HOME to a larger disk"
     if free < LEAST_FREE_BYTES:
-        return Finding(part="disk", state=Health.FAULT, cause=f"only {told}", mend=mend)
+        return broken("disk", f"only {told}", mend)
     # File systems without a number of files say 0 of 0.
     if found.f_files and files < LEAST_FREE_FILES:
-        return Finding(part="disk", state=Health.FAULT, cause=f"{told}, but only {files:,} files more", mend=mend)
+        return broken("disk", f"{told}, but only {files:,} files more", mend)
     if not os.access(place, os.W_OK):
-        cause = f"{place} cannot be written"
-        return Finding(part="disk", state=Health.FAULT, cause=cause, mend="set FLEET_HOME, or mend its owner")
-    return Finding(part="disk", state=Health.OK, cause=told)
+        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or mend its owner")
+    return ok("disk", told)
 
 
 def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
     """Whether a process may open as many files as `max_agents` need; `limit`: the hard one, if not this process's."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if limit is None else limit
     if hard == resource.RLIM_INFINITY:
-        return Finding(part="open files", state=Health.OK, cause="no limit")
+        return ok("open files", "no limit")
     room = max(0, hard - _FILES_BESIDE) // FILES_EACH
     told = f"at most {hard:,}, enough for some {room:,} agents in a process"
     if room >= settings.max_agents:
-        return Finding(part="open files", state=Health.OK, cause=told)
-    return Finding(
-        part="open files",
-        state=Health.FAULT,
-        cause=f"{told}, and max_agents is {settings.max_agents}",
-        mend="raise the hard limit (ulimit -Hn, LimitNOFILE of a unit), or lower FLEET_MAX_AGENTS",
+        return ok("open files", told)
+    return broken(
+        "open files",
+        f"{told}, and max_agents is {settings.max_agents}",
+        "raise the hard limit (ulimit -Hn, LimitNOFILE of a unit), or lower FLEET_MAX_AGENTS",
     )
 
 
@@ -126,14 +138,14 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
     # What has a port of its own choice (embedded NATS, a private Ray) listens on loopback.
     reach = f"others can reach {', '.join(open_to_others)}" if open_to_others else "on loopback alone"
     if runs:
-        return [Finding(part="ports", state=Health.OK, cause=f"a fleet runs here and has them; {reach}")]
+        return [ok("ports", f"a fleet runs here and has them; {reach}")]
     faults: list[Finding] = []
     for name, address in wanted.items():
         if address and (fault := _taken(address)):
             mend = f"end what has it, or set FLEET_{name.upper()}"
-            faults.append(Finding(part=f"port of {name}", state=Health.FAULT, cause=f"{address}: {fault}", mend=mend))
+            faults.append(broken(f"port of {name}", f"{address}: {fault}", mend))
     told = ", ".join(address for address in wanted.values() if address)
-    return faults or [Finding(part="ports", state=Health.OK, cause=f"free: {told}; {reach}")]
+    return faults or [ok("ports", f"free: {told}; {reach}")]
 
 
 def _taken(address: str) -> str:

@@ -6,35 +6,28 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 
 
 async def init(
     screen: Screen,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; made where it is not there yet.")],
+    directory: Annotated[Path, argument("Where; made where it is not there yet.", metavar="DIR")],
     *,
     tenants: Annotated[
-        str, typer.Option(metavar="A,B", help="Tenants that get a NATS account and an administrator's token.")
+        str, option("Tenants that get a NATS account and an administrator's token.", metavar="A,B")
     ] = "",
-    hosts: Annotated[
-        str, typer.Option(metavar="H,I", help="Names and addresses of the servers, beside this machine's own.")
-    ] = "",
+    hosts: Annotated[str, option("Names and addresses of the servers, beside this machine's own.", metavar="H,I")] = "",
     nats_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where nats-server is to listen on this machine; the first time.")
+        str, option("Where nats-server is to listen on this machine; the first time.", metavar="HOST:PORT")
     ] = "127.0.0.1:4222",
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Also write the secrets as manifests, for `kubectl apply -k`.")
-    ] = False,
+    kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
     rotate: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="WHAT", help="Make anew: certificates, nats, ray, services or audit; may be repeated."),
+        option("Make anew: certificates, nats, ray, services or audit; may be repeated.", metavar="WHAT"),
     ] = (),
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit code 1 where something is wrong or runs out.")
-    ] = False,
+    check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
     """Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. Keys are never written twice."""
     from swe_ai_fleet.settings import listed

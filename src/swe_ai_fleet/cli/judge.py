@@ -11,13 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.options import of
+from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
@@ -35,23 +33,20 @@ class JudgeOrder:
 
     patches: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--patch", metavar="FILE", help="A patch as `git diff` writes it; - is standard input; repeat it."
+        option(
+            "A patch as `git diff` writes it; - is standard input; repeat it.",
+            "patches",
+            words="--patch",
+            metavar="FILE",
         ),
-        of("patches"),
     ]
-    repo: Annotated[
-        str, typer.Option("--repo", metavar="PATH|URL", help="The repository that they are for."), of("repo")
-    ] = "."
+    repo: Annotated[str, option("The repository that they are for.", "repo", metavar="PATH|URL")] = "."
     base: Annotated[
-        str,
-        typer.Option("--base", metavar="REF", help="The commit that they apply to. Default: what is checked out."),
-        of("repo.ref"),
+        str, option("The commit that they apply to. Default: what is checked out.", "repo.ref", metavar="REF")
     ] = ""
     description: Annotated[
         str,
-        typer.Option("--task", metavar="TEXT", help="What they are for; tests that it names must pass."),
-        of("task_description"),
+        option("What they are for; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
     ] = ""
     checks: options.Check = ()
     setup: options.Setup = ()

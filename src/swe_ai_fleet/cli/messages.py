@@ -6,7 +6,7 @@ Executions have JSON documents of their own, for programs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -47,10 +47,15 @@ def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
     return kind.values_by_name[name].number
 
 
-def document(message: Message) -> dict[str, object]:
-    """A message as JSON: every field under its own name, enumerations as words, what is not there left out."""
-    found: dict[str, object] = {}
+def document(message: Message, only: Container[str] | None = None) -> dict[str, Any]:
+    """A message as JSON: every field (of those named in `only`) under its own name, enumerations as words.
+
+    What is not there is left out.
+    """
+    found: dict[str, Any] = {}
     for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
+        if only is not None and field.name not in only:
+            continue
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             found[field.name] = dict(value)

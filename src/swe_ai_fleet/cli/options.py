@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from swe_ai_fleet.cli.calls import caller_name
@@ -42,133 +41,164 @@ class Of:
     turn: Callable[[Any], object] | None = None
 
 
-def of(*fields: str) -> Of:
-    """The mark of an option that sets these fields."""
-    return Of(fields=fields)
+class Option(OptionInfo):
+    """An option as an annotation: how Typer reads it, and what it is for."""
+
+    def __init__(self, of: Of, **read: Any) -> None:
+        super().__init__(default=..., **read)
+        self.of = of
+
+
+class Argument(ArgumentInfo):
+    """The same for an argument."""
+
+    def __init__(self, of: Of, **read: Any) -> None:
+        super().__init__(default=..., **read)
+        self.of = of
+
+
+def option(
+    help_: str,
+    *fields: str,
+    words: str = "",
+    kind: Any = None,
+    default: object = None,
+    turn: Callable[[Any], object] | None = None,
+    **read: Any,
+) -> Option:
+    """An option.
+
+    Args:
+        help_: What the help says.
+        fields: As in `Of`; of a row none means the one with the parameter's name.
+        words: How it is written; none: as the parameter.
+        kind: As in `Of`.
+        default: As in `Of`; None: what the field has by itself.
+        turn: As in `Of`.
+        read: What else Typer takes: `metavar`, `min`, `max`, `envvar`, ….
+    """
+    return Option(
+        Of(fields=fields, kind=kind, default=default, turn=turn), help=help_, param_decls=words.split(), **read
+    )
+
+
+def argument(
+    help_: str, *fields: str, default: object = None, turn: Callable[[Any], object] | None = None, **read: Any
+) -> Argument:
+    """An argument; one of a row has to be given where no `default` says otherwise."""
+    return Argument(Of(fields=fields, default=default, turn=turn), help=help_, **read)
 
 
 # What every command takes that prints something, or that asks a service.
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Server = Annotated[
-    str, typer.Option("--server", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet other than this home's.")
-]
-Token = Annotated[str, typer.Option("--token", envvar="FLEET_TOKEN", hidden=True)]
+Json = Annotated[bool, option("Print JSON instead of text.")]
+Server = Annotated[str, option("A fleet other than this home's.", envvar="FLEET_SERVER", metavar="HOST:PORT")]
+Token = Annotated[str, option("", envvar="FLEET_TOKEN", hidden=True)]
 ContextServer = Annotated[
-    str,
-    typer.Option(
-        "--server", envvar="FLEET_CONTEXT_URL", metavar="HOST:PORT", help="A context service other than this home's."
-    ),
+    str, option("A context service other than this home's.", envvar="FLEET_CONTEXT_URL", metavar="HOST:PORT")
 ]
-ContextToken = Annotated[str, typer.Option("--token", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
-Local = Annotated[
-    bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
-]
+ContextToken = Annotated[str, option("", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
+Local = Annotated[bool, option("Without a running fleet, start one in this process and stop it again.")]
 Execution = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution."),
-    of("execution_id"),
+    str, argument("An execution id, or a task id for its newest execution.", "execution_id", metavar="ID")
 ]
 
 # Tasks: what is solved, from where, in what environment, by whom, and how far it may go.
-Repo = Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on."), of("repo")]
-Ref = Annotated[
-    str,
-    typer.Option("--ref", help="Branch, tag or commit to start from. Default: what is checked out."),
-    of("repo.ref"),
-]
+Repo = Annotated[str, option("The repository to work on.", "repo", metavar="PATH|URL")]
+Ref = Annotated[str, option("Branch, tag or commit to start from. Default: what is checked out.", "repo.ref")]
 IncludeDirty = Annotated[
     UncommittedChanges,
-    typer.Option("--include-dirty/--ignore-dirty", help="Start from uncommitted changes too, or without them."),
-    Of(fields=("repo.uncommitted",), kind=bool | None, turn=UNCOMMITTED.__getitem__),
+    option(
+        "Start from uncommitted changes too, or without them.",
+        "repo.uncommitted",
+        words="--include-dirty/--ignore-dirty",
+        kind=bool | None,
+        turn=UNCOMMITTED.__getitem__,
+    ),
 ]
 Rounds = Annotated[
     int | None,
-    typer.Option("--rounds", min=0, help="Rounds of peer review. Default: the council's, or 1."),
-    of("options.deliberation_rounds", "rounds"),
+    option("Rounds of peer review. Default: the council's, or 1.", "options.deliberation_rounds", "rounds", min=0),
 ]
-Role = Annotated[str, typer.Option("--role", help=f"{ROLES}."), of("role")]
+Role = Annotated[str, option(f"{ROLES}.", "role")]
 Check = Annotated[
     tuple[str, ...],
-    typer.Option("--check", metavar="CMD", help="A command a candidate must pass. Default: the tests."),
-    of("constraints.checks.command"),
+    option(
+        "A command a candidate must pass. Default: the tests.",
+        "constraints.checks.command",
+        words="--check",
+        metavar="CMD",
+    ),
 ]
 Setup = Annotated[
     tuple[str, ...],
-    typer.Option(
-        "--setup", metavar="CMD", help="A command that prepares the environment, after what its files ask for."
+    option(
+        "A command that prepares the environment, after what its files ask for.",
+        "environment.setup_commands",
+        metavar="CMD",
     ),
-    of("environment.setup_commands"),
 ]
 Env = Annotated[
-    tuple[str, ...],
-    typer.Option("--env", metavar="K=V", help="A variable of the environment."),
-    of("environment.variables"),
+    tuple[str, ...], option("A variable of the environment.", "environment.variables", words="--env", metavar="K=V")
 ]
 Path_ = Annotated[
-    tuple[str, ...],
-    typer.Option("--path", metavar="DIR", help="A directory put first on PATH."),
-    of("environment.path_directories"),
+    tuple[str, ...], option("A directory put first on PATH.", "environment.path_directories", metavar="DIR")
 ]
 TestCommand = Annotated[
-    str,
-    typer.Option("--test-command", metavar="CMD", help="What runs the tests. Default: what the files say."),
-    of("environment.test_command"),
+    str, option("What runs the tests. Default: what the files say.", "environment.test_command", metavar="CMD")
 ]
 NoDetect = Annotated[
     bool,
-    typer.Option("--no-detect", help="Install nothing by the repository's files; --setup commands still run."),
-    of("environment.disable_detection"),
+    option("Install nothing by the repository's files; --setup commands still run.", "environment.disable_detection"),
 ]
-RequireVerified = Annotated[
-    bool,
-    typer.Option("--require-verified", help="Only what a test or check verifies may win."),
-    of("constraints.require_verified"),
-]
+RequireVerified = Annotated[bool, option("Only what a test or check verifies may win.", "constraints.require_verified")]
 Network = Annotated[
     tuple[str, ...],
-    typer.Option("--network", metavar="HOST", help="A host that tools and checks may reach. Default: none."),
-    of("constraints.network.allowed_hosts"),
+    option(
+        "A host that tools and checks may reach. Default: none.", "constraints.network.allowed_hosts", metavar="HOST"
+    ),
 ]
-Mode = Annotated[
-    str,
-    typer.Option("--mode", help="How agents plan: simple, agentic or hybrid. Default: the server's."),
-    of("planning_mode"),
-]
+Mode = Annotated[str, option("How agents plan: simple, agentic or hybrid. Default: the server's.", "planning_mode")]
 Approve = Annotated[
-    str,
-    typer.Option("--approve", metavar="WHAT", help="What people approve first: plan, risky or every. Default: none."),
-    of("approval"),
+    str, option("What people approve first: plan, risky or every. Default: none.", "approval", metavar="WHAT")
 ]
 Timeout = Annotated[
     int,
-    typer.Option("--timeout", min=0, metavar="SECONDS", help="For the agents' work. Default: 1800."),
-    of("constraints.timeout_seconds"),
+    option(
+        "For the agents' work. Default: 1800.",
+        "constraints.timeout_seconds",
+        words="--timeout",
+        min=0,
+        metavar="SECONDS",
+    ),
 ]
 Profiles = Annotated[
     str,
-    typer.Option(
-        "--profile", metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn."
+    option(
+        "Model profiles of the server; the agents take them in turn.",
+        "model_profile",
+        "config.model_profile",
+        metavar="NAME[,NAME]",
     ),
-    of("model_profile", "config.model_profile"),
 ]
 MaxCost = Annotated[
-    float,
-    typer.Option("--max-cost", min=0, help="Most an agent may spend, by the profiles' prices. Default: none."),
-    of("constraints.max_cost"),
+    float, option("Most an agent may spend, by the profiles' prices. Default: none.", "constraints.max_cost", min=0)
 ]
-TaskId = Annotated[
-    str, typer.Option("--task-id", help="Makes the call repeatable: the same id is the same task."), of("task_id")
-]
+TaskId = Annotated[str, option("Makes the call repeatable: the same id is the same task.", "task_id")]
 As = Annotated[
     str,
-    typer.Option("--as", metavar="NAME", help="Who decides, for the log. Default: you."),
-    Of(fields=("approver",), turn=lambda name: name or caller_name()),
+    option(
+        "Who decides, for the log. Default: you.",
+        "approver",
+        words="--as",
+        metavar="NAME",
+        turn=lambda name: name or caller_name(),
+    ),
 ]
 
 # Files of tasks, and files that are written.
-Hints = Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")]
-Stagger = Annotated[float, typer.Option("--stagger", min=0, metavar="SECONDS", help="Between the beginnings of two.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: print it.")]
+Hints = Annotated[bool, option("Give agents what is in hints_text.")]
+Stagger = Annotated[float, option("Between the beginnings of two.", min=0, metavar="SECONDS")]
+Output = Annotated[Path | None, option("Default: print it.", words="-o --output", metavar="FILE")]
 
 
 RUNNING: ContextVar[Mapping[str, Any]] = ContextVar("RUNNING")
@@ -179,13 +209,13 @@ _PLACES = re.compile(r"\[[^\]]*\]")
 def with_option(fault: CommandFault) -> CommandFault:
     """The fault, which says now what the caller wrote, where its field is something that the caller wrote."""
     field = _PLACES.sub("", fault.field)
-    takes = {name: (word(name, kind), marked(kind, Of)) for name, kind in RUNNING.get({}).items()}
+    takes = {name: (word(name, kind), asked(kind)) for name, kind in RUNNING.get({}).items()}
     # `orchestrate.repo.ref` is the `repo.ref` of a request inside a request.
     for path in (field, field.partition(".")[2]):
         found = [
             (len(own) if f"{path}.".startswith(f"{own}.") else 0, said)
-            for said, mark in takes.values()
-            for own in (mark.fields if mark is not None else ())
+            for said, info in takes.values()
+            for own in (info.of.fields if info is not None else ())
             # Some services name a field of an inner message as if that were the request.
             if path and (f"{path}.".startswith(f"{own}.") or own.endswith(f".{path}"))
         ]
@@ -200,14 +230,13 @@ def with_option(fault: CommandFault) -> CommandFault:
 
 def word(name: str, kind: Any) -> str:
     """What a caller writes for a parameter: `--agents`, or the name that the help gives to an argument."""
-    if (argument := marked(kind, ArgumentInfo)) is not None:
-        return (argument.metavar or name.upper()).strip("[].")
-    option = marked(kind, OptionInfo)
-    declared = (option.default, *(option.param_decls or ())) if option is not None else ()
-    words = [one.partition("/")[0] for one in declared if isinstance(one, str) and one.startswith("--")]
+    info = asked(kind)
+    if isinstance(info, Argument):
+        return (info.metavar or name.upper()).strip("[].")
+    words = [one.partition("/")[0] for one in (info.param_decls if info else ()) or () if one.startswith("--")]
     return words[0] if words else f"--{name.replace('_', '-')}"
 
 
-def marked(kind: Any, mark: type) -> Any:
-    """The mark of this type among those of an annotation, if there is one."""
-    return next((one for one in get_args(kind)[1:] if isinstance(one, mark)), None)
+def asked(kind: Any) -> Option | Argument | None:
+    """The option or argument that an annotation makes of a parameter."""
+    return next((one for one in get_args(kind)[1:] if isinstance(one, Option | Argument)), None)

@@ -8,13 +8,11 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
-from swe_ai_fleet.cli.options import Of, marked, of, word
+from swe_ai_fleet.cli.options import argument, asked, option, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
@@ -27,34 +25,39 @@ _NO_SLUG = re.compile(r"[^a-z0-9]+")
 class Order:
     """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
 
-    description: Annotated[
-        str, typer.Argument(metavar="TASK", help="What is to be done, in your own words."), of("task_description")
-    ]
+    description: Annotated[str, argument("What is to be done, in your own words.", "task_description", metavar="TASK")]
     repo: options.Repo = "."
     ref: options.Ref = ""
     credential: Annotated[
         str,
-        typer.Option(
-            "--credential", metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's."
+        option(
+            "Which of the server's credentials opens a URL. Default: its host's.", "repo.credential_ref", metavar="NAME"
         ),
-        of("repo.credential_ref"),
     ] = ""
     agents: Annotated[
         int,
-        typer.Option("--agents", min=0, help="How many agents solve it. Default: the council's, or 3."),
-        of("options.num_agents", "num_agents"),
+        option("How many agents solve it. Default: the council's, or 3.", "options.num_agents", "num_agents", min=0),
     ] = 0
     max_agents: Annotated[
         int,
-        typer.Option(
-            "--max-agents", min=0, help="Further agents begin, up to so many, while no candidate is convincing."
+        option(
+            "Further agents begin, up to so many, while no candidate is convincing.",
+            "options.max_agents",
+            "max_agents",
+            min=0,
         ),
-        of("options.max_agents", "max_agents"),
     ] = 0
     probes: Annotated[
         bool,
-        typer.Option("--no-probes", help="Make no probes from the task's words to run on every candidate."),
-        Of(fields=("options.probes", "probes"), kind=bool, default=False, turn=operator.not_),
+        option(
+            "Make no probes from the task's words to run on every candidate.",
+            "options.probes",
+            "probes",
+            words="--no-probes",
+            kind=bool,
+            default=False,
+            turn=operator.not_,
+        ),
     ] = False
     rounds: options.Rounds = None
     role: options.Role = "DEV"
@@ -66,66 +69,53 @@ class Order:
     no_detect: options.NoDetect = False
     network: options.Network = ()
     require_verified: options.RequireVerified = False
-    branch: Annotated[
-        str,
-        typer.Option("--branch", help="The branch the winner is put on. Default: fleet/<task id>."),
-        of("delivery.branch"),
-    ] = ""
+    branch: Annotated[str, option("The branch the winner is put on. Default: fleet/<task id>.", "delivery.branch")] = ""
     uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
     task_id: options.TaskId = ""
     timeout_seconds: options.Timeout = 0
-    deliberate_only: Annotated[bool, typer.Option("--deliberate-only", help="Rank candidates, apply nothing.")] = False
+    deliberate_only: Annotated[bool, option("Rank candidates, apply nothing.")] = False
     approve: options.Approve = ""
     mode: options.Mode = ""
     profile: options.Profiles = ""
     max_cost: options.MaxCost = 0.0
-    priority: Annotated[
-        int, typer.Option("--priority", min=0, max=9, help="Of what waits, higher goes first."), of("priority")
-    ] = 0
+    priority: Annotated[int, option("Of what waits, higher goes first.", "priority", min=0, max=9)] = 0
     architect: Annotated[
         int,
-        typer.Option(
-            "--architect", min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes."
+        option(
+            "Let an architect choose among the best K. Default: votes.",
+            "options.architect_top_k",
+            "architect_top_k",
+            min=0,
+            max=16,
+            metavar="K",
         ),
-        of("options.architect_top_k", "architect_top_k"),
     ] = 0
     subtasks: Annotated[
-        bool,
-        typer.Option("--subtasks", help="Split the task first; merge what the parts come to."),
-        of("options.derive_subtasks"),
+        bool, option("Split the task first; merge what the parts come to.", "options.derive_subtasks")
     ] = False
-    recall: Annotated[
-        bool, typer.Option("--recall", help="Give agents what is remembered that fits."), of("memory.read")
-    ] = False
-    remember: Annotated[bool, typer.Option("--remember", help="Remember what comes of it."), of("memory.write")] = False
+    recall: Annotated[bool, option("Give agents what is remembered that fits.", "memory.read")] = False
+    remember: Annotated[bool, option("Remember what comes of it.", "memory.write")] = False
     namespaces: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--namespace",
-            "-n",
+        option(
+            "Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
+            "memory.namespaces",
+            words="--namespace -n",
             metavar="NAME",
-            help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
         ),
-        of("memory.namespaces"),
     ] = ()
     entities: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--entity", metavar="NAME", help="Agents get what is remembered of it; may be repeated. Means --recall."
+        option(
+            "Agents get what is remembered of it; may be repeated. Means --recall.",
+            "memory.entities",
+            words="--entity",
+            metavar="NAME",
         ),
-        of("memory.entities"),
     ] = ()
-    story: Annotated[
-        str,
-        typer.Option("--story", metavar="ID", help="The story it belongs to, whose context agents get."),
-        of("story_id"),
-    ] = ""
-    upload: Annotated[
-        bool, typer.Option("--upload", help="Send the repository there; by itself for a server on another machine.")
-    ] = False
-    fetch: Annotated[
-        bool, typer.Option("--fetch", help="After an upload, put the winner's branch into the repository.")
-    ] = False
+    story: Annotated[str, option("The story it belongs to, whose context agents get.", "story_id", metavar="ID")] = ""
+    upload: Annotated[bool, option("Send the repository there; by itself for a server on another machine.")] = False
+    fetch: Annotated[bool, option("After an upload, put the winner's branch into the repository.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -177,8 +167,8 @@ def fill(request: Any, order: object) -> None:
     All but messages, and the repository: its options are one reference together.
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
-        mark, value = marked(kind, Of), getattr(order, name)
-        path = next((one for one in (mark.fields if mark else ()) if has_field(request.DESCRIPTOR, one)), "")
+        info, value = asked(kind), getattr(order, name)
+        path = next((one for one in (info.of.fields if info else ()) if has_field(request.DESCRIPTOR, one)), "")
         whole = path and field_of(request.DESCRIPTOR, path).message_type
         is_message = whole and not whole.GetOptions().map_entry
         if path and not is_message and not path.startswith("repo."):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.cli.calls import START_HINT
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.runtime.channels import Place, find_place, running_place
+from swe_ai_fleet.domain.json_values import string
+from swe_ai_fleet.runtime.channels import Place, find_place, read_card, running_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,21 +77,12 @@ def nats_of(settings: Settings) -> Settings:
     """
     if settings.nats_url:
         return settings
-    url, token = _card(settings.home / "fleet.json")
-    if not url:
+    card = read_card(settings.home / "fleet.json")
+    if not (url := string(card.get("nats_url"))):
         raise PreconditionFailed(
             "where the fleet's NATS is cannot be told", field="nats_url", hint="set FLEET_NATS_URL and FLEET_NATS_TOKEN"
         )
-    return settings.model_copy(update={"nats_url": url, "nats_token": token})
-
-
-def _card(path: Path) -> tuple[str, str]:
-    try:
-        card: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return "", ""
-    entries = cast("dict[str, object]", card) if isinstance(card, dict) else {}
-    return str(entries.get("nats_url") or ""), str(entries.get("nats_token") or "")
+    return settings.model_copy(update={"nats_url": url, "nats_token": string(card.get("nats_token"))})
 
 
 def _there(place: Place | None, settings: Settings) -> Place:

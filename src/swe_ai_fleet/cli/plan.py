@@ -9,15 +9,14 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-import typer
 from typer.core import TyperGroup
 
 from fleet.planning.v1 import planning_pb2 as pb
-from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
@@ -129,24 +128,15 @@ class GoalFirst(TyperGroup):
 async def goal(
     screen: Screen,
     client: FleetClient,
-    text: Annotated[
-        str, typer.Argument(metavar="GOAL", help="What is to be reached, in your own words."), options.of("goal")
-    ],
+    text: Annotated[str, argument("What is to be reached, in your own words.", "goal", metavar="GOAL")],
     *,
     entity: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="NAME", help="What it is about; what memory does not know of it is researched."),
-        options.of("selected_entities"),
+        option("What it is about; what memory does not know of it is researched.", "selected_entities", metavar="NAME"),
     ] = (),
-    session: Annotated[
-        str, typer.Option(metavar="ID", help="A session to go on in. Default: a new one."), options.of("session_id")
-    ] = "",
-    repo: Annotated[
-        str, typer.Option(metavar="PATH|URL", help="A repository to look into."), options.of("repository")
-    ] = "",
-    ref: Annotated[
-        str, typer.Option(help="Branch, tag or commit of it. Default: what is checked out."), options.of("ref")
-    ] = "",
+    session: Annotated[str, option("A session to go on in. Default: a new one.", "session_id", metavar="ID")] = "",
+    repo: Annotated[str, option("A repository to look into.", "repository", metavar="PATH|URL")] = "",
+    ref: Annotated[str, option("Branch, tag or commit of it. Default: what is checked out.", "ref")] = "",
 ) -> Exit:
     """Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out."""
     request = pb.ExecutePlanRequest(
@@ -156,10 +146,7 @@ async def goal(
 
 
 async def pursue(
-    screen: Screen,
-    calls: Calls,
-    request: pb.ExecutePlanRequest,
-    read: Callable[[], str] | None = None,
+    screen: Screen, calls: Calls, request: pb.ExecutePlanRequest, read: Callable[[], str] | None = None
 ) -> Exit:
     """Have an approach proposed and, where somebody is there, ask them; `read` gives their next line."""
     proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await calls.one(

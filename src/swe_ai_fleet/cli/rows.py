@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from swe_ai_fleet.cli import views
 from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS
-from swe_ai_fleet.cli.command import Row, argument, option, table
+from swe_ai_fleet.cli.command import Row, table
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
 from swe_ai_fleet.cli.messages import listed_document
-from swe_ai_fleet.cli.options import PHASES, ROLES, As, Execution, Profiles
+from swe_ai_fleet.cli.options import PHASES, ROLES, As, Execution, Profiles, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.plan import WORK_SECONDS, decided, show_decision, show_result, show_session
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
@@ -29,18 +29,16 @@ _STORY = argument("The story's id.", "story_id", "story.story_id", "task.story_i
 _TITLE = argument("In a line.", "story.title", "task.title", "decision.title")
 _WANTED = "What is wanted, and why."
 _CRITERION = "What has to hold for it to be done"
-_EXPECT = option(
-    "Only if the story stands at this version.", "expected_version", words=("--expect",), metavar="N", least=0
-)
+_EXPECT = option("Only if the story stands at this version.", "expected_version", words="--expect", metavar="N", min=0)
 _MEMORIES = {
     "namespace": option(
         "fleet, agent:<id> or repository:<name>; may be repeated.",
         "namespaces",
-        words=("--namespace", "-n"),
+        words="--namespace -n",
         metavar="NAME",
     ),
-    "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words=("--kind",)),
-    "metadata": option("What it is about.", words=("--metadata",), metavar="K=V"),
+    "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words="--kind"),
+    "metadata": option("What it is about.", words="--metadata", metavar="K=V"),
 }
 _WEBHOOK = argument("The webhook's id.", "webhook_id", metavar="ID")
 _SESSION = argument("A plan session.", "session_id", metavar="ID")
@@ -112,7 +110,7 @@ ROWS: Mapping[str, Row] = {
             "execution": Execution,
             "candidate": argument("As `fleet show` names it.", "candidate_id", metavar="CANDIDATE"),
             "branch": option("The branch to create. Default: fleet/<task id>-<candidate>."),
-            "push": option("Push it to where the repository came from.", words=("--push",)),
+            "push": option("Push it to where the repository came from."),
             "reason": option("Why, for the log.", metavar="TEXT"),
             "approver": As,
         },
@@ -125,7 +123,7 @@ ROWS: Mapping[str, Row] = {
         about="Say how good the outcome of an execution was; recommendations learn from it.",
         takes={
             "name": argument("An execution id, a task id, or a plan session's id.", "rating.subject_id", metavar="ID"),
-            "rating": argument("From 1 (useless) to 5.", "rating.rating", least=LEAST_RATING, most=BEST_RATING),
+            "rating": argument("From 1 (useless) to 5.", "rating.rating", min=LEAST_RATING, max=BEST_RATING),
             "comment": option(
                 "Why; shown with the rating. Left out: the earlier one stands.", "rating.comment", metavar="TEXT"
             ),
@@ -156,7 +154,7 @@ ROWS: Mapping[str, Row] = {
         takes={
             "task_id": option("Only this task's."),
             "status": option("Only those with this status; may be repeated.", "statuses"),
-            "limit": option("At most so many, the newest.", "page_size", most=500, least=1, default=50),
+            "limit": option("At most so many, the newest.", "page_size", max=500, min=1, default=50),
         },
         json=lambda answer: {"executions": [listed_document(one) for one in answer.executions]},
         view=table("executions", views.EXECUTION_COLUMNS, "no executions"),
@@ -188,15 +186,15 @@ ROWS: Mapping[str, Row] = {
         about="Create a role's council.",
         takes={
             "role": _ROLE,
-            "agents": option("How many agents of the fleet's own. Default: 3.", "num_agents", least=0),
+            "agents": option("How many agents of the fleet's own. Default: 3.", "num_agents", min=0),
             "rounds": option(
-                "Rounds of peer review. Default: 1.", "config.deliberation_rounds", least=0, kind=int | None
+                "Rounds of peer review. Default: 1.", "config.deliberation_rounds", min=0, kind=int | None
             ),
             "profile": Profiles,
             "kind": option(
                 "tools (own agents only), or external. Default: either.",
                 "config.agent_type",
-                words=("--type",),
+                words="--type",
                 metavar="TYPE",
             ),
             "param": option(
@@ -227,7 +225,7 @@ ROWS: Mapping[str, Row] = {
             "profile": option(
                 "A model profile of the server. Default: its model.", "capabilities.model_profile", metavar="NAME"
             ),
-            "max_tasks": option("Tasks at the same time. Default: 1.", "capabilities.max_concurrent_tasks", least=0),
+            "max_tasks": option("Tasks at the same time. Default: 1.", "capabilities.max_concurrent_tasks", min=0),
             "language": option("A programming language that it knows.", "capabilities.languages"),
             "metadata": option("Something to say of it.", metavar="K=V"),
         },
@@ -248,7 +246,7 @@ ROWS: Mapping[str, Row] = {
         takes={
             "case": option("Only those of this case.", "case_id", metavar="ID"),
             "phase": option(f"Only those in this phase: {PHASES}. May be given again.", "phases"),
-            "limit": option("How many to show at most.", "page_size", least=1, default=50),
+            "limit": option("How many to show at most.", "page_size", min=1, default=50),
         },
         pages="stories",
         json=views.stories_document,
@@ -296,7 +294,6 @@ ROWS: Mapping[str, Row] = {
             "proposed": option(
                 "It does not hold yet.",
                 "decision.state",
-                words=("--proposed",),
                 kind=bool,
                 turn=lambda proposed: "proposed" if proposed else "accepted",
             ),
@@ -325,11 +322,11 @@ ROWS: Mapping[str, Row] = {
             "role": option(f"As this role gets it: {ROLES}."),
             "phase": option(f"For this phase: {PHASES}. Default: the story's."),
             "query": option("What it is for; what is nearest to it goes first."),
-            "tokens": option("The most it may take. Default: the server's.", "token_budget", least=0),
+            "tokens": option("The most it may take. Default: the server's.", "token_budget", min=0),
             "namespace": option(
                 "Memories to recall: fleet, agent:…, repository:….",
                 "namespaces",
-                words=("--namespace", "-n"),
+                words="--namespace -n",
                 metavar="NAME",
             ),
         },
@@ -340,7 +337,7 @@ ROWS: Mapping[str, Row] = {
         about="Show what is related to a story, a task, a decision, an execution, a commit or a file.",
         takes={
             "node": argument("<kind>:<id>, the kind one of case, story, task, decision, execution, commit, file."),
-            "depth": option("How many relations away to go.", least=1, most=5, default=1),
+            "depth": option("How many relations away to go.", min=1, max=5, default=1),
             "kind": option("Only relations of this kind, such as depends_on.", "kinds"),
         },
         pages="relations",
@@ -359,7 +356,6 @@ ROWS: Mapping[str, Row] = {
             "accept": option(
                 "From now on the decision holds.",
                 "decision_state",
-                words=("--accept",),
                 kind=bool,
                 turn=lambda accept: "accepted" if accept else "",
             ),
@@ -375,7 +371,7 @@ ROWS: Mapping[str, Row] = {
             "after": option(
                 "A task that comes before this one; all of them anew.", "depends_on.values", metavar="TASK"
             ),
-            "first": option("No task comes before this one.", words=("--first",), kind=bool),
+            "first": option("No task comes before this one.", kind=bool),
             "expect": _EXPECT,
         },
         before=views.with_first,
@@ -387,7 +383,7 @@ ROWS: Mapping[str, Row] = {
         takes={
             "text": argument("What to remember."),
             "namespace": option(
-                "fleet, agent:<id> or repository:<name>.", words=("--namespace", "-n"), metavar="NAME", default="fleet"
+                "fleet, agent:<id> or repository:<name>.", words="--namespace -n", metavar="NAME", default="fleet"
             ),
             "metadata": _MEMORIES["metadata"],
         },
@@ -399,7 +395,7 @@ ROWS: Mapping[str, Row] = {
         takes={
             "query": argument("What to look for, in words."),
             **_MEMORIES,
-            "limit": option("At most so many.", least=1, most=100, default=10),
+            "limit": option("At most so many.", min=1, max=100, default=10),
         },
         view=views.show_recollections,
     ),
@@ -409,7 +405,7 @@ ROWS: Mapping[str, Row] = {
         takes={
             "memory_ids": argument("Only these.", metavar="[ID]...", default=()),
             **_MEMORIES,
-            "everywhere": option("In all namespaces.", words=("--everywhere",)),
+            "everywhere": option("In all namespaces."),
         },
         line="forgotten: {removed}",
     ),
@@ -428,7 +424,7 @@ ROWS: Mapping[str, Row] = {
             "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
             "by": option(
                 "Who steers, for the log. Default: you.",
-                words=("--as",),
+                words="--as",
                 metavar="NAME",
                 turn=lambda name: name or caller_name(),
             ),
@@ -443,12 +439,12 @@ ROWS: Mapping[str, Row] = {
     "plan reject": _deciding(
         "rejected",
         "Reject the approach that waits; the session ends.",
-        text=option("Why.", "adjustment", words=("--text",)),
+        text=option("Why.", "adjustment", words="--text"),
     ),
     "plan adjust": _deciding(
         "adjusted",
         "Have another approach proposed.",
-        text=option("What is to be different.", "adjustment", words=("--text",), default=...),
+        text=option("What is to be different.", "adjustment", words="--text", default=...),
     ),
     "plan continue": Row(
         rpc=f"{_PLANNING}.ContinuePlan",
@@ -468,7 +464,7 @@ ROWS: Mapping[str, Row] = {
     "plan list": Row(
         rpc=f"{_PLANNING}.ListPlanSessions",
         about="List the sessions that were worked on last.",
-        takes={"limit": option("How many.", "page_size", least=1, most=200, default=20)},
+        takes={"limit": option("How many.", "page_size", min=1, max=200, default=20)},
         json="sessions",
         view=table(
             "sessions",
@@ -489,12 +485,12 @@ ROWS: Mapping[str, Row] = {
                 "events",
                 metavar="EVENT",
             ),
-            "form": option("json, slack, discord or telegram.", "format", words=("--format",), default="json"),
+            "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
             "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
             "role": option("Only this role.", "filter.roles"),
             "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
-            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts", words=("--parts",)),
-            "name": option("Its id. Default: made of URL and events.", "webhook_id", words=("--id",), metavar="ID"),
+            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
+            "name": option("Its id. Default: made of URL and events.", "webhook_id", words="--id", metavar="ID"),
             "secret_variable": option(
                 "A variable that has its secret, whsec_…. Default: a random one.",
                 "secret",
@@ -529,7 +525,7 @@ ROWS: Mapping[str, Row] = {
     "webhooks deliveries": Row(
         rpc=f"{_NOTIFICATION}.ListDeliveries",
         about="Show the last attempts to tell a webhook, the newest first.",
-        takes={"name": _WEBHOOK, "limit": option("Most of them.", least=1, most=50, default=20)},
+        takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
         view=views.show_deliveries,
     ),
 }

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
-from swe_ai_fleet.cli.findings import Finding, Health, faulty
+from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.settings import Settings, listed
 
@@ -41,8 +41,7 @@ async def nats(settings: Settings) -> Finding:
         try:
             own = read_address(settings.home / "nats")
         except FleetError:
-            cause = "none is configured; `fleet up` starts one of its own"
-            return Finding(part="nats", state=Health.ABSENT, cause=cause)
+            return absent("nats", "none is configured; `fleet up` starts one of its own")
         settings = settings.model_copy(update={"nats_url": own.url, "nats_token": own.token})
     try:
         async with (
@@ -52,7 +51,7 @@ async def nats(settings: Settings) -> Finding:
             ping = await log.ping()
             if not ping.ok:
                 mend = "start the server with JetStream (nats-server -js), or enable it for the account"
-                return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=ping.error, mend=mend)
+                return broken("nats", ping.error, mend, version=ping.version)
             return judged(ping, await _usage(log), await _skew(log))
     except (FleetError, TimeoutError) as error:
         return faulty("nats", error, "see FLEET_NATS_URL", seconds=_NATS_SECONDS)
@@ -64,18 +63,17 @@ def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | N
     told = f"JetStream answers in {ping.latency_ms:.1f} ms, {sum(one.bytes for one in usage.values()) / 2**20:.0f} MiB"
     if numbers and numbers < OLDEST:
         cause, mend = "JetStream is too old for what streams are asked to keep", "NATS 2.10 or newer"
-        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
+        return broken("nats", cause, mend, version=ping.version)
     full = [name for name, one in usage.items() if one.max_bytes and one.bytes > FULL * one.max_bytes]
     if full:
         cause = f"nearly full: {', '.join(full)}; what is full refuses events"
         mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
-        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
+        return broken("nats", cause, mend, version=ping.version)
     if skew_seconds is not None and abs(skew_seconds) > MOST_SKEW_SECONDS:
         way = "ahead of" if skew_seconds > 0 else "behind"
         cause = f"its clock is {abs(skew_seconds):.0f} s {way} this machine's"
-        mend = "let both machines keep their clocks by NTP"
-        return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=cause, mend=mend)
-    return Finding(part="nats", state=Health.OK, version=ping.version, cause=told)
+        return broken("nats", cause, "let both machines keep their clocks by NTP", version=ping.version)
+    return ok("nats", told, version=ping.version)
 
 
 async def _usage(log: JetStream) -> Mapping[str, StreamUsage]:
@@ -109,23 +107,21 @@ def transport(settings: Settings) -> list[Finding]:
     files = certificates(settings)
     if not files:
         if settings.loopback:
-            return [Finding(part="tls", state=Health.ABSENT, cause="none; nobody else can listen on loopback")]
+            return [absent("tls", "none; nobody else can listen on loopback")]
         cause = f"{settings.listen} is served without TLS: tokens can be read on the way"
-        mend = "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS"
-        return [Finding(part="tls", state=Health.ABSENT, cause=cause, mend=mend)]
+        return [absent("tls", cause, "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS")]
     now, found = time.time(), list[Finding]()
     for use, path in files.items():
         part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
         days = f"{max(0.0, left) / _DAY:.0f} days"
         if left < -now + 1:
             mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
-            found.append(Finding(part=part, state=Health.FAULT, cause=f"{path} has no certificate", mend=mend))
+            found.append(broken(part, f"{path} has no certificate", mend))
         elif left <= 0:
-            cause = f"the certificate in {path} has ended"
-            found.append(Finding(part=part, state=Health.FAULT, cause=cause, mend="renew it; it is read by itself"))
+            found.append(broken(part, f"the certificate in {path} has ended", "renew it; it is read by itself"))
         else:
             mend = "renew it soon; it is read by itself" if left < SOON_SECONDS else ""
-            found.append(Finding(part=part, state=Health.OK, cause=f"{path}, for {days} yet", mend=mend))
+            found.append(ok(part, f"{path}, for {days} yet", mend))
     return found
 
 
@@ -140,12 +136,7 @@ def ways(settings: Settings, server: str) -> list[Finding]:
         open_to_all = [url for url in told if url.scheme == "nats" and not is_here(url.hostname or "")]
         found |= {f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all}
     return [
-        Finding(
-            part="tls: calls",
-            state=Health.ABSENT,
-            cause=f"{address} is called without TLS: the token can be read on the way",
-            mend=mend,
-        )
+        absent("tls: calls", f"{address} is called without TLS: the token can be read on the way", mend)
         for address, mend in found.items()
     ]
 
@@ -157,23 +148,21 @@ def access(settings: Settings) -> Finding:
     if settings.access_file is None:
         cause = "no access file: one token lets everybody do everything"
         mend = "" if settings.loopback else "FLEET_ACCESS_FILE, see `fleet access --help`"
-        return Finding(part="access", state=Health.ABSENT, cause=cause, mend=mend)
+        return absent("access", cause, mend)
     try:
         read = read_access(settings.access_file)
     except FleetError as error:
         return faulty("access", error, f"mend {settings.access_file}")
     if settings.access_file.stat().st_mode & 0o022:
         cause = f"others may write {settings.access_file}, and so let anybody in"
-        return Finding(part="access", state=Health.FAULT, cause=cause, mend=f"chmod go-w {settings.access_file}")
-    told = f"{len(read.tenants)} tenants, {len(read.tokens)} tokens"
-    return Finding(part="access", state=Health.OK, cause=f"{settings.access_file}: {told}")
+        return broken("access", cause, f"chmod go-w {settings.access_file}")
+    return ok("access", f"{settings.access_file}: {len(read.tenants)} tenants, {len(read.tokens)} tokens")
 
 
 async def traces(settings: Settings) -> Finding:
     """Whether the collector takes spans."""
     if not settings.otlp_endpoint:
-        cause = "none are sent"
-        return Finding(part="traces", state=Health.ABSENT, cause=cause, mend="FLEET_OTLP_ENDPOINT, if they are wanted")
+        return absent("traces", "none are sent", "FLEET_OTLP_ENDPOINT, if they are wanted")
     from opentelemetry.util.re import parse_env_headers
 
     from swe_ai_fleet.adapters.openai_model.faults import public_url
@@ -191,8 +180,8 @@ async def traces(settings: Settings) -> Finding:
         fault = await asyncio.to_thread(_refusal, place, headers)
     if fault:
         mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
-        return Finding(part="traces", state=Health.FAULT, cause=f"{place}: {fault}", mend=mend)
-    return Finding(part="traces", state=Health.OK, cause=f"{place} takes them")
+        return broken("traces", f"{place}: {fault}", mend)
+    return ok("traces", f"{place} takes them")
 
 
 def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:

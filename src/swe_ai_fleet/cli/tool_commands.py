@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
@@ -15,8 +14,8 @@ from swe_ai_fleet.settings import Settings
 async def list_tools(
     screen: Screen,
     *,
-    role: Annotated[str, typer.Option(help="Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Only what a run without changes gets.")] = False,
+    role: Annotated[str, option("Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
+    read_only: Annotated[bool, option("Only what a run without changes gets.")] = False,
 ) -> Exit:
     """Show every operation with its traits."""
     from swe_ai_fleet.cli.tools import show_tools
@@ -27,13 +26,13 @@ async def list_tools(
 async def run_tool(
     screen: Screen,
     settings: Settings,
-    operation: Annotated[str, typer.Argument(help="Its name, such as files_read_file.")],
-    given: Annotated[tuple[str, ...], typer.Argument(metavar="[K=V]...", help="Its arguments.")] = (),
+    operation: Annotated[str, argument("Its name, such as files_read_file.")],
+    given: Annotated[tuple[str, ...], argument("Its arguments.", metavar="[K=V]...")] = (),
     *,
-    workspace: Annotated[str, typer.Option(metavar="DIR", help="The directory it works in.")] = ".",
-    args: Annotated[str, typer.Option(metavar="JSON", help="Arguments as a JSON object.")] = "",
-    role: Annotated[str, typer.Option(help="The role it is called in.")] = "DEV",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse whatever could change something.")] = False,
+    workspace: Annotated[str, option("The directory it works in.", metavar="DIR")] = ".",
+    args: Annotated[str, option("Arguments as a JSON object.", metavar="JSON")] = "",
+    role: Annotated[str, option("The role it is called in.")] = "DEV",
+    read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
     """Run one operation in the sandbox, audited; exit code 1 where it fails or is refused, 2 for wrong arguments."""
     from swe_ai_fleet.cli.tools import run_tool as work

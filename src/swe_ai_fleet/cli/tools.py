@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
@@ -165,7 +165,7 @@ def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str
     given: dict[str, object] = {}
     if text:
         try:
-            read: object = json.loads(text)
+            read = parse_json(text)
         except ValueError as error:
             raise CommandFault(f"--args is no JSON: {error}", exit_code=Exit.USAGE, field="args") from None
         if not isinstance(read, dict):
@@ -182,7 +182,7 @@ def _value(schema: Mapping[str, Any], text: str) -> object:
     if "string" in kinds:
         return text
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text
 

@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
-import typer
-
 from fleet.context.v1 import context_pb2 as pb_context
 from fleet.notification.v1 import notification_pb2 as pb_notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word
-from swe_ai_fleet.cli.options import Of
+from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table, print_rows
 from swe_ai_fleet.domain.outcome import BEST_RATING
@@ -69,12 +67,11 @@ async def with_a_text(_: Settings, request: pb.ResolveApprovalRequest, given: Gi
 FLEET_OF_A_TASK: Given = {
     "fleet": Annotated[
         str,
-        typer.Option(
-            "--fleet", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet that knows the task, not this home's."
+        option(
+            "A fleet that knows the task, not this home's.", words="--fleet", envvar="FLEET_SERVER", metavar="HOST:PORT"
         ),
-        Of(),
     ],
-    "fleet_token": Annotated[str, typer.Option("--fleet-token", envvar="FLEET_TOKEN", hidden=True), Of()],
+    "fleet_token": Annotated[str, option("", words="--fleet-token", envvar="FLEET_TOKEN", hidden=True)],
 }
 
 
@@ -114,10 +111,10 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         advice: pb_context.Advice = getattr(answer, choice)
         screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
         screen.line(f"  {one_line(advice.reason)}")
-        for option in advice.options:
+        for one in advice.options:
             screen.line(
-                f"  {one_line(option.value)}: {option.expected:.2f} ({option.low:.2f} to {option.high:.2f}), "
-                f"tried {option.tried:.3g}, the best with a chance of {option.best:.0%}"
+                f"  {one_line(one.value)}: {one.expected:.2f} ({one.low:.2f} to {one.high:.2f}), "
+                f"tried {one.tried:.3g}, the best with a chance of {one.best:.0%}"
             )
     # What is the default anyway, and what has no option, is left out.
     kind, _sign, mode = answer.approach.value.partition("/")

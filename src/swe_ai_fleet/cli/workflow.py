@@ -9,25 +9,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, cast
 
-import typer
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.messages import pairs
-from swe_ai_fleet.cli.options import of
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.json_values import mapping, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
 
 Workflow = Annotated[
     str,
-    typer.Argument(metavar="NAME|FILE", help="A workflow that the fleet knows, or a file (*.yaml)."),
-    of("name", "workflow", "definition"),
+    argument(
+        "A workflow that the fleet knows, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"
+    ),
 ]
 
 
@@ -37,40 +37,32 @@ class WorkflowOrder:
 
     workflow: Workflow
     given: Annotated[
-        tuple[str, ...],
-        typer.Option("--input", metavar="K=V", help="One input; repeat it."),
-        of("inputs_json", "inputs"),
+        tuple[str, ...], option("One input; repeat it.", "inputs_json", "inputs", words="--input", metavar="K=V")
     ] = ()
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", exists=True, dir_okay=False, metavar="FILE", help="Inputs as a JSON object."),
-    ] = None
+    inputs: Annotated[Path | None, option("Inputs as a JSON object.", exists=True, dir_okay=False, metavar="FILE")] = (
+        None
+    )
     repo: Annotated[
-        str,
-        typer.Option(
-            "--repo", metavar="PATH|URL", help="The repository to work on. Default: an empty one of the run's own."
-        ),
-        of("repo"),
+        str, option("The repository to work on. Default: an empty one of the run's own.", "repo", metavar="PATH|URL")
     ] = ""
     ref: options.Ref = ""
     uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
-    task_id: Annotated[
-        str, typer.Option("--task-id", help="Makes the call repeatable: the same id is the same run."), of("task_id")
-    ] = ""
+    task_id: Annotated[str, option("Makes the call repeatable: the same id is the same run.", "task_id")] = ""
     approve: options.Approve = ""
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="A model profile of the server."), of("model_profile")
-    ] = ""
+    profile: Annotated[str, option("A model profile of the server.", "model_profile", metavar="NAME")] = ""
     network: options.Network = ()
     timeout_seconds: Annotated[
         int,
-        typer.Option("--timeout", min=0, metavar="SECONDS", help="For each agent's work. Default: 1800."),
-        of("constraints.timeout_seconds"),
+        option(
+            "For each agent's work. Default: 1800.",
+            "constraints.timeout_seconds",
+            words="--timeout",
+            min=0,
+            metavar="SECONDS",
+        ),
     ] = 0
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Agents recall what is remembered; outcomes are."), of("memory")
-    ] = False
-    detach: Annotated[bool, typer.Option("--detach", help="Only hand it in; `fleet watch` shows it.")] = False
+    memory: Annotated[bool, option("Agents recall what is remembered; outcomes are.", "memory")] = False
+    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
@@ -112,12 +104,12 @@ class WorkflowOrder:
         found: dict[str, object] = {}
         if self.inputs is not None:
             try:
-                read: object = json.loads(self.inputs.read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError) as error:
+                read = parse_json(self.inputs.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
             if not isinstance(read, dict):
                 raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
-            found = cast("dict[str, object]", read)
+            found |= mapping(cast("object", read))
         for name, text in pairs(self.given, "input").items():
             found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return found
@@ -132,8 +124,8 @@ def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
 
 def _value(name: str, text: str, kind: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise CommandFault(
             f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
         ) from None
@@ -147,9 +139,7 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
 
 
 async def validate(
-    screen: Screen,
-    settings: Settings,
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Workflow files.")],
+    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
 ) -> Exit:
     """Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet."""
     from swe_ai_fleet.cli.workflow_runs import validate as work
@@ -157,13 +147,7 @@ async def validate(
     return await work(screen, settings, paths)
 
 
-async def graph(
-    screen: Screen,
-    settings: Settings,
-    workflow: Workflow,
-    *,
-    output: options.Output = None,
-) -> Exit:
+async def graph(screen: Screen, settings: Settings, workflow: Workflow, *, output: options.Output = None) -> Exit:
     """Draw a workflow as Mermaid text; needs no fleet."""
     from swe_ai_fleet.cli.workflow_runs import draw as work
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from swe_ai_fleet.conversations.phrases import (
     NamedThing,
     ThingKind,
 )
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.tool import ToolResult
@@ -306,13 +306,7 @@ def _identity(record: Mapping[str, object]) -> tuple[ThingKind, str] | None:
 
 
 def _arguments(call: ToolCall) -> list[tuple[ThingKind, str]]:
-    try:
-        given: object = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(given, dict):
-        return []
-    fields = cast("dict[str, object]", given)
+    fields = json_object(call.arguments)
     return [(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
 
 

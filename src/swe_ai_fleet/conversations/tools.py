@@ -18,6 +18,7 @@ from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.session import Proposal
+from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.memory.presenting import visible
@@ -239,10 +240,10 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
         return None
     match operation:
         case "list_executions":
-            records = _records(result.metadata.get("executions"))
+            records = mappings(result.metadata.get("executions"))
             columns = ("status", "description", "execution_id", "started_at")
         case "show_execution":
-            records = _records(result.metadata.get("checks"))
+            records = mappings(result.metadata.get("checks"))
             columns = ("name", "outcome", "message")
         case _:
             return None
@@ -279,8 +280,3 @@ def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
         fields["candidates"] = [asdict(one) for one in value.candidates]
         fields["files"], fields["waiting_for"] = list(value.files), list(value.waiting_for)
     return fields
-
-
-def _records(value: object) -> list[dict[str, object]]:
-    parts = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]

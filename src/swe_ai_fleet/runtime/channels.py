@@ -1,50 +1,38 @@
 """Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
 
-The place of a fleet is its address and the token it asks for. The status of a failed call may name the field at fault.
+The place of a fleet is its address and the token it asks for.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 import structlog
-from google.rpc import error_details_pb2, status_pb2
 
+from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
-_DETAILS = "grpc-status-details-bin"
 PROTECTED, PLAIN = "grpcs://", "grpc://"
 """What may stand before `host:port` to say how a service is called, whatever the settings are."""
 _log = structlog.get_logger(__name__)
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
-    """The field of the request that a fault names, empty where it names none.
-
-    None where the status has no rich details: then it is gRPC's own, and the orchestrator did not answer.
-    """
-    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
-    if not rich:
-        return None
-    for detail in status_pb2.Status.FromString(rich[0]).details:
-        request = error_details_pb2.BadRequest()
-        if detail.Unpack(request):
-            for violation in request.field_violations:
-                return violation.field
-    return ""
+    """The field of the request that a fault names, empty where it names none; None where no service answered."""
+    details = error_details(error.trailing_metadata())
+    return None if details is None else details.field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +94,9 @@ def read_channel_tls(entry: object) -> ChannelTls | None:
     """What `card_entry` gave; None without TLS."""
     if not isinstance(entry, dict):
         return None
-    texts = {key: value for key, value in cast("dict[str, object]", entry).items() if isinstance(value, str)}
-    files = {name: Path(texts[name]) for name in ("ca", "cert", "key") if texts.get(name)}
-    return ChannelTls(name=texts.get("name", ""), **files)
+    texts = mapping(cast("object", entry))
+    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(texts.get(name)))}
+    return ChannelTls(name=string(texts.get("name")), **files)
 
 
 def target(address: str) -> str:
@@ -239,7 +227,7 @@ class Place:
 
 def running_place(home: Path) -> Place | None:
     """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
-    return _read_card(home / "fleet.json")
+    return _place_of(home / "fleet.json")
 
 
 def find_context(settings: Settings, *, server: str = "", token: str = "") -> Place | None:
@@ -253,7 +241,7 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
         if fleet is None or not fleet.context
         else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
-    if (alone := _read_card(settings.home / "context.json")) is not None:
+    if (alone := _place_of(settings.home / "context.json")) is not None:
         here.append(alone)
     address = server or settings.context_url
     if not address:
@@ -268,25 +256,26 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
     )
 
 
-def _read_card(path: Path) -> Place | None:
+def read_card(path: Path) -> Mapping[str, object]:
+    """What a process keeps in its card; empty where there is none."""
     try:
-        card: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(card, dict):
-        return None
-    entries = cast("dict[str, object]", card)
-    address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
+        return json_object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _place_of(path: Path) -> Place | None:
+    card = read_card(path)
+    address, token, pid = card.get("address"), card.get("token"), card.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
         return None
-    context, http = entries.get("context"), entries.get("http")
     return Place(
         address=address,
         token=token,
         pid=pid,
-        context=context if isinstance(context, str) else "",
-        http=http if isinstance(http, str) else "",
-        tls=read_channel_tls(entries.get("tls")),
+        context=string(card.get("context")),
+        http=string(card.get("http")),
+        tls=read_channel_tls(card.get("tls")),
     )
 
 

@@ -14,7 +14,7 @@ from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.reply_run import ChatRules
 from swe_ai_fleet.conversations.store import KeyValueChats
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, PlanningMode
+from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
@@ -50,29 +50,6 @@ class Chats:
         if tenant not in self._made:
             self._made[tenant] = self._make(tenant)
         return self._made[tenant]
-
-
-@asynccontextmanager
-async def open_chat(
-    settings: Settings,
-    *,
-    store: KeyValue,
-    fleet: FleetView | None = None,
-    starter: TaskStarter | None = None,
-    memories: Memories | None = None,
-    tools: Sequence[Tool] = (),
-    tenant: str = DEFAULT_TENANT,
-) -> AsyncGenerator[Chat]:
-    """The chats of one tenant, until the context ends; see `open_chats`."""
-    async with open_chats(
-        settings,
-        store=store,
-        fleet=lambda _: fleet,
-        starter=lambda _: starter,
-        memories=memories,
-        tools=tools,
-    ) as chats:
-        yield chats.of(tenant)
 
 
 @asynccontextmanager

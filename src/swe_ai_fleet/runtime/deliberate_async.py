@@ -12,6 +12,7 @@ import grpc.aio
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from swe_ai_fleet.contract import to_message
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
     FleetError,
@@ -149,53 +150,26 @@ def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
         if name in wanted:
             raise InvalidRequest(f"{name} is the fleet's own", field=f"constraints.{name}", hint="leave it out")
     read = read_constraints(wanted)
-    limits, totals = read.limits, read.totals
-    hosts = read.allowed_hosts
-    message = pb.TaskConstraints(
-        rubric=read.rubric,
-        requirements=read.requirements,
-        metadata=dict(read.metadata),
-        allowed_tools=read.allowed_tools,
-        denied_tools=read.denied_tools,
-        allowed_paths=read.allowed_paths,
-        checks=[
-            pb.CheckSpec(
-                name=check.name,
-                command=check.command,
-                timeout_seconds=math.ceil(check.timeout_seconds),
-                required=check.required,
-                expected_exit_code=check.expected_exit_code,
-            )
-            for check in read.checks
-        ],
-        network=pb.NetworkPolicy(allowed_hosts=hosts) if hosts is not None else None,
-        abort_on_error=read.abort_on_error,
-        mcp_servers=[
-            pb.McpServer(
-                name=server.name,
-                command=server.command,
-                url=server.url,
-                variables=dict(server.variables),
-                tools=server.tools,
-                allowed_hosts=server.allowed_hosts,
-            )
-            for server in read.mcp_servers
-        ],
-        total_max_tokens=totals.max_tokens,
-        total_max_tool_calls=totals.max_tool_calls,
-        total_max_cost=totals.max_cost,
-    )
-    given: dict[str, float] = {
+    limits, hosts = read.limits, read.allowed_hosts
+    numbers: dict[str, float] = {
         "max_iterations": limits.max_iterations,
         "max_tool_calls": limits.max_tool_calls,
         "max_tokens": limits.max_tokens,
         "timeout_seconds": math.ceil(limits.timeout_seconds),
         "max_cost": limits.max_cost,
     }
-    for name, value in given.items():
-        if name in wanted:
-            setattr(message, name, value)
-    return message
+    return to_message(
+        pb.TaskConstraints,
+        read,
+        checks=[
+            to_message(pb.CheckSpec, check, timeout_seconds=math.ceil(check.timeout_seconds)) for check in read.checks
+        ],
+        network=pb.NetworkPolicy(allowed_hosts=hosts) if hosts is not None else None,
+        total_max_tokens=read.totals.max_tokens,
+        total_max_tool_calls=read.totals.max_tool_calls,
+        total_max_cost=read.totals.max_cost,
+        **{name: value if name in wanted else None for name, value in numbers.items()},
+    )
 
 
 async def _submitted(place: Place, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:

@@ -32,6 +32,7 @@ from swe_ai_fleet.domain.fleet_status import (
     ReplicaReport,
     StorageStatus,
 )
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.factories import model_endpoints
@@ -280,12 +281,10 @@ async def open_fleet_view(
             probe=NodeProbe(ray_node()),
             stored=stored,
         )
-        telling = asyncio.create_task(view.tell(), name="fleet view")
         try:
-            yield view
+            async with in_background(view.tell(), name="fleet view"):
+                yield view
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
             # Others need not wait for its end.
             await _in_time(store.delete(me), None)
 

@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -23,6 +23,7 @@ from swe_ai_fleet.adapters.jetstream import Issuer, JetStream, NatsLogin
 from swe_ai_fleet.adapters.jetstream.login import host_inbox
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.installation.nats_users import (
     ACCOUNT,
@@ -128,23 +129,9 @@ async def open_host_logins(
     )
     heard = asyncio.Event()
     work = (log.answer_logins(Issuer(seed), callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
-    tasks = [asyncio.create_task(_told(one), name="hosts on NATS") for one in work]
-    try:
+    async with in_background(*work, name="hosts on NATS", fault="hosts of agents are not answered any more"):
         await heard.wait()
         yield logins
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _told(work: Coroutine[object, object, None]) -> None:
-    try:
-        await work
-    except Exception:
-        # Nobody waits for this task, so it is told here.
-        _log.exception("hosts of agents are not answered any more")
-        raise
 
 
 @dataclass(frozen=True, kw_only=True)

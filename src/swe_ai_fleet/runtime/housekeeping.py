@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from swe_ai_fleet.following import in_background
+
 _FIRST_SECONDS, _LAST_SECONDS = 5.0, 3_600.0
 _ROUNDS = 10
 """So often within the time that something is kept."""
@@ -24,12 +26,8 @@ def pause_seconds(kept_seconds: float) -> float:
 async def housekeeping(reap: Callable[[], Awaitable[object]], *, pause: float) -> AsyncGenerator[None]:
     """One round now, and one after each `pause` seconds until the context ends; a round that fails is logged."""
     await reap()
-    keeping = asyncio.create_task(_keep(reap, pause), name="housekeeping")
-    try:
+    async with in_background(_keep(reap, pause), name="housekeeping"):
         yield
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _keep(reap: Callable[[], Awaitable[object]], pause: float) -> None:

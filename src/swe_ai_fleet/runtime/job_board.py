@@ -18,6 +18,7 @@ from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
 from swe_ai_fleet.domain.task import PinnedRepository
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KeyValue
 
 JOBS_BUCKET = "agent-jobs"
@@ -134,12 +135,8 @@ class JobBoard:
         """Inside, those who wait hear of what other processes put here. Raises Unavailable."""
         # What was put before is looked up; only what comes from here on is to be heard of.
         start = await self._store.put(_HERE, b"")
-        follower = asyncio.create_task(self._follow(start), name="job board")
-        try:
+        async with in_background(self._follow(start), name="job board"):
             yield self
-        finally:
-            follower.cancel()
-            await asyncio.gather(follower, return_exceptions=True)
 
     @contextmanager
     def _listening(self, key: str) -> Generator[asyncio.Event]:

@@ -21,6 +21,7 @@ from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.settings import Settings
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -145,12 +146,8 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
         return
     mine = ray.get_runtime_context().get_node_id()
     mine = ray.get_runtime_context().get_node_id()
-    looking = asyncio.create_task(_look(lambda: _alive(mine), lost), name="ray-node")
-    try:
+    async with in_background(_look(lambda: _alive(mine), lost), name="ray-node"):
         yield
-    finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
 
 
 async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
@@ -243,13 +244,10 @@ class RayFleet:
 async def open_ray_fleet(settings: Settings, logins: HostLogins | None = None) -> AsyncGenerator[RayFleet]:
     """A fleet on the Ray this process is connected to; its hosts end with the context."""
     fleet = RayFleet(settings=settings, logins=logins)
-    shedding = asyncio.create_task(_shed(fleet), name="shed-hosts") if settings.ray_idle_seconds else None
     try:
-        yield fleet
+        async with in_background(*((_shed(fleet),) if settings.ray_idle_seconds else ()), name="shed-hosts"):
+            yield fleet
     finally:
-        if shedding is not None:
-            shedding.cancel()
-            await asyncio.gather(shedding, return_exceptions=True)
         await fleet.close()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus, NodeType, Workflow, json_type
 from swe_ai_fleet.workflows.conditions import condition_references
 from swe_ai_fleet.workflows.references import (
@@ -40,14 +40,9 @@ def _data(answer: str) -> JsonValue:
     if len(text) > _MOST_CHARS or not text.startswith(("{", "[")):
         return None
     try:
-        found: Any = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        return cast("JsonValue", parse_json(text, finite=True))
+    except ValueError:
         return None
-    return found
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def inputs_of(node: Node, scope: Scope) -> Mapping[str, JsonValue]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.workflow import JsonValue, Workflow, json_type
 
 MAX_VALUE_CHARS = 4_000_000
@@ -37,10 +38,9 @@ def shown_json(value: JsonValue) -> str:
 def parsed_json(text: str, what: str) -> JsonValue:
     """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return cast("JsonValue", parse_json(text))
+    except ValueError as error:
         raise InvalidRequest(f"{what} is no JSON: {error!s:.200}", field=what) from error
-    return found
 
 
 def fits(value: JsonValue, kind: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.following import waits
+from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.settings import Settings
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.kubernetes.api import Conflict, Gone, KubernetesApi, connected, own_namespace
@@ -276,13 +276,8 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
         for namespace in {chosen.namespace, *chosen.tenant_namespaces.values()}:
             await api.list("jobs", namespace)
             await api.list("pods", namespace)
-        following = [asyncio.create_task(watched.follow(), name="kubernetes watch") for watched in backend.watches]
-        try:
+        async with in_background(*(watched.follow() for watched in backend.watches), name="kubernetes watch"):
             yield backend
-        finally:
-            for one in following:
-                one.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
 
 
 def _held(job: Object) -> HeldJob:

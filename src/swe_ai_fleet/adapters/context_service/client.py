@@ -6,18 +6,16 @@ A fault of the server's is raised as what it was before it went over the wire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
-from swe_ai_fleet.contract import from_message, to_enum, to_message
+from swe_ai_fleet.contract import error_details, from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
@@ -35,7 +33,6 @@ from swe_ai_fleet.domain.outcome import Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 from swe_ai_fleet.learning.recommending import Question
 
-_DETAILS = "grpc-status-details-bin"
 _CHARS = 800
 _REASONS: Mapping[str, type[FleetError]] = {
     "INVALID_REQUEST": InvalidRequest,
@@ -82,35 +79,16 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
     """What a call ended with, as the server raised it; what it never got to is Unavailable."""
     code = error.code()
-    reason, field = _told(error)
-    kind = _REASONS.get(reason) or _CODES.get(code, Unavailable)
+    details = error_details(error.trailing_metadata())
+    kind = _REASONS.get(details.reason if details else "") or _CODES.get(code, Unavailable)
     words = (error.details() or code.name.lower().replace("_", " "))[:_CHARS]
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return kind(f"the context service at {address} takes another token", field="context_token")
-    if reason:
-        return kind(words, field=field)
+    if details is not None:
+        return kind(words, field=details.field)
     if kind is Unavailable:
         return kind(f"the context service at {address} does not answer: {words}", hint="is it running there?")
     return kind(f"the context service at {address}: {words}")
-
-
-def _told(error: grpc.aio.AioRpcError) -> tuple[str, str]:
-    """The reason and the field that a server of ours names; both empty where it was not one that answered."""
-    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
-    reason = field = ""
-    try:
-        details = status_pb2.Status.FromString(rich[0]).details if rich else ()
-    except DecodeError:
-        # Whoever answers there is none of ours.
-        return "", ""
-    for detail in details:
-        info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        if detail.Unpack(info):
-            reason = info.reason
-        elif detail.Unpack(request):
-            field = next((violation.field for violation in request.field_violations), "")
-    return reason, field
 
 
 class ContextServiceClient:

@@ -6,14 +6,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the backup.")]
+Directory = Annotated[Path, argument("The directory of the backup.", metavar="DIR")]
 
 
 async def backup(screen: Screen, settings: Settings, directory: Directory) -> Exit:
@@ -39,11 +38,9 @@ async def restore(
     directory: Directory,
     *,
     replicas: Annotated[
-        int, typer.Option(min=0, max=5, help="NATS servers that keep each stream. Default: as many as before.")
+        int, option("NATS servers that keep each stream. Default: as many as before.", min=0, max=5)
     ] = 0,
-    check: Annotated[
-        int, typer.Option(min=-1, metavar="N", help="Verify the newest N executions; -1: none. Default: all.")
-    ] = 0,
+    check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
 ) -> Exit:
     """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
     from swe_ai_fleet.cli.backup.checking import Finding, check_contents

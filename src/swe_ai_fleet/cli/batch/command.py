@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
@@ -39,18 +38,12 @@ class ForAll:
 class Where:
     """Where the repositories of the tasks of a file are."""
 
-    repo: Annotated[
-        str, typer.Option("--repo", metavar="PATH|URL", help="The repository of records that name none.")
-    ] = ""
+    repo: Annotated[str, option("The repository of records that name none.", metavar="PATH|URL")] = ""
     repo_root: Annotated[
-        Path | None,
-        typer.Option("--repo-root", metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name."),
+        Path | None, option("Has clones of owner/name: owner/name, owner__name or name.", metavar="DIR")
     ] = None
     repo_template: Annotated[
-        str,
-        typer.Option(
-            "--repo-template", metavar="URL", help="Where owner/name is cloned from, with {repo} in its place."
-        ),
+        str, option("Where owner/name is cloned from, with {repo} in its place.", metavar="URL")
     ] = ""
 
 
@@ -58,30 +51,24 @@ async def batch(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line: SWE-bench records, or our own.")],
+    file: Annotated[Path, argument("A task a line: SWE-bench records, or our own.", metavar="FILE.jsonl")],
     *,
     where: Where,
-    parallel: Annotated[int, typer.Option(min=1, help="How many records are under way at a time.")] = 4,
+    parallel: Annotated[int, option("How many records are under way at a time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
-    agents: Annotated[int, typer.Option(min=0, help="How many agents solve each. Default: the council's, or 3.")] = 0,
+    agents: Annotated[int, option("How many agents solve each. Default: the council's, or 3.", min=0)] = 0,
     rounds: options.Rounds = None,
     each: ForAll,
-    deliver: Annotated[
-        bool, typer.Option("--deliver", help="Put each winner on a branch of its repository too.")
-    ] = False,
+    deliver: Annotated[bool, option("Put each winner on a branch of its repository too.")] = False,
     hints: options.Hints = False,
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here, when all is done.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run those again that ended without a winner.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Begin nothing where a line holds no task.")] = False,
-    name: Annotated[
-        str, typer.Option(help="Of this batch; another name runs everything anew. Default: the file's.")
-    ] = "",
+    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here, when all is done.")] = False,
+    retry: Annotated[bool, option("Run those again that ended without a winner.")] = False,
+    strict: Annotated[bool, option("Begin nothing where a line holds no task.")] = False,
+    name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: beside the file.")
+        Path | None, option("For results. Default: beside the file.", words="-o --output", metavar="DIR")
     ] = None,
-    model_name: Annotated[str, typer.Option(help="What predictions are labelled with.")] = "swe-ai-fleet",
+    model_name: Annotated[str, option("What predictions are labelled with.")] = "swe-ai-fleet",
 ) -> Exit:
     """Run many tasks from a file; go on where it stopped; keep results and predictions beside the file."""
     from swe_ai_fleet.cli.batch.plan import Plan

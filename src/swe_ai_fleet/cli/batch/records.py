@@ -8,7 +8,6 @@ that are to pass. They run on this machine, in the sandbox.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import uuid
 from collections.abc import Generator, Mapping, Sequence
@@ -21,6 +20,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PatchRejected
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, RepoRef, UncommittedChanges, check_identifier
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
 
@@ -129,8 +129,8 @@ def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
 
 def _record(number: int, line: bytes) -> Record:
     try:
-        value: object = json.loads(line)
-    except (ValueError, RecursionError) as fault:
+        value = parse_json(line)
+    except ValueError as fault:
         raise _Bad(f"no JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
         raise _Bad("no JSON object")
@@ -189,8 +189,8 @@ class _Fields:
         value = self.values.get(name)
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
+                value = parse_json(value)
+            except ValueError:
                 raise _Bad(f"{name} is no list") from None
         if value is None or value == "":
             return ()

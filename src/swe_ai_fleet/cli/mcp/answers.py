@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, TypeVar
 
+from google.protobuf.message import Message
 from mcp.types import CallToolResult, TextContent
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import clean, one_line, visible
@@ -25,6 +28,16 @@ MESSAGE_CHARS = 500
 PROPOSAL_CHARS = 6_000
 MOST_FILES = 200
 _ENDED = {str(status) for status in ExecutionStatus if status.terminal}
+
+
+def cut(text: str, characters: int) -> str:
+    """The text without what terminals act on, and not longer than that."""
+    cleaned = clean(text[: 2 * characters])
+    return cleaned if len(cleaned) <= characters else cleaned[: characters - 1] + "…"
+
+
+A = TypeVar("A", bound=BaseModel)
+Cut = Annotated[str, AfterValidator(partial(cut, characters=MESSAGE_CHARS))]
 
 
 class Submitted(BaseModel):
@@ -43,7 +56,7 @@ class Approval(BaseModel):
     agent_id: str
     policy: str = Field(description="Why it asks: plan, risky or every.")
     proposal: str = Field(description=f"The plan or the tool call. {_UNTRUSTED}")
-    reasons: list[str] = Field(description="Why the call counts as risky.")
+    reasons: list[Cut] = Field(description="Why the call counts as risky.")
     expires_at: str = Field(description="When it counts as rejected; empty: never.")
 
 
@@ -69,10 +82,10 @@ class ExecutionState(BaseModel):
     pending_approvals: list[Approval] = Field(description="What it waits for; a person decides.")
     winner_id: str
     verdict: str = Field(description=_VERDICT)
-    baseline: str = Field(description=f"What the tests say of the untouched commit; empty: not known. {_UNTRUSTED}")
+    baseline: Cut = Field(description=f"What the tests say of the untouched commit; empty: not known. {_UNTRUSTED}")
     branch: str
     commit: str
-    error: str = Field(description=f"Why it failed. {_UNTRUSTED}")
+    error: Cut = Field(description=f"Why it failed. {_UNTRUSTED}")
     tokens: int
     created_at: str
     finished_at: str
@@ -92,8 +105,8 @@ class Check(BaseModel):
 
     name: str
     passed: bool
-    skipped: str = Field(description="Why it was not run; empty otherwise.")
-    message: str = Field(description=f"Cut. {_UNTRUSTED}")
+    skipped: Cut = Field(description="Why it was not run; empty otherwise.")
+    message: Cut = Field(description=f"Cut. {_UNTRUSTED}")
 
 
 class Candidate(BaseModel):
@@ -105,13 +118,13 @@ class Candidate(BaseModel):
     score: float
     all_checks_passed: bool = Field(description="Nothing that ran speaks against it; the verdict says what was shown.")
     verdict: str = Field(description="verified, unverified or refuted; empty: not judged yet.")
-    verdict_reasons: list[str] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
+    verdict_reasons: list[Cut] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
     checks: list[Check]
     files_changed: list[str] = Field(description=_UNTRUSTED)
     lines_added: int
     lines_removed: int
     answer: str = Field(description=f"What the agent says of it, cut. {_UNTRUSTED}")
-    reason: str = Field(description="Why it stands at this rank.")
+    reason: Cut = Field(description="Why it stands at this rank.")
 
 
 class Result(BaseModel):
@@ -123,7 +136,7 @@ class Result(BaseModel):
     ended: bool
     winner_id: str = Field(description="Empty: nobody won, or it has not ended.")
     verdict: str = Field(description=_VERDICT)
-    verdict_reasons: list[str] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
+    verdict_reasons: list[Cut] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
     branch: str = Field(description="The branch that the winner stands on; empty where nothing was applied.")
     commit: str
     candidates: list[Candidate] = Field(description="Best first.")
@@ -132,7 +145,7 @@ class Result(BaseModel):
     )
     diff_characters: int = Field(description="Of the whole diff.")
     diff_cut: bool = Field(description="The whole one is the resource fleet://executions/{execution_id}/diff.")
-    error: str = Field(description=f"Why it failed. {_UNTRUSTED}")
+    error: Cut = Field(description=f"Why it failed. {_UNTRUSTED}")
 
 
 class Listed(BaseModel):
@@ -213,42 +226,31 @@ def told(summary: str, answer: BaseModel) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], structured_content=answer.model_dump(mode="json"))
 
 
+def shaped(kind: type[A], message: Message, /, **given: object) -> A:
+    """The answer that a message makes by the names of its fields; `given` are members that it has not, or otherwise."""
+    return kind.model_validate({**document(message, kind.model_fields), **given})
+
+
 def execution(found: pb.Execution) -> ExecutionState:
     """Where an execution stands."""
-    status = enum_word(pb.DeliberationStatus, found.status)
-    return ExecutionState(
-        execution_id=found.execution_id,
-        task_id=found.task_id,
-        kind=enum_word(pb.ExecutionKind, found.kind),
-        status=status,
-        ended=status in _ENDED,
+    return shaped(
+        ExecutionState,
+        found,
+        ended=enum_word(pb.DeliberationStatus, found.status) in _ENDED,
         task=cut(found.task_description, TASK_CHARS),
-        agents=[
-            AgentState(
-                agent_id=agent.agent_id,
-                status=enum_word(pb.AgentStatus, agent.status),
-                steps=agent.step,
-                last_tool=agent.last_tool,
-            )
-            for agent in found.agents
-        ],
+        agents=[shaped(AgentState, agent, steps=agent.step) for agent in found.agents],
         pending_approvals=[
-            Approval(
-                approval_id=asked.approval_id,
-                agent_id=asked.agent_id,
-                policy=enum_word(pb.ApprovalPolicy, asked.policy),
+            shaped(
+                Approval,
+                asked,
                 proposal=cut(asked.proposal, PROPOSAL_CHARS),
-                reasons=[cut(reason, MESSAGE_CHARS) for reason in asked.reasons],
                 expires_at=moment(asked.expires_at_ms),
             )
             for asked in found.pending_approvals
         ],
-        winner_id=found.winner_id,
-        verdict=enum_word(pb.EvidenceVerdict, found.verdict),
-        baseline=cut(found.baseline.summary or found.baseline.error_message, MESSAGE_CHARS),
-        branch=found.branch,
+        baseline=found.baseline.summary or found.baseline.error_message,
         commit=found.commit_sha,
-        error=cut(found.error_message, MESSAGE_CHARS),
+        error=found.error_message,
         tokens=found.usage.prompt_tokens + found.usage.completion_tokens,
         created_at=moment(found.created_at_ms),
         finished_at=moment(found.finished_at_ms),
@@ -275,24 +277,18 @@ def standing(found: ExecutionState, *, may_approve: bool) -> str:
 
 def result(found: pb.Execution, diff: str, *, characters: int) -> Result:
     """What came of an execution, with at most so many characters of the winner's diff."""
-    state = execution(found)
     # What is not shown is not gone through: a diff may be of any size.
     shown = visible(diff[:characters])
-    return Result(
-        execution_id=state.execution_id,
-        task_id=state.task_id,
-        status=state.status,
-        ended=state.ended,
-        winner_id=state.winner_id,
-        verdict=state.verdict,
-        verdict_reasons=[cut(reason, MESSAGE_CHARS) for reason in found.verdict_reasons],
-        branch=state.branch,
-        commit=state.commit,
+    return shaped(
+        Result,
+        found,
+        ended=enum_word(pb.DeliberationStatus, found.status) in _ENDED,
+        commit=found.commit_sha,
         candidates=[_candidate(one) for one in found.results],
         diff=shown[:characters],
         diff_characters=len(diff),
         diff_cut=len(diff) > characters or len(shown) > characters,
-        error=state.error,
+        error=found.error_message,
     )
 
 
@@ -300,60 +296,35 @@ def listed(found: Iterable[pb.Execution]) -> Executions:
     """Executions in a list."""
     return Executions(
         executions=[
-            Listed(
-                execution_id=one.execution_id,
-                task_id=one.task_id,
-                kind=enum_word(pb.ExecutionKind, one.kind),
-                status=enum_word(pb.DeliberationStatus, one.status),
-                task=one_line(one.task_description, 200),
-                winner_id=one.winner_id,
-                verdict=enum_word(pb.EvidenceVerdict, one.verdict),
-                created_at=moment(one.created_at_ms),
-            )
+            shaped(Listed, one, task=one_line(one.task_description, 200), created_at=moment(one.created_at_ms))
             for one in found
         ]
     )
 
 
-def cut(text: str, characters: int) -> str:
-    """The text without what terminals act on, and not longer than that."""
-    cleaned = clean(text[: 2 * characters])
-    return cleaned if len(cleaned) <= characters else cleaned[: characters - 1] + "…"
-
-
 def _candidate(found: pb.DeliberationResult) -> Candidate:
-    return Candidate(
-        candidate_id=found.candidate_id,
+    return shaped(
+        Candidate,
+        found,
         agent_id=found.proposal.author_id,
-        rank=found.rank,
         score=round(found.score, 4),
         all_checks_passed=found.checks.all_passed,
-        verdict=enum_word(pb.EvidenceVerdict, found.verdict),
-        verdict_reasons=[cut(reason, MESSAGE_CHARS) for reason in found.verdict_reasons],
         checks=list(_checks(found.checks)),
         files_changed=[cut(path, TASK_CHARS) for path in found.artifacts.files_changed[:MOST_FILES]],
         lines_added=found.patch.lines_added,
         lines_removed=found.patch.lines_removed,
         answer=cut(found.proposal.content, ANSWER_CHARS),
-        reason=cut(found.reason, MESSAGE_CHARS),
     )
 
 
 def _checks(suite: pb.CheckSuite) -> Iterable[Check]:
     if suite.HasField("policy"):
-        yield _check("policy", suite.policy, "; ".join(suite.policy.violations) or suite.policy.message)
+        message = "; ".join(suite.policy.violations) or suite.policy.message
+        yield shaped(Check, suite.policy, name="policy", skipped=suite.policy.skipped_reason, message=message)
     if suite.HasField("lint"):
-        yield _check("lint", suite.lint, "; ".join(suite.lint.errors))
+        message = "; ".join(suite.lint.errors)
+        yield shaped(Check, suite.lint, name="lint", skipped=suite.lint.skipped_reason, message=message)
     if suite.HasField("dryrun"):
-        yield _check("dryrun", suite.dryrun, suite.dryrun.message)
+        yield shaped(Check, suite.dryrun, name="dryrun", skipped=suite.dryrun.skipped_reason)
     for one in suite.additional_checks:
-        yield _check(one.check_type, one, one.message)
-
-
-def _check(name: str, found: pb.PolicyResult | pb.LintResult | pb.DryRunResult | pb.CheckResult, message: str) -> Check:
-    return Check(
-        name=name,
-        passed=found.passed,
-        skipped=cut(found.skipped_reason, MESSAGE_CHARS),
-        message=cut(message, MESSAGE_CHARS),
-    )
+        yield shaped(Check, one, name=one.check_type, skipped=one.skipped_reason)

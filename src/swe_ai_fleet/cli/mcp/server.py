@@ -19,9 +19,9 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.mcp import answers
-from swe_ai_fleet.cli.mcp.answers import execution, listed, result, standing, told
+from swe_ai_fleet.cli.mcp.answers import execution, listed, result, shaped, standing, told
 from swe_ai_fleet.cli.mcp.waiting import Waiting
-from swe_ai_fleet.cli.messages import enum_name, enum_word
+from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
@@ -161,12 +161,7 @@ class FleetTools:
         )
         async with self._fleet() as client:
             accepted = await client.submit(submission(order, may_approve=self._may_approve))
-        answer = answers.Submitted(
-            execution_id=accepted.execution_id,
-            task_id=accepted.task_id,
-            status=enum_word(pb.DeliberationStatus, accepted.status),
-            already_existed=accepted.already_existed,
-        )
+        answer = shaped(answers.Submitted, accepted)
         return told(f"execution {answer.execution_id}: {answer.status}; wait_for_result waits for its end", answer)
 
     async def wait_for_result(
@@ -241,11 +236,7 @@ class FleetTools:
             wanted = resolution(decision, approval_id=approval_id, text=text, approver=APPROVER)
             wanted.execution_id = await client.find(execution_id)
             reply = await client.resolve(wanted)
-        answer = answers.Resolved(
-            execution_id=reply.execution_id,
-            status=enum_word(pb.DeliberationStatus, reply.status),
-            still_pending=reply.pending_approvals,
-        )
+        answer = shaped(answers.Resolved, reply, still_pending=reply.pending_approvals)
         return told(f"execution {answer.execution_id}: {decision}; {answer.status}", answer)
 
     async def cancel_execution(
@@ -256,47 +247,21 @@ class FleetTools:
         """Stop an execution's agents and their processes; what they did stays in the log."""
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
-        answer = answers.Cancelled(
-            execution_id=reply.execution_id,
-            status=enum_word(pb.DeliberationStatus, reply.status),
-            already_ended=reply.already_ended,
-        )
+        answer = shaped(answers.Cancelled, reply)
         return told(f"execution {answer.execution_id}: {answer.status}", answer)
 
     async def list_councils(self) -> Annotated[CallToolResult, answers.Councils]:
         """List who works for which role."""
         async with self._fleet() as client:
             found = await client.councils(pb.ListCouncilsRequest())
-        answer = answers.Councils(
-            councils=[
-                answers.Council(
-                    council_id=one.council_id,
-                    role=one.role,
-                    num_agents=one.num_agents,
-                    status=one.status,
-                    model=one.model,
-                )
-                for one in found.councils
-            ]
-        )
+        answer = shaped(answers.Councils, found)
         return told(f"{len(answer.councils)} councils", answer)
 
     async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
         """Say how the fleet and what it stands on are."""
         async with self._fleet() as client:
             found = await client.status()
-        answer = answers.Status(
-            status=found.status,
-            uptime_seconds=found.uptime_seconds,
-            components=[
-                answers.Component(
-                    name=one.name,
-                    state=enum_word(pb.ComponentState, one.state),
-                    message=one.message,
-                )
-                for one in found.components
-            ],
-        )
+        answer = shaped(answers.Status, found)
         return told(f"the fleet is {answer.status}", answer)
 
     async def diff(self, execution_id: str) -> str:

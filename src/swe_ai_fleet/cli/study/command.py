@@ -6,12 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.batch.command import ForAll, Where, plain_name
 from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
@@ -22,33 +21,27 @@ async def study(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line, as fleet batch takes them.")],
+    file: Annotated[Path, argument("A task a line, as fleet batch takes them.", metavar="FILE.jsonl")],
     *,
-    candidates: Annotated[
-        str, typer.Option(metavar="N,N,…", help="With how many candidates each task is run.")
-    ] = "1,3,5",
+    candidates: Annotated[str, option("With how many candidates each task is run.", metavar="N,N,…")] = "1,3,5",
     without: Annotated[
         str,
-        typer.Option(
+        option(
+            "Once more with the most candidates and without reviews (revisions and votes too), without probes.",
             metavar="PART,…",
-            help="Once more with the most candidates and without reviews (revisions and votes too), without probes.",
         ),
     ] = "",
-    repeats: Annotated[int, typer.Option(min=1, help="How often each task is run with each number.")] = 1,
+    repeats: Annotated[int, option("How often each task is run with each number.", min=1)] = 1,
     rounds: options.Rounds = None,
     where: Where,
-    parallel: Annotated[int, typer.Option(min=1, help="How many tasks are under way at a time.")] = 4,
+    parallel: Annotated[int, option("How many tasks are under way at a time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
     each: ForAll,
     hints: options.Hints = False,
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here.")
-    ] = False,
-    name: Annotated[
-        str, typer.Option(help="Of this study; another name runs everything anew. Default: the file's.")
-    ] = "",
+    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here.")] = False,
+    name: Annotated[str, option("Of this study; another name runs everything anew. Default: the file's.")] = "",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: NAME.study by the file.")
+        Path | None, option("For results. Default: NAME.study by the file.", words="-o --output", metavar="DIR")
     ] = None,
 ) -> Exit:
     """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""

@@ -244,10 +244,5 @@ def heard_by_hosts(tenant: str) -> str:
     return f"agent.live.want.{token(tenant)}.*"
 
 
-def streams_of_the_fleet() -> tuple[str, ...]:
-    """The streams that every fleet has."""
-    return (*STREAM_SUBJECTS, f"OBJ_{_BLOBS}")
-
-
 def _calls(stream: str, *verbs: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{_API}.{verb.format(stream)}" for some in verbs for verb in some)

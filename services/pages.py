@@ -1,0 +1,73 @@
+"""Pages of lists: a token names the place behind which the next page begins, for the same request of a tenant."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from services.auth import tenant
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import items, parse_json
+
+T = TypeVar("T")
+DEFAULT_PAGE_SIZE = 50
+_MAX_TOKEN_CHARS = 1_000
+
+
+class Paged(Protocol):
+    """A request for a page."""
+
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def page_token(self) -> str: ...
+
+
+def page_token(asked: Sequence[object], place: Sequence[str | int]) -> str:
+    """The token of the page behind a place. `asked`: what has to be the same from page to page, as JSON."""
+    return base64.urlsafe_b64encode(json.dumps([_digest(asked), *place]).encode()).decode()
+
+
+def place_behind(token: str, asked: Sequence[object], *kinds: type[T]) -> tuple[T, ...]:
+    """The place that a token names, of members of these kinds; none without a token.
+
+    Raises InvalidRequest for the token of another request, and for what is none.
+    """
+    if not token:
+        return ()
+    try:
+        found = items(parse_json(base64.urlsafe_b64decode(token[:_MAX_TOKEN_CHARS])))
+    except (binascii.Error, ValueError):
+        found = []
+    place = [part for part, kind in zip(found[1:], kinds, strict=False) if isinstance(part, kind)]
+    if not found or len(place) != len(kinds) or len(found) != len(kinds) + 1:
+        raise InvalidRequest("not a token of this server", field="page_token")
+    if found[0] != _digest(asked):
+        raise InvalidRequest("the token belongs to another request", field="page_token")
+    return tuple(place)
+
+
+def page_of(request: Paged, found: Sequence[T], place: Callable[[T], tuple[str, str]]) -> tuple[Sequence[T], str]:
+    """The page that is asked for, and the token of the next one (empty: there is none).
+
+    Args:
+        request: Size and token.
+        found: All there are, the one with the greatest place first.
+        place: When one was worked on last, and its id. The one that a token names need not be there any more.
+
+    Raises:
+        InvalidRequest: The token is none.
+    """
+    asked = (type(request).__name__,)
+    last = place_behind(request.page_token, asked, str, str)
+    left = [one for one in found if not last or place(one) < last]
+    shown = left[: request.page_size or DEFAULT_PAGE_SIZE]
+    return shown, page_token(asked, place(shown[-1])) if len(shown) < len(left) else ""
+
+
+def _digest(asked: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps([tenant(), *asked]).encode()).hexdigest()[:16]
