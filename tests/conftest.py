@@ -19,6 +19,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.trace_collector import TraceCollector
+from tests.environments import home_at
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
 
@@ -103,7 +104,7 @@ async def fleet(
 ) -> AsyncIterator[FleetUnderTest]:
     """Embedded NATS, a private Ray, the orchestrator and its gRPC server, real all of them; traced and measured."""
     settings = Settings(
-        home=tmp_path_factory.mktemp("fleet"),
+        home=home_at(tmp_path_factory.mktemp("fleet")),
         model_url=model_server.url,
         model="scripted",
         listen="127.0.0.1:0",

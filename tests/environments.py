@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import io
 import json
 import tarfile
+import tempfile
 import threading
 import zipfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -84,21 +87,33 @@ def mask(text: str) -> str:
     return text.replace("s3cret", "***")
 
 
+@cache
+def shared_tools() -> Path:
+    """One copy of pytest, ruff and pip for the homes of a process: each of its own takes a second."""
+    directory = tempfile.TemporaryDirectory(prefix="fleet-tools-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
+
+
+def home_at(home: Path) -> Path:
+    """The home of a node, made where there is none, with tools that it shares."""
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "tools").exists():
+        (home / "tools").symlink_to(shared_tools())
+    return home
+
+
 def provider_at(
     root: Path, home: str = "home", *, level: IsolationLevel | None = None, **options: Any
 ) -> GitWorkspaceProvider:
     """A node whose callers may name any repository below `root`."""
     sandbox = options.pop("sandbox", None) or Sandbox(SandboxPolicy(level=level) if level else SandboxPolicy())
-    return GitWorkspaceProvider(root / home, sandbox, allowed_roots=(root,), allow_local_paths=True, **options)
+    place = home_at(root / home)
+    return GitWorkspaceProvider(place, sandbox, allowed_roots=(root,), allow_local_paths=True, **options)
 
 
-def make_provider(
-    root: Path, tools: Path | None = None, setup: SetupPolicy = OFFLINE, **options: Any
-) -> GitWorkspaceProvider:
-    """A node that builds environments, with tools that tests may share."""
-    (root / "home").mkdir(exist_ok=True)
-    if tools is not None and not (root / "home/tools").exists():
-        (root / "home/tools").symlink_to(tools)
+def make_provider(root: Path, setup: SetupPolicy = OFFLINE, **options: Any) -> GitWorkspaceProvider:
+    """A node that builds environments."""
     return provider_at(root, setup=setup, mask=mask, **options)
 
 

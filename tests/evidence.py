@@ -20,6 +20,7 @@ from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.environments import home_at
 
 APP = """\
 seen = []
@@ -135,7 +136,7 @@ class World:
         self.repo = make_repository(root / "repo", files)
         sandbox = Sandbox(SandboxPolicy(level=level) if level else SandboxPolicy())
         self.provider = CountingProvider(
-            root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
+            home_at(root / "home"), sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
         )
         self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
         self.turn = asyncio.Lock()

@@ -7,18 +7,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
+from tests.environments import provider_at
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -28,9 +27,7 @@ class Runs:
 
     def __init__(self, root: Path, files: Mapping[str, str], description: str) -> None:
         self.repository = make_repository(root / "repository", files)
-        self.provider = GitWorkspaceProvider(
-            root / "home", Sandbox(SandboxPolicy()), allowed_roots=(root,), allow_local_paths=True
-        )
+        self.provider = provider_at(root)
         self.log = MemoryLog()
         repo = RepoRef(location=str(self.repository))
         self.task = Task(task_id="t", kind=TaskKind.DELIBERATE, description=description, repo=repo)

@@ -26,6 +26,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.environments import home_at
 from tests.memory_script import LESSON, RECALLS
 from tests.processes import kill, marked, new_mark, title
 from tests.scripts import HELLO_FILES, SLOW
@@ -118,7 +119,7 @@ class Up:
 async def fleet_up(home: Path, model_url: str, **more: str) -> AsyncIterator[Up]:
     """`fleet up` on a home, with more variables; asked to end at the end, where it is still there."""
     variables = {
-        "FLEET_HOME": str(home),
+        "FLEET_HOME": str(home_at(home)),
         "FLEET_MODEL_URL": model_url,
         "FLEET_MODEL": "scripted",
         "FLEET_LISTEN": "127.0.0.1:0",

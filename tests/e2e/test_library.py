@@ -17,6 +17,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.environments import home_at
 from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 
 
@@ -30,7 +31,7 @@ def _names(operations: object) -> tuple[str, ...]:
 
 
 async def test_execute_task(clone: Path, tmp_path: Path, model_server: ScriptedModelServer) -> None:
-    settings = Settings(home=tmp_path / "home")
+    settings = Settings(home=home_at(tmp_path / "home"))
     agent = ToolEnabledAgent("agent-dev-1", "DEV", clone, model_server.url, "scripted", settings=settings)
     base = git(clone, "rev-parse", "HEAD")
 
@@ -52,7 +53,7 @@ async def test_the_agent_clones_where_nothing_is_yet(
     clone: Path, tmp_path: Path, model_server: ScriptedModelServer
 ) -> None:
     target = tmp_path / "target"
-    agent = ToolEnabledAgent("a", "DEV", target, model_server.url, settings=Settings(home=tmp_path / "home"))
+    agent = ToolEnabledAgent("a", "DEV", target, model_server.url, settings=Settings(home=home_at(tmp_path / "home")))
     result = await agent.execute_task(HELLO, constraints={"repo_url": str(clone)})
     assert result.success, result.error
     assert git(target, "rev-parse", "HEAD^") == git(clone, "rev-parse", "HEAD")
@@ -60,13 +61,13 @@ async def test_the_agent_clones_where_nothing_is_yet(
 
 
 async def test_a_workspace_without_clone_is_a_clear_error(tmp_path: Path, model_server: ScriptedModelServer) -> None:
-    agent = ToolEnabledAgent("a", "DEV", tmp_path, model_server.url, settings=Settings(home=tmp_path / "home"))
+    agent = ToolEnabledAgent("a", "DEV", tmp_path, model_server.url, settings=Settings(home=home_at(tmp_path / "home")))
     with pytest.raises(InvalidRequest, match="repo_url"):
         await agent.execute_task(HELLO)
 
 
 async def test_limits_and_abort_are_results(clone: Path, tmp_path: Path, model_server: ScriptedModelServer) -> None:
-    agent = ToolEnabledAgent("a", "DEV", clone, model_server.url, settings=Settings(home=tmp_path / "home"))
+    agent = ToolEnabledAgent("a", "DEV", clone, model_server.url, settings=Settings(home=home_at(tmp_path / "home")))
     stopped = await agent.execute_task(HELLO, constraints={"max_iterations": 2})
     assert (stopped.success, stopped.stop_reason) == (False, "max_iterations")
     denied = await agent.execute_task(HELLO, constraints={"denied_tools": ["files"], "abort_on_error": True})
@@ -75,7 +76,7 @@ async def test_limits_and_abort_are_results(clone: Path, tmp_path: Path, model_s
 
 
 async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
-    agent = ToolEnabledAgent("a", "DEV", clone, settings=Settings(home=tmp_path / "home"))
+    agent = ToolEnabledAgent("a", "DEV", clone, settings=Settings(home=home_at(tmp_path / "home")))
     tools = agent.tools
     assert {"git", "files", "tests"} <= set(tools)
     read = await tools["files"].call("read_file", {"path": "utils.py"})
@@ -90,7 +91,7 @@ async def test_vllm_agent_job(
     url = fleet.running.nats_url
     connection = await nats.connect(url)
     subscription = await connection.subscribe(f"agent.results.{task_id}")
-    settings = Settings(home=tmp_path / "home").model_dump_json()
+    settings = Settings(home=home_at(tmp_path / "home")).model_dump_json()
     job = VLLMAgentJob.remote("agent-dev-1", "DEV", model_server.url, str(clone), url, "scripted", settings=settings)
 
     result = await job.run.remote(task_id, HELLO, "", {"max_iterations": 20})

@@ -16,7 +16,7 @@ from typing import cast
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import RepoRef
@@ -24,9 +24,9 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository, write_files
 from swe_ai_fleet.tools import TestTool
+from tests.environments import provider_at
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
@@ -42,9 +42,7 @@ class Project:
     def __init__(self, root: Path, files: Mapping[str, str], environment: Environment) -> None:
         self.root = make_repository(root / "repo", files)
         self.environment = environment
-        self.provider = GitWorkspaceProvider(
-            root / "home", Sandbox(SandboxPolicy()), allowed_roots=(root,), allow_local_paths=True
-        )
+        self.provider = provider_at(root)
 
     @asynccontextmanager
     async def clone(self, name: str = "clone", files: Mapping[str, str] | None = None) -> AsyncGenerator[GitClone]:

@@ -28,15 +28,9 @@ from tests.confinement import shell, until
 from tests.environments import BACKEND, PYPROJECT, REQUIREMENTS, UNITTEST, built, make_provider, pin, run_tests, sh
 
 
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One copy of pytest, ruff and pip for all homes of this module: each would take a second."""
-    return tmp_path_factory.mktemp("tools")
-
-
 @pytest.fixture
-def provider(tmp_path: Path, tools: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path, tools)
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    return make_provider(tmp_path)
 
 
 async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
@@ -74,8 +68,8 @@ async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
     assert (await provider.environment(nothing, EnvironmentSpec())).test_command == ()
 
 
-async def test_what_still_works_without_a_sandbox(tmp_path: Path, tools: Path) -> None:
-    provider = make_provider(tmp_path, tools, level=IsolationLevel.NONE)
+async def test_what_still_works_without_a_sandbox(tmp_path: Path) -> None:
+    provider = make_provider(tmp_path, level=IsolationLevel.NONE)
     pinned = await pin(provider, tmp_path, {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT})
     for setup in ((), ("pip --version",)):
         environment = await provider.environment(pinned, EnvironmentSpec(setup=setup, detect=False))
@@ -88,10 +82,10 @@ async def test_what_still_works_without_a_sandbox(tmp_path: Path, tools: Path) -
         await provider.environment(pinned, EnvironmentSpec())
 
 
-async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, tmp_path: Path, tools: Path) -> None:
+async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     pinned = await pin(provider, tmp_path, REQUIREMENTS)
     first = await provider.environment(pinned, EnvironmentSpec())
-    again = await make_provider(tmp_path, tools).environment(pinned, EnvironmentSpec())
+    again = await make_provider(tmp_path).environment(pinned, EnvironmentSpec())
     assert (first.cached, again.cached) == (False, True)
     assert (again.key, again.mounts, again.variables) == (first.key, first.mounts, first.variables)
     assert "s3cret" not in str(again)
@@ -142,7 +136,7 @@ async def test_an_editable_project_is_each_clones_own(provider: GitWorkspaceProv
         assert await sh(other, "echo 'version = 2' > src/_version.py && git status --porcelain") == ""
 
 
-async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tmp_path: Path, tools: Path) -> None:
+async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     tests = "def test_a():\n    pass\n"
     pinned = await pin(provider, tmp_path, {"test_a.py": tests, "tool.sh": "#!/bin/sh\necho built\n"})
     spec = EnvironmentSpec(
@@ -169,12 +163,12 @@ async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tm
     assert "s3cret" not in str(caught.value)
     hasty = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
     with pytest.raises(PreconditionFailed, match="time was up"):
-        await make_provider(tmp_path, tools, hasty).environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
+        await make_provider(tmp_path, hasty).environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
     assert built(tmp_path) == before
 
 
-async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path, tools: Path) -> None:
-    providers = [make_provider(tmp_path, tools) for _ in range(4)]
+async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
+    providers = [make_provider(tmp_path) for _ in range(4)]
     provider, places = providers[0], tmp_path / "home/environments"
     pinned = await pin(provider, tmp_path, {"a": ""})
     # One that is cancelled leaves nothing.
@@ -281,9 +275,7 @@ async def test_a_commit_with_a_patch_has_the_tags_submodules_and_date_of_its_bas
     assert tag.startswith("v1.2-1-g") and (data, date) == ("7", git(repo, "log", "-1", "--format=%ct"))
 
 
-async def test_packages_and_programs_of_the_host_are_not_seen(
-    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_packages_and_programs_of_the_host_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, version = f"fleet_decoy_{uuid4().hex[:8]}", f"python{sys.version_info.major}.{sys.version_info.minor}"
     places = [Path(sys.base_prefix, "lib", version, "site-packages"), Path(sys.base_prefix, "bin")]
     if not all(os.access(place, os.W_OK) for place in places):
@@ -297,7 +289,7 @@ async def test_packages_and_programs_of_the_host_are_not_seen(
             decoy.chmod(0o755)
         monkeypatch.setenv("PATH", f"{shadow}:{os.environ['PATH']}")
         monkeypatch.setenv("PYTHONPATH", str(places[0]))
-        provider = make_provider(tmp_path, tools)
+        provider = make_provider(tmp_path)
         for number, files in enumerate(({"test_a.py": "def test_a():\n    pass\n"}, {"README": ""}, REQUIREMENTS)):
             pinned = await pin(provider, tmp_path, files, str(number))
             environment = await provider.environment(pinned, EnvironmentSpec())
@@ -311,9 +303,9 @@ async def test_packages_and_programs_of_the_host_are_not_seen(
 
 
 async def test_a_mirror_at_a_private_address_is_named_with_the_setting_and_by_doctor(
-    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = make_provider(tmp_path, tools, MIRROR)
+    provider = make_provider(tmp_path, MIRROR)
     pinned = await pin(provider, tmp_path, {"requirements.txt": "attrs\n", "a.py": ""})
     with pytest.raises(PreconditionFailed, match=r"10\.20\.30\.40 is not at a public address") as caught:
         await provider.environment(pinned, EnvironmentSpec())

@@ -30,11 +30,11 @@ from swe_ai_fleet.domain.task import SCRATCH, ApprovalPolicy, Constraints, Deliv
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import AgentConfig
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.environments import provider_at
 
 SECRET = "hunter2-hunter2-hunter2"
 PATCH = b"diff --git a/n.txt b/n.txt\nnew file mode 100644\n--- /dev/null\n+++ b/n.txt\n@@ -0,0 +1 @@\n+new\n"
@@ -115,9 +115,7 @@ async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World, tools
 
 
 def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:
-    return GitWorkspaceProvider(
-        home / "home", Sandbox(SandboxPolicy()), allowed_roots=(home,), allow_local_paths=True, fetch=fetch
-    )
+    return provider_at(home, fetch=fetch)
 
 
 @pytest.fixture

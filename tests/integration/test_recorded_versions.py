@@ -34,9 +34,8 @@ def wheels() -> dict[str, bytes]:
 
 @pytest.fixture
 def provider(tmp_path: Path, wheels: dict[str, bytes]) -> Iterator[GitWorkspaceProvider]:
-    (tmp_path / "tools").mkdir()
     with Index(wheels) as index:
-        yield make_provider(tmp_path, tmp_path / "tools", index.setup)
+        yield make_provider(tmp_path, index.setup)
 
 
 def patch(path: str, before: str, after: str) -> bytes:
@@ -107,9 +106,8 @@ def packages() -> dict[str, bytes]:
 
 @pytest.fixture
 def npm_provider(tmp_path: Path, packages: dict[str, bytes]) -> Iterator[GitWorkspaceProvider]:
-    (tmp_path / "tools").mkdir()
     with NpmRegistry(packages) as registry:
-        yield make_provider(tmp_path, tmp_path / "tools", registry.setup)
+        yield make_provider(tmp_path, registry.setup)
 
 
 async def versions(provider: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:

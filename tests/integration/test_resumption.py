@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
@@ -45,11 +44,11 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import control
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
+from tests.environments import provider_at
 
 AGENT = "agent-dev-1"
 
@@ -129,9 +128,7 @@ class World:
     def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
         files = {"app.py": "a = 1\n", "README.md": "# Numbers\n\n## Rounding\n\nNumbers are rounded half up.\n"}
         self.repository = make_repository(tmp_path / "repository", files)
-        self.provider = GitWorkspaceProvider(
-            tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
-        )
+        self.provider = provider_at(tmp_path)
         self.server = server
         self.model = model
         self.baselines: KnownAfter | None = None
