@@ -61,7 +61,10 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "vllm/test_supervised.py",
     ),
     "docs/nats-accounts.md": ("integration/test_nats_accounts.py::test_a_tenant_hears_what_is_its_own_by_short_names",),
-    "docs/notifications.md": ("e2e/test_webhook_fleet.py::test_approval_and_end_are_told_across_a_kill", LIBRARY),
+    "docs/notifications.md": (
+        "extensions/webhooks/test_webhook_fleet.py::test_approval_and_end_are_told_across_a_kill",
+        "extensions/webhooks/test_webhook_parts.py::test_the_example_for_receivers_runs",
+    ),
     "docs/observability.md": (
         "e2e/test_metrics_exposed.py::test_only_metrics_are_served_there",
         "e2e/test_traces.py::test_a_task_is_one_tree_of_spans_across_processes",

@@ -77,11 +77,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan continue": ("fleet plan continue settings",),
     "plan show": ("fleet plan show settings",),
     "plan list": ("fleet plan list --limit 5",),
-    "webhooks add": ("fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",),
-    "webhooks list": ("fleet webhooks list",),
-    "webhooks remove": ("fleet webhooks remove ci",),
-    "webhooks test": ("fleet webhooks test ci",),
-    "webhooks deliveries": ("fleet webhooks deliveries ci --limit 50",),
     "dlq list": ("fleet dlq list",),
     "dlq replay": ("fleet dlq replay 17",),
     "dlq drop": ("fleet dlq drop 17",),
@@ -123,13 +118,13 @@ def top() -> str:
     )
 
 
-def add_examples(app: typer.Typer, *words: str) -> None:
-    """Let every command's help end with its examples."""
+def add_examples(app: typer.Typer, examples: Mapping[str, tuple[str, ...]], *words: str) -> None:
+    """Let every command's help end with its examples, by the words of the command."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "").replace("_", "-")
-        lines = EXAMPLES.get(" ".join((*words, name)), ())
+        lines = examples.get(" ".join((*words, name)), ())
         if lines:
             command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
     for group in app.registered_groups:
         if group.typer_instance is not None and isinstance(group.name, str):
-            add_examples(group.typer_instance, *words, group.name)
+            add_examples(group.typer_instance, examples, *words, group.name)

@@ -16,8 +16,8 @@ from swe_ai_fleet.conversations.formatting.document import Kind
 from swe_ai_fleet.conversations.formatting.inline import Mark, Span
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
 from swe_ai_fleet.domain.text import plain_line
-from swe_ai_fleet.notifications.notification import Notification
-from swe_ai_fleet.notifications.webhook import Format, Webhook, signed_headers
+from swe_ai_fleet.extensions.webhooks.notification import Notification
+from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_headers
 
 SLACK_CHARS = 3_000
 DISCORD_UNITS = 2_000

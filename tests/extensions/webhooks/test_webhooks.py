@@ -21,16 +21,16 @@ from fleet.notification.v1 import notification_pb2 as pb
 from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.grpc_server import serve_grpc
-from services.orchestrator.notifications import open_notifications
-from services.orchestrator.webhooks import Listener, WebhookNotifier
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionFinished, StoredEvent
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.notifications.retrying import Schedule
-from swe_ai_fleet.notifications.store import Pending
+from swe_ai_fleet.extensions.webhooks.notifier import Listener, WebhookNotifier
+from swe_ai_fleet.extensions.webhooks.retrying import Schedule
+from swe_ai_fleet.extensions.webhooks.service import open_notifications
+from swe_ai_fleet.extensions.webhooks.store import Pending
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.channels import named_field
@@ -40,8 +40,8 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.builtin.fetching import Network
+from tests.extensions.webhooks.webhook_receiver import Answer, Received, WebhookReceiver
 from tests.unit.test_http_tool import PUBLIC, Names
-from tests.webhook_receiver import Answer, Received, WebhookReceiver
 
 SECONDS = 40
 TOKEN = "a-token-for-tests"
@@ -396,7 +396,7 @@ async def test_the_same_request_again_is_the_same_webhook(world: World, monkeypa
                 await service.create(url, **fields)
             told = (fault.value.code(), named_field(fault.value))
             assert told == (grpc.StatusCode.INVALID_ARGUMENT, field), fields
-        monkeypatch.setattr("swe_ai_fleet.notifications.store.MAX_WEBHOOKS", 1)
+        monkeypatch.setattr("swe_ai_fleet.extensions.webhooks.store.MAX_WEBHOOKS", 1)
         with pytest.raises(grpc.aio.AioRpcError) as full:
             await service.create(f"{url}/more")
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -16,9 +16,9 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.e2e.test_approvals import connected
 from tests.e2e.test_restart import serving
+from tests.extensions.webhooks.webhook_receiver import WebhookReceiver
 from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, PROPOSING
-from tests.webhook_receiver import WebhookReceiver
 
 
 @pytest.fixture

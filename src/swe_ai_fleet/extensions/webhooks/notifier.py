@@ -20,14 +20,14 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
-from swe_ai_fleet.notifications.message import message
-from swe_ai_fleet.notifications.notification import Notification, notification_of, trial, type_of, wants
-from swe_ai_fleet.notifications.retrying import Reply, Schedule
-from swe_ai_fleet.notifications.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
-from swe_ai_fleet.notifications.webhook import Webhook
+from swe_ai_fleet.extensions.webhooks.message import message
+from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, trial, type_of, wants
+from swe_ai_fleet.extensions.webhooks.retrying import Reply, Schedule
+from swe_ai_fleet.extensions.webhooks.sender import WebhookRules, WebhookSender
+from swe_ai_fleet.extensions.webhooks.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
+from swe_ai_fleet.extensions.webhooks.webhook import Webhook
 from swe_ai_fleet.ports import SecretMask
 
 CONCURRENCY = 4

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from swe_ai_fleet.notifications import verify
+from swe_ai_fleet.extensions.webhooks import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

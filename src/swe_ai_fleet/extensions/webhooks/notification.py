@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.domain.text import shortened, well_formed
-from swe_ai_fleet.notifications.webhook import EventType, Webhook
+from swe_ai_fleet.extensions.webhooks.webhook import EventType, Webhook
 from swe_ai_fleet.ports import EventLog, SecretMask
 
 PROPOSAL_CHARS = 4_000

@@ -9,27 +9,44 @@ import json
 import socket
 import ssl
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.notifications import InvalidSignature, verify
-from swe_ai_fleet.notifications.message import MAX_BODY_BYTES, message
-from swe_ai_fleet.notifications.notification import Notification, notification_of, requested, wants
-from swe_ai_fleet.notifications.retrying import MAX_RETRY_AFTER_SECONDS, WAITS, Reply, Schedule, retry_after_seconds
-from swe_ai_fleet.notifications.webhook import USUAL, EventType, Filter, Format, Webhook
+from swe_ai_fleet.extensions.webhooks import InvalidSignature, verify
+from swe_ai_fleet.extensions.webhooks.message import MAX_BODY_BYTES, message
+from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, requested, wants
+from swe_ai_fleet.extensions.webhooks.retrying import (
+    MAX_RETRY_AFTER_SECONDS,
+    WAITS,
+    Reply,
+    Schedule,
+    retry_after_seconds,
+)
+from swe_ai_fleet.extensions.webhooks.sender import WebhookRules, WebhookSender
+from swe_ai_fleet.extensions.webhooks.webhook import (
+    USUAL,
+    EventType,
+    Filter,
+    Format,
+    Webhook,
+    new_secret,
+    signed_headers,
+)
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.documented import blocks
 from tests.markdown_v2 import parse
 
 # The vector that the specification's own libraries are tested with.
@@ -264,3 +281,12 @@ async def test_names_that_nobody_answers_for_take_up_no_threads_of_others(monkey
         for sender in senders:
             await sender.close()
     assert {reply.error for reply in replies} == {"the name dead.example.org cannot be resolved: no such name"}
+
+
+def test_the_example_for_receivers_runs() -> None:
+    """With what a web framework hands a receiver."""
+    secret, body = new_secret(), b"{}"
+    request = SimpleNamespace(headers=signed_headers(secret, "m-1", int(time.time()), body))
+    names: dict[str, Any] = {"secret": secret, "body": body, "request": request}
+    exec(blocks("docs/notifications.md")[1][1], names)
+    assert "event_id" in names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -15,14 +15,15 @@ from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServi
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
+from services.extensions import Served
 from services.grpc_server import Service
-from services.orchestrator.webhooks import WebhookNotifier, open_listeners
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.notifications.retrying import Schedule
-from swe_ai_fleet.notifications.store import (
+from swe_ai_fleet.extensions.webhooks.notifier import WebhookNotifier, open_listeners
+from swe_ai_fleet.extensions.webhooks.retrying import Schedule
+from swe_ai_fleet.extensions.webhooks.sender import WebhookRules
+from swe_ai_fleet.extensions.webhooks.store import (
     DELIVERIES_BUCKET,
     DELIVERIES_KEPT_SECONDS,
     MAX_ATTEMPTS_KEPT,
@@ -30,7 +31,7 @@ from swe_ai_fleet.notifications.store import (
     DeliveryStore,
     WebhookStore,
 )
-from swe_ai_fleet.notifications.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
+from swe_ai_fleet.extensions.webhooks.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -81,6 +82,11 @@ class NotificationServicer(NotificationServiceServicer):
         attempts = await self._notifier.deliveries.last(webhook)
         shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
         return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, one) for one in shown])
+
+
+def open_service(served: Served) -> AbstractAsyncContextManager[Service]:
+    """What the orchestrator serves."""
+    return open_notifications(served.log, served.settings)
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ import httpx2
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line, well_formed
-from swe_ai_fleet.notifications.message import Outgoing
-from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
+from swe_ai_fleet.extensions.webhooks.message import Outgoing
+from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
