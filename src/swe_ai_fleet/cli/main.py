@@ -10,8 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands, workflow
-from swe_ai_fleet.cli.backup.command import backup, restore
-from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.edge import carry_out
@@ -23,7 +21,6 @@ from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.plan import GoalFirst, goal
 from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.study.command import study
 from swe_ai_fleet.extensions import brought
 from swe_ai_fleet.settings import Settings
 
@@ -87,13 +84,6 @@ def mcp(
     carry_out(work, json=False)
 
 
-def telegram(*, server: Server = "", token: Token = "") -> None:
-    """Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C."""
-    from swe_ai_fleet.cli.telegram import serve
-
-    carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
-
-
 async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     """Try everything the fleet stands on, and say what is wrong and how to mend it."""
     from swe_ai_fleet.cli.doctor import doctor as work
@@ -108,12 +98,7 @@ CODE: Mapping[str, Callable[..., Any]] = {
     "run": execution_commands.run,
     "judge": judge,
     "init": init,
-    "batch": batch,
-    "study": study,
     "chat": chat,
-    "telegram": telegram,
-    "backup": backup,
-    "restore": restore,
     "watch": execution_commands.watch,
     "show": execution_commands.show,
     "export": execution_commands.export,

@@ -9,9 +9,17 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.records import BadLine, Record, evaluate, read_records, task_id
-from swe_ai_fleet.cli.batch.results import (
+from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.live import Progress
+from swe_ai_fleet.cli.outcome import winning_diff
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.extensions.batch.plan import Plan
+from swe_ai_fleet.extensions.batch.records import BadLine, Record, evaluate, read_records, task_id
+from swe_ai_fleet.extensions.batch.results import (
     ERROR,
     Board,
     Results,
@@ -21,14 +29,6 @@ from swe_ai_fleet.cli.batch.results import (
     open_results,
     write_predictions,
 )
-from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.live import Progress
-from swe_ai_fleet.cli.outcome import winning_diff
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
-from swe_ai_fleet.domain.candidate import Verdict
-from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.ports import WorkspaceProvider
 
 PATIENCE_SECONDS = 600.0

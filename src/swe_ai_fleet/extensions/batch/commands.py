@@ -84,8 +84,8 @@ async def batch(
     model_name: Annotated[str, typer.Option(help="What predictions are labelled with.")] = "swe-ai-fleet",
 ) -> Exit:
     """Run many tasks from a file; go on where it stopped; keep results and predictions beside the file."""
-    from swe_ai_fleet.cli.batch.plan import Plan
-    from swe_ai_fleet.cli.batch.run import batch as work
+    from swe_ai_fleet.extensions.batch.plan import Plan
+    from swe_ai_fleet.extensions.batch.run import batch as work
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.tool_services import with_isolation_level
 

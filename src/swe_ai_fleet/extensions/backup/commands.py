@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
@@ -20,7 +21,7 @@ async def backup(screen: Screen, settings: Settings, directory: Directory) -> Ex
     """Save everything that the fleet keeps in NATS into a new directory, while it runs."""
     from importlib.metadata import version
 
-    from swe_ai_fleet.cli.backup.making import back_up
+    from swe_ai_fleet.extensions.backup.making import back_up
     from swe_ai_fleet.runtime.factories import connect_log
 
     async with connect_log(nats_of(settings), name="backup") as log:
@@ -46,8 +47,8 @@ async def restore(
     ] = 0,
 ) -> Exit:
     """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
-    from swe_ai_fleet.cli.backup.checking import Finding, check_contents
-    from swe_ai_fleet.cli.backup.restoring import restore_backup
+    from swe_ai_fleet.extensions.backup.checking import Finding, check_contents
+    from swe_ai_fleet.extensions.backup.restoring import restore_backup
     from swe_ai_fleet.runtime.channels import running_place
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -86,3 +87,12 @@ async def restore(
         for fault in finding.faults:
             screen.line(f"FAULT: {fault}", style="red")
     return Exit.NOT_ACCEPTED if finding.faults else Exit.ACCEPTED
+
+
+COMMANDS = Commands(
+    code={"backup": backup, "restore": restore},
+    examples={
+        "backup": ("fleet backup backups/2026-01-31",),
+        "restore": ("fleet restore backups/2026-01-31 --check 100",),
+    },
+)

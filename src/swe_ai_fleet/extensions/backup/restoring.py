@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, stream_heads
-from swe_ai_fleet.cli.backup.making import Manifest, Saved, Told, read_manifest
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.extensions.backup.making import Manifest, Saved, Told, read_manifest
 
 _PATIENCE_SECONDS = 60.0
 _READ_BYTES = 1024 * 1024

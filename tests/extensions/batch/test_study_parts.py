@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.cli.batch.records import Hidden, commands, without_files_of
-from swe_ai_fleet.cli.batch.results import ERROR, Row
-from swe_ai_fleet.cli.study.report import (
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.batch.records import Hidden, commands, without_files_of
+from swe_ai_fleet.extensions.batch.results import ERROR, Row
+from swe_ai_fleet.extensions.batch.study_report import (
     Detail,
     Part,
     Standing,
@@ -24,13 +31,6 @@ from swe_ai_fleet.cli.study.report import (
     read_details,
     wilson,
 )
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
 
 
 def test_wilsons_interval_is_that_of_the_tables():

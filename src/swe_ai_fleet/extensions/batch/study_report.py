@@ -17,9 +17,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.extensions.batch.results import Row
 
 _Z = 1.959963984540054
 """The 97.5th percentile of the normal distribution: intervals are of 95 %."""

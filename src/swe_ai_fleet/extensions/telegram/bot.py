@@ -16,9 +16,9 @@ from typing import NoReturn, Protocol
 
 import structlog
 
-from swe_ai_fleet.adapters.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.extensions.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.batch.records import Record, task_id
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.domain.task import UncommittedChanges
+from swe_ai_fleet.extensions.batch.records import Record, task_id
 from swe_ai_fleet.runtime.library_requests import is_url
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

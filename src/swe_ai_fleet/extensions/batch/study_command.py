@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.batch.command import ForAll, Where, plain_name
 from swe_ai_fleet.cli.client import Fleet
+from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.extensions.batch.commands import ForAll, Where, batch, plain_name
 from swe_ai_fleet.settings import Settings
 
 _MOST_CANDIDATES = 300
@@ -52,9 +53,9 @@ async def study(
     ] = None,
 ) -> Exit:
     """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""
-    from swe_ai_fleet.cli.batch.plan import Plan
-    from swe_ai_fleet.cli.study.run import Study, parts
-    from swe_ai_fleet.cli.study.run import study as work
+    from swe_ai_fleet.extensions.batch.plan import Plan
+    from swe_ai_fleet.extensions.batch.study_run import Study, parts
+    from swe_ai_fleet.extensions.batch.study_run import study as work
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.tool_services import with_isolation_level
 
@@ -92,3 +93,12 @@ def numbers(text: str) -> tuple[int, ...]:
             f"{text[:80]} is out of range", exit_code=Exit.USAGE, field="candidates", hint=f"1 to {_MOST_CANDIDATES}"
         )
     return tuple(found)
+
+
+COMMANDS = Commands(
+    code={"batch": batch, "study": study},
+    examples={
+        "batch": ("fleet batch tasks.jsonl --repo-root clones --parallel 8 --evaluate",),
+        "study": ("fleet study tasks.jsonl --candidates 1,3 --repeats 3",),
+    },
+)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import pytest
 import structlog
 
-from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
-from swe_ai_fleet.cli.telegram import allowed_chats
 from swe_ai_fleet.conversations.formatting import Channel, pages
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.extensions.telegram.api import BotApi
+from swe_ai_fleet.extensions.telegram.bot import TelegramBot
+from swe_ai_fleet.extensions.telegram.serving import allowed_chats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.telegram_server import TOKEN, TelegramServer
+from tests.extensions.telegram.telegram_server import TOKEN, TelegramServer
 
 ME, FRIEND, STRANGER = 7, -100123, 666
 

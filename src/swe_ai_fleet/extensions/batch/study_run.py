@@ -11,14 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from swe_ai_fleet.cli.batch.plan import Plan
-from swe_ai_fleet.cli.batch.records import read_records
-from swe_ai_fleet.cli.batch.results import Row, open_results
-from swe_ai_fleet.cli.batch.run import batch
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.study.report import (
+from swe_ai_fleet.cli.tables import plain_table
+from swe_ai_fleet.extensions.batch.plan import Plan
+from swe_ai_fleet.extensions.batch.records import read_records
+from swe_ai_fleet.extensions.batch.results import Row, open_results
+from swe_ai_fleet.extensions.batch.run import batch
+from swe_ai_fleet.extensions.batch.study_report import (
     HEADINGS,
     Detail,
     Part,
@@ -32,7 +33,6 @@ from swe_ai_fleet.cli.study.report import (
     markdown,
     read_details,
 )
-from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.watching.events import fold_events
 
