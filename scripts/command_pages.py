@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from swe_ai_fleet.cli.examples import ENVIRONMENT, EXAMPLES, EXIT_CODES
-from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.cli.examples import ENVIRONMENT, EXIT_CODES
+from swe_ai_fleet.cli.main import COMMANDS, app
 
 
 def commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
@@ -36,7 +36,7 @@ def command_reference() -> str:
     for name, command in every:
         shown = " ".join(["fleet", name, *(_metavar(one) for one in _arguments(command))])
         lines += ["", f"## fleet {name}", "", f"`{shown}`: {_cell(command.help)}"]
-        lines += ["", "```text", *EXAMPLES.get(name, ()), "```"]
+        lines += ["", "```text", *COMMANDS.examples.get(name, ()), "```"]
         told = [one for one in command.params if getattr(one, "help", None)]
         lines += ["", "| option | meaning |", "| --- | --- |"] if told else []
         lines += [f"| `{_words(one)}` | {_cell(one.help + _default(one))} |" for one in told]
@@ -67,7 +67,7 @@ def manual_page() -> str:
         for one in command.params:
             if said := getattr(one, "help", None):
                 lines += [".TP", _option(one), _text(said + _default(one))]
-        lines += [".PP", ".nf", *(_text(example) for example in EXAMPLES.get(name, ())), ".fi"]
+        lines += [".PP", ".nf", *(_text(example) for example in COMMANDS.examples.get(name, ())), ".fi"]
     lines.append(".SH EXIT STATUS")
     for code, meaning in EXIT_CODES.items():
         lines += [".TP", f".B {code}", _text(meaning)]

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,6 +21,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.environments import home_at
+from tests.fleet_command import Shell, warm_fleet
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
 
@@ -114,3 +116,21 @@ async def fleet(
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)
+
+
+@pytest.fixture(scope="session")
+async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Where commands are started from that are many."""
+    async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer, warm: str) -> Shell:
+    return Shell(home=fleet.settings.home, model_url=model_server.url, warm=warm)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
+    """A home on which no fleet runs, and the program as it is installed."""
+    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)

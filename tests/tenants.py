@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -23,12 +24,12 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
+from services.extensions import open_services
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.conversation import ConversationServicer
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_servicer
@@ -58,7 +59,6 @@ from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
-from tests.webhook_receiver import WebhookReceiver
 
 NORTH, SOUTH = "north", "south"
 
@@ -103,7 +103,6 @@ class World:
     fleet: ScriptedFleet
     executions: Executions
     running: RunningContext
-    receiver: WebhookReceiver
     nats: EmbeddedNats
     planning: PlanningEvents
     stubs: dict[type, Any] = field(default_factory=dict[type, Any])
@@ -175,13 +174,12 @@ async def refused(calling: Any) -> tuple[grpc.StatusCode, str]:
 
 
 @asynccontextmanager
-async def tenants(home: Path) -> AsyncGenerator[World]:
-    """One of every service of a fleet in one process, over a NATS of its own."""
+async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGenerator[World]:
+    """One of every service of a fleet in one process, over a NATS of its own; webhooks may go to this host inside."""
     script = Script(conversations=(*said("Who are you?", answered("A fleet.")), *PLAN_CONVERSATIONS))
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(EmbeddedNats(home / "nats"))
         model = await stack.enter_async_context(ScriptedModelServer(script))
-        receiver = await stack.enter_async_context(WebhookReceiver())
         store = await AccessStore.open(access_file(home / "access.toml"))
         settings = Settings(
             home=home,
@@ -191,7 +189,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             model="scripted",
             context_listen="127.0.0.1:0",
             embeddings="none",
-            webhook_private_hosts=receiver.address,
+            webhook_private_hosts=webhook_host,
         )
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
@@ -247,15 +245,16 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
                 settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view
             )
         )
-        webhooks = await stack.enter_async_context(open_notifications(log, settings))
-        served = [
+        served = SimpleNamespace(settings=settings, log=log, executions=executions)
+        others = await stack.enter_async_context(open_services(cast("Any", served)))
+        own = [
             service_of(servicer),
             service_of(workflow_servicer(executions, settings)),
             service_of(ConversationServicer(chats.of, admit=executions.check_tokens)),
             planning_service(PlanningServicer(plans.of, mask=Secrets())),
-            webhooks,
+            *others,
         ]
-        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", store, ready, grace_seconds=0.1))
+        address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
         second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
         made = World(
@@ -263,7 +262,6 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             fleet=fleet,
             executions=executions,
             running=running,
-            receiver=receiver,
             nats=server,
             planning=events,
         )

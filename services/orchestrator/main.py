@@ -15,6 +15,7 @@ from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.main import open_context
+from services.extensions import open_services
 from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.conversation import open_conversations
@@ -22,7 +23,6 @@ from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics, fleet_metrics
-from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning import open_plan_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
@@ -119,9 +119,9 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         async with (
             open_conversations(stack) as chats,
             open_plan_service(stack) as plans,
-            open_notifications(stack.log, stack.settings) as webhooks,
+            open_services(stack) as others,
             serve_grpc(
-                [service_of(servicer), workflows, chats, plans, webhooks],
+                [service_of(servicer), workflows, chats, plans, *others],
                 settings.listen,
                 access,
                 stack.ready,

@@ -134,8 +134,6 @@ async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Pat
         (("councils", "create", "QA", "--agents", "100000"), "num_agents", "--agents"),
         (("cancel", str(uuid.uuid4())), "execution_id", "ID"),
         (("list", "--status", "great"), "status", "--status"),
-        (("webhooks", "add", "ftp://example.org"), "url", "URL"),
-        (("webhooks", "add", "https://example.org", "--event", "a", "--event", "b"), "events[0]", "--event"),
         (("memory", "recall", "x", "-n", "a b"), "namespaces[0]", "--namespace"),
         (("context", "show", "nowhere"), "story_id", "STORY"),
         (("show", str(uuid.uuid4())), "execution_id", "ID"),

@@ -9,7 +9,6 @@ import subprocess
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import nats
@@ -17,7 +16,6 @@ import pytest
 
 from fleet.context.v1 import context_pb2 as context
 from fleet.conversation.v1 import conversation_pb2 as chat
-from fleet.notification.v1 import notification_pb2 as notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
 from services.orchestrator.intake import TASKS, open_intake
@@ -31,7 +29,7 @@ from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.plan_script import PLAN_GOAL
-from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants, token_of
+from tests.tenants import NORTH, SOUTH, World, refused, tenants, token_of
 
 SECONDS = 60
 
@@ -192,40 +190,6 @@ async def test_councils_and_where_their_agents_may_be(world: World) -> None:
         assert (await refused(caller.call("RegisterAgent", agent(endpoint))))[0] is code, endpoint
     for caller in (zoe, other):
         await caller.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))
-
-
-async def test_a_webhook_hears_of_its_own_tenant_only(world: World) -> None:
-    zoe, other, name, only_north = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe"), a_name(), a_name()
-
-    async def made(caller: Caller, webhook_id: str, path: str, **fields: Any) -> Any:
-        url = f"http://{world.receiver.address}/{path}"
-        request = notification.CreateWebhookRequest(webhook_id=webhook_id, url=url, **fields)
-        return await caller.call("CreateWebhook", request)
-
-    for caller, path in ((zoe, "north"), (other, "south")):
-        assert not (await made(caller, name, path, events=["execution.finished"])).already_existed
-        listed = (await caller.call("ListWebhooks", notification.ListWebhooksRequest())).webhooks
-        assert [one.webhook_id for one in listed] == [name]
-    await made(zoe, only_north, "more")
-    for method, kind in (
-        ("TestWebhook", notification.TestWebhookRequest),
-        ("ListDeliveries", notification.ListDeliveriesRequest),
-    ):
-        code, words = await refused(other.call(method, kind(webhook_id=only_north)))
-        assert (code, f"no webhook {only_north}" in words) == (grpc.StatusCode.NOT_FOUND, True)
-    gone = await other.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=only_north))
-    assert not gone.existed
-    task = a_name()
-    ids = {tenant: await world.by(tenant, "ann").submit(task) for tenant in (NORTH, SOUTH)}
-    for caller, tenant in ((zoe, NORTH), (other, SOUTH)):
-        request = notification.ListDeliveriesRequest(webhook_id=name)
-        while not (deliveries := (await caller.call("ListDeliveries", request)).deliveries):
-            await asyncio.sleep(0.02)
-        assert {one.execution_id for one in deliveries} == {ids[tenant]}
-        bodies = json.dumps([json.loads(one.body) for one in world.receiver.received if one.path == f"/{tenant}"])
-        assert {other for other in ids if ids[other] in bodies} == {tenant}
-    for caller, one in ((zoe, name), (zoe, only_north), (other, name)):
-        assert (await caller.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=one))).existed
 
 
 async def test_one_session_id_is_another_one_in_each_tenant_and_who_starts_a_plan_does_not_approve(

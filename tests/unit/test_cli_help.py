@@ -12,12 +12,14 @@ import typer
 from typer.testing import CliRunner
 
 from scripts.command_pages import commands, manual_page
-from swe_ai_fleet.cli.examples import ENVIRONMENT, EXAMPLES, EXIT_CODES
+from swe_ai_fleet.cli import main
+from swe_ai_fleet.cli.examples import ENVIRONMENT, EXIT_CODES
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.settings import Settings
 
 ROOT: Any = typer.main.get_command(app)
+EXAMPLES = main.COMMANDS.examples
 COMMANDS = dict(commands(ROOT))
 _BEFORE = re.compile(r"^(?:git [^|]*\| )?(?:[A-Z_]+=\S+ )*")
 

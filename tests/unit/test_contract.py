@@ -15,7 +15,6 @@ from google.protobuf.message import Message
 from fleet.agent.v1 import agent_pb2 as agent
 from fleet.context.v1 import context_pb2 as context
 from fleet.conversation.v1 import conversation_pb2 as conversation
-from fleet.notification.v1 import notification_pb2 as notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2
 from services.orchestrator import planning, responses
@@ -25,14 +24,11 @@ from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.conversations.session import Turn
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.notifications.store import Attempt
-from swe_ai_fleet.notifications.webhook import Filter
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.sampling import sample, whole_state
 
@@ -51,7 +47,6 @@ SENT: Mapping[str, Callable[[], Message]] = {
     "plan_result": lambda: planning.result_message(sample(PlanResult)),
     "plan_session": lambda: planning.session_message(sample(PlanSession), str, working=True),
     "plan_card": lambda: planning.card_message(sample(SessionCard)),
-    "delivery": lambda: to_message(notification.Delivery, sample(Attempt)),
     "turn": lambda: to_message(conversation.Turn, sample(Turn)),
     "story": lambda: to_message(context.Story, sample(graph.Story)),
     "story_task": lambda: to_message(context.Task, sample(graph.StoryTask)),
@@ -109,7 +104,6 @@ OF_THE_SERVER = {"tenant": "default"}
         (context.Outcome, Outcome),
         (context.RecommendApproachResponse, Recommendation),
         (context.Memory, Memory),
-        (notification.WebhookFilter, Filter),
         (conversation.Turn, Turn),
         (planning_pb2.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
         (pb.NodeStatus, NodeStatus),
@@ -151,17 +145,9 @@ def test_members_have_the_numbers_of_their_names() -> None:
     assert [context.MemoryKind.Value(f"MEMORY_KIND_{one.name}") for one in scope.kinds] == [1, 2]
 
 
-def test_a_fault_names_the_place_in_the_message() -> None:
-    for roles, words in ((["dev", "chef"], "chef"), (["dev", " "], "empty")):
-        request = notification.CreateWebhookRequest(filter=notification.WebhookFilter(roles=roles))
-        with pytest.raises(InvalidRequest, match=words) as fault:
-            from_message(Filter, request.filter)
-        assert fault.value.field == "roles[1]" and "DEV" in fault.value.hint
-
-
 def test_a_field_that_the_value_lacks_is_a_bug_and_not_an_empty_field() -> None:
-    with pytest.raises(TypeError, match=r"Filter has nothing for fleet\.notification\.v1\.Webhook\.webhook_id"):
-        to_message(notification.Webhook, Filter())
+    with pytest.raises(TypeError, match=r"Component has nothing for fleet\.orchestrator\.v1\.NodeStatus\."):
+        to_message(pb.NodeStatus, sample(Component))
     with pytest.raises(TypeError, match="namespace"):
         from_message(Memory, pb.Usage())
 

@@ -10,7 +10,7 @@ A row is a command that is one request: which RPC, which fields its options set,
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -243,6 +243,38 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
         carry_out(work, json=json)
 
     return typed(command, {**own, **where, **JSON}, about=row.about, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """What `fleet` has, or what an extension adds to it; everything by the words behind `fleet`.
+
+    Attributes:
+        groups: What the help says of words that other words follow.
+        rows: The commands that are one request.
+        code: Those that are more.
+        examples: An example or more of every command; the help has the commands in this order.
+    """
+
+    groups: Mapping[str, str] = field(default_factory=dict[str, str])
+    rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
+    code: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def and_others(self, others: Iterable[Commands]) -> Commands:
+        """These, and others behind them."""
+        every = (self, *others)
+        return Commands(
+            groups={words: about for one in every for words, about in one.groups.items()},
+            rows={words: row for one in every for words, row in one.rows.items()},
+            code={words: function for one in every for words, function in one.code.items()},
+            examples={words: lines for one in every for words, lines in one.examples.items()},
+        )
+
+    def command(self, words: str) -> Callable[..., None]:
+        """The command behind these words, as Typer takes it."""
+        name = words.rpartition(" ")[2]
+        return row_command(name, self.rows[words]) if words in self.rows else as_command(self.code[words])
 
 
 @asynccontextmanager

@@ -25,12 +25,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
     ),
-    "batch": ("fleet batch tasks.jsonl --repo-root clones --parallel 8 --evaluate",),
-    "study": ("fleet study tasks.jsonl --candidates 1,3 --repeats 3",),
     "chat": ("fleet chat", "fleet chat --session morning --once 'What failed last night?'"),
-    "telegram": ("FLEET_TELEGRAM_TOKEN=… FLEET_TELEGRAM_CHATS=42 fleet telegram",),
-    "backup": ("fleet backup backups/2026-01-31",),
-    "restore": ("fleet restore backups/2026-01-31 --check 100",),
     "rate": ("fleet rate fix-dates 4 --comment 'Right, but long'",),
     "recommend": ("fleet recommend 'Fix the flaky login test' --repo .",),
     "watch": ("fleet watch fix-dates --text",),
@@ -77,11 +72,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan continue": ("fleet plan continue settings",),
     "plan show": ("fleet plan show settings",),
     "plan list": ("fleet plan list --limit 5",),
-    "webhooks add": ("fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",),
-    "webhooks list": ("fleet webhooks list",),
-    "webhooks remove": ("fleet webhooks remove ci",),
-    "webhooks test": ("fleet webhooks test ci",),
-    "webhooks deliveries": ("fleet webhooks deliveries ci --limit 50",),
     "dlq list": ("fleet dlq list",),
     "dlq replay": ("fleet dlq replay 17",),
     "dlq drop": ("fleet dlq drop 17",),
@@ -123,13 +113,13 @@ def top() -> str:
     )
 
 
-def add_examples(app: typer.Typer, *words: str) -> None:
-    """Let every command's help end with its examples."""
+def add_examples(app: typer.Typer, examples: Mapping[str, tuple[str, ...]], *words: str) -> None:
+    """Let every command's help end with its examples, by the words of the command."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "").replace("_", "-")
-        lines = EXAMPLES.get(" ".join((*words, name)), ())
+        lines = examples.get(" ".join((*words, name)), ())
         if lines:
             command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
     for group in app.registered_groups:
         if group.typer_instance is not None and isinstance(group.name, str):
-            add_examples(group.typer_instance, *words, group.name)
+            add_examples(group.typer_instance, examples, *words, group.name)

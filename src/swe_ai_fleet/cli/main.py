@@ -10,10 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands, workflow
-from swe_ai_fleet.cli.backup.command import backup, restore
-from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
-from swe_ai_fleet.cli.command import as_command, row_command
+from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.examples import EXAMPLES, add_examples, top
 from swe_ai_fleet.cli.exits import Exit
@@ -23,7 +21,7 @@ from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.plan import GoalFirst, goal
 from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.study.command import study
+from swe_ai_fleet.extensions import brought
 from swe_ai_fleet.settings import Settings
 
 
@@ -86,13 +84,6 @@ def mcp(
     carry_out(work, json=False)
 
 
-def telegram(*, server: Server = "", token: Token = "") -> None:
-    """Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C."""
-    from swe_ai_fleet.cli.telegram import serve
-
-    carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
-
-
 async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     """Try everything the fleet stands on, and say what is wrong and how to mend it."""
     from swe_ai_fleet.cli.doctor import doctor as work
@@ -107,12 +98,7 @@ CODE: Mapping[str, Callable[..., Any]] = {
     "run": execution_commands.run,
     "judge": judge,
     "init": init,
-    "batch": batch,
-    "study": study,
     "chat": chat,
-    "telegram": telegram,
-    "backup": backup,
-    "restore": restore,
     "watch": execution_commands.watch,
     "show": execution_commands.show,
     "export": execution_commands.export,
@@ -146,11 +132,14 @@ GROUPS: Mapping[str, str] = {
     "memory": "What agents remember from one run to the next.",
     "workflow": "Steps of agents, tools and people, run as one.",
     "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
-    "webhooks": "Who outside is told what happens to executions.",
     "dlq": "Messages on NATS that could not be handled.",
     "access": "Who may come in: the access file.",
     "access token": "Tokens of people, programs and services.",
 }
+
+
+COMMANDS = Commands(groups=GROUPS, rows=ROWS, code=CODE, examples=EXAMPLES).and_others(brought("commands"))
+"""Those of the extensions, too."""
 
 
 def _group(help_: str, **more: Any) -> typer.Typer:
@@ -169,15 +158,15 @@ def _app() -> typer.Typer:
         )
     }
     groups[""].callback()(_configured)
-    for words, about in GROUPS.items():
+    for words, about in COMMANDS.groups.items():
         within, _, name = words.rpartition(" ")
         groups[words] = _group(about, **({"cls": GoalFirst} if words == "plan" else {}))
         groups[within].add_typer(groups[words], name=name)
-    for words in EXAMPLES:
+    for words in COMMANDS.examples:
         within, _, name = words.rpartition(" ")
-        command = row_command(name, ROWS[words]) if words in ROWS else as_command(CODE[words])
+        command = COMMANDS.command(words)
         groups[within].command(name)(command)
-    add_examples(groups[""])
+    add_examples(groups[""], COMMANDS.examples)
     return groups[""]
 
 

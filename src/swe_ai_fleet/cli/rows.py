@@ -21,7 +21,6 @@ _FLEET = "fleet.orchestrator.v1.OrchestratorService"
 _WORKFLOW = "fleet.workflow.v1.WorkflowService"
 _CONTEXT = "fleet.context.v1.ContextService"
 _PLANNING = "fleet.planning.v1.PlanningService"
-_NOTIFICATION = "fleet.notification.v1.NotificationService"
 
 _ROLE = argument(f"{ROLES}.")
 _AGENT = argument("The agent's id.", metavar="AGENT")
@@ -40,7 +39,6 @@ _MEMORIES = {
     "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words="--kind"),
     "metadata": option("What it is about.", words="--metadata", metavar="K=V"),
 }
-_WEBHOOK = argument("The webhook's id.", "webhook_id", metavar="ID")
 _SESSION = argument("A plan session.", "session_id", metavar="ID")
 
 
@@ -471,61 +469,5 @@ ROWS: Mapping[str, Row] = {
             {"session": "session_id", "status": "status", "goal": lambda one: one_line(one.goal, 80)},
             "no plan sessions yet",
         ),
-    ),
-    "webhooks add": Row(
-        rpc=f"{_NOTIFICATION}.CreateWebhook",
-        about="Tell a URL what happens from now on. The secret that signs the messages is shown this once.",
-        takes={
-            "url": argument(
-                "Where messages go: https://…; - reads it from standard input.", metavar="URL", turn=views.secret_url
-            ),
-            "event": option(
-                "execution.started, execution.finished, approval.requested or approval.resolved. "
-                "Default: all but the first.",
-                "events",
-                metavar="EVENT",
-            ),
-            "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
-            "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
-            "role": option("Only this role.", "filter.roles"),
-            "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
-            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
-            "name": option("Its id. Default: made of URL and events.", "webhook_id", words="--id", metavar="ID"),
-            "secret_variable": option(
-                "A variable that has its secret, whsec_…. Default: a random one.",
-                "secret",
-                metavar="NAME",
-                turn=views.secret_of,
-            ),
-        },
-        json=views.webhook_document,
-        view=views.show_new_webhook,
-    ),
-    "webhooks list": Row(
-        rpc=f"{_NOTIFICATION}.ListWebhooks",
-        about="Show the webhooks there are.",
-        view=table("webhooks", views.WEBHOOK_COLUMNS, "no webhooks"),
-    ),
-    "webhooks remove": Row(
-        rpc=f"{_NOTIFICATION}.DeleteWebhook",
-        about="Forget a webhook; what it was not told yet, it is not told any more.",
-        takes={"name": _WEBHOOK},
-        ends=views.webhook_existed,
-        json="webhook_id existed",
-        line="{webhook_id} is forgotten",
-    ),
-    "webhooks test": Row(
-        rpc=f"{_NOTIFICATION}.TestWebhook",
-        about="Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again.",
-        takes={"name": _WEBHOOK},
-        ends=views.message_taken,
-        json=lambda answer: {**views.document(answer.delivery), "enabled": answer.enabled},
-        view=views.show_test,
-    ),
-    "webhooks deliveries": Row(
-        rpc=f"{_NOTIFICATION}.ListDeliveries",
-        about="Show the last attempts to tell a webhook, the newest first.",
-        takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
-        view=views.show_deliveries,
     ),
 }

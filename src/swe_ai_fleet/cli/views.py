@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
 from fleet.context.v1 import context_pb2 as pb_context
-from fleet.notification.v1 import notification_pb2 as pb_notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -27,7 +24,6 @@ from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import command_line, one_line
 
 Given = Mapping[str, Any]
-_ERROR_CHARS = 120
 _CHOICES = ("approach", "council", "model_profile", "agents")
 
 
@@ -188,7 +184,7 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
 def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
     named = request.story_id or request.case_id or request.task_id
     nothing = "nothing is known" if named else "nothing holds for the whole project; name a STORY"
-    _lines(screen, answer.context_text.splitlines(), nothing=nothing)
+    print_lines(screen, answer.context_text.splitlines(), nothing=nothing)
     if answer.context_text:
         at = f", the story at version {answer.version}" if answer.version else ""
         left_out = f", not in it: {', '.join(answer.omitted)}" if answer.omitted else ""
@@ -198,7 +194,7 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
     words = [enum_word(pb_context.RelationKind, one.kind).replace("_", " ") for one in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    _lines(screen, [f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
+    print_lines(screen, [f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 
@@ -230,7 +226,7 @@ def show_recollections(screen: Screen, answer: pb_context.RecallResponse, _: Any
         screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
 
 
-def _lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
+def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
     if not lines:
         screen.note(nothing)
     for line in lines:
@@ -258,88 +254,3 @@ def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
             screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
     for fault in answer.broken:
         screen.note(fault, style="yellow")
-
-
-# Webhooks
-
-
-def secret_url(text: str) -> str:
-    """The URL itself: those of chats are secrets, and what stands on a command line can be read by others."""
-    return sys.stdin.readline().strip() if text == "-" else text
-
-
-def secret_of(variable: str) -> str:
-    """The value of a variable, where one is named. Raises CommandFault."""
-    value = os.environ.get(variable, "") if variable else ""
-    if variable and not value:
-        raise CommandFault(f"the variable {variable} is empty", exit_code=Exit.USAGE, field="secret_variable")
-    return value
-
-
-def webhook_document(answer: pb_notification.CreateWebhookResponse) -> dict[str, object]:
-    return {**document(answer.webhook), "secret": answer.secret, "already_existed": answer.already_existed}
-
-
-def show_new_webhook(screen: Screen, answer: pb_notification.CreateWebhookResponse, _: Any) -> None:
-    made = answer.webhook
-    form = enum_word(pb_notification.WebhookFormat, made.format)
-    screen.line(f"{made.webhook_id}  {form}  {', '.join(made.events)}")
-    if answer.already_existed:
-        screen.note("it was there already; its secret was shown when it was created")
-    else:
-        screen.line(f"secret: {answer.secret}")
-        screen.note("keep it: it is not shown again")
-
-
-def _standing(one: pb_notification.Webhook) -> str:
-    standing = "active" if one.active else f"disabled: {one.disabled_reason}"
-    if one.dead_letters:
-        standing += f"; {one.dead_letters} given up, at last: {one_line(one.last_error, _ERROR_CHARS)}"
-    return standing
-
-
-WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
-    "webhook": "webhook_id",
-    "format": "format",
-    "url": "url",
-    "events": lambda one: ", ".join(one.events),
-    "standing": _standing,
-}
-
-
-def webhook_existed(answer: pb_notification.DeleteWebhookResponse, request: Any) -> Exit:
-    if not answer.existed:
-        fault = f"there is no webhook {request.webhook_id!r}"
-        raise CommandFault(fault, exit_code=Exit.USAGE, field="webhook_id")
-    return Exit.ACCEPTED
-
-
-def message_taken(answer: pb_notification.TestWebhookResponse, _: Any) -> Exit:
-    taken = answer.delivery.status == pb_notification.DELIVERY_STATUS_DELIVERED
-    return Exit.ACCEPTED if taken else Exit.NOT_ACCEPTED
-
-
-def show_test(screen: Screen, answer: pb_notification.TestWebhookResponse, _: Any) -> None:
-    screen.line(_delivery(answer.delivery))
-    if answer.enabled:
-        screen.line("it is told of events again, from now on")
-
-
-def show_deliveries(screen: Screen, answer: pb_notification.ListDeliveriesResponse, _: Any) -> None:
-    # In columns each would be a page long in a narrow terminal.
-    _lines(screen, [_delivery(one) for one in answer.deliveries], nothing="nothing was sent lately")
-
-
-def _delivery(one: pb_notification.Delivery) -> str:
-    parts = (
-        moment(one.at_ms)[:19],
-        one.type,
-        f"attempt {one.attempt}",
-        enum_word(pb_notification.DeliveryStatus, one.status),
-        f"HTTP {one.http_status}" if one.http_status else "no answer",
-        f"{one.duration_ms} ms",
-        one_line(one.error, _ERROR_CHARS),
-        f"again at {moment(one.next_at_ms)[:19]}" if one.next_at_ms else "",
-        one.event_id,
-    )
-    return "  ".join(filter(None, parts))

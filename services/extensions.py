@@ -1,0 +1,36 @@
+"""The gRPC services that extensions bring."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Protocol
+
+from services.grpc_server import Service
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.extensions import brought
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.settings import Settings
+
+
+class Served(Protocol):
+    """What an extension's service is made of; the orchestrator's `Stack` has it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def log(self) -> JetStream: ...
+    @property
+    def executions(self) -> Executions: ...
+
+
+OpenService = Callable[[Served], AbstractAsyncContextManager[Service]]
+"""A service that is there until the context ends."""
+
+
+@asynccontextmanager
+async def open_services(served: Served) -> AsyncGenerator[Sequence[Service]]:
+    """The services of all extensions, until the context ends."""
+    openers: list[OpenService] = brought("services")
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(opener(served)) for opener in openers]

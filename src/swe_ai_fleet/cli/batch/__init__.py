@@ -1,1 +1,0 @@
-"""`fleet batch`: many tasks from a file."""

@@ -1,1 +1,0 @@
-"""`fleet study`: what more candidates and rounds of review are worth, measured."""

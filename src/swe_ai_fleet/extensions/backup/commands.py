@@ -1,0 +1,95 @@
+"""`fleet backup` and `fleet restore`."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+from swe_ai_fleet.cli.command import Commands
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import argument, option
+from swe_ai_fleet.cli.place import nats_of
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.settings import Settings
+
+Directory = Annotated[Path, argument("The directory of the backup.", metavar="DIR")]
+
+
+async def backup(screen: Screen, settings: Settings, directory: Directory) -> Exit:
+    """Save everything that the fleet keeps in NATS into a new directory, while it runs."""
+    from importlib.metadata import version
+
+    from swe_ai_fleet.extensions.backup.making import back_up
+    from swe_ai_fleet.runtime.factories import connect_log
+
+    async with connect_log(nats_of(settings), name="backup") as log:
+        manifest = await back_up(log.connection, directory, fleet_version=version("swe-ai-fleet"), told=screen.note)
+    if screen.json:
+        screen.document({"directory": str(directory), "streams": len(manifest.streams), "bytes": manifest.size})
+    else:
+        screen.line(f"{len(manifest.streams)} streams, {manifest.size} bytes, in {directory}")
+        screen.note("it holds what agents read and wrote: keep it encrypted, as carefully as the repositories")
+    return Exit.ACCEPTED
+
+
+async def restore(
+    screen: Screen,
+    settings: Settings,
+    directory: Directory,
+    *,
+    replicas: Annotated[
+        int, option("NATS servers that keep each stream. Default: as many as before.", min=0, max=5)
+    ] = 0,
+    check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
+) -> Exit:
+    """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
+    from swe_ai_fleet.extensions.backup.checking import Finding, check_contents
+    from swe_ai_fleet.extensions.backup.restoring import restore_backup
+    from swe_ai_fleet.runtime.channels import running_place
+    from swe_ai_fleet.runtime.factories import connect_log
+    from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+
+    async with AsyncExitStack() as stack:
+        if not settings.nats_url:
+            running = running_place(settings.home)
+            if running is not None:
+                raise CommandFault(
+                    f"a fleet runs on {settings.home} (process {running.pid})",
+                    exit_code=Exit.USAGE,
+                    field="home",
+                    hint="stop it, or name another FLEET_HOME",
+                )
+            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
+            settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
+        log = await stack.enter_async_context(connect_log(settings, name="restore"))
+        restored = await restore_backup(log.connection, directory, replicas=replicas, told=screen.note)
+        finding = Finding() if check < 0 else await check_contents(log, log.connection, sample=check)
+    messages = sum(one.messages for one in restored)
+    if screen.json:
+        document = {
+            "streams": len(restored),
+            "messages": messages,
+            "expired": sum(one.expired for one in restored),
+            "executions": finding.executions,
+            "chains": finding.chains,
+            "faults": finding.faults,
+        }
+        screen.document(document)
+    else:
+        screen.line(
+            f"{len(restored)} streams, {messages} messages; of {finding.executions} executions, {finding.chains} audit "
+            f"chains with {finding.entries} entries and {finding.blobs} blobs were verified"
+        )
+        for fault in finding.faults:
+            screen.line(f"FAULT: {fault}", style="red")
+    return Exit.NOT_ACCEPTED if finding.faults else Exit.ACCEPTED
+
+
+COMMANDS = Commands(
+    code={"backup": backup, "restore": restore},
+    examples={
+        "backup": ("fleet backup backups/2026-01-31",),
+        "restore": ("fleet restore backups/2026-01-31 --check 100",),
+    },
+)

@@ -1,0 +1,285 @@
+"""`fleet batch`: hand the records of a file in, a few at a time, and keep what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.live import Progress
+from swe_ai_fleet.cli.outcome import winning_diff
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.extensions.batch.plan import Plan
+from swe_ai_fleet.extensions.batch.records import BadLine, Record, evaluate, read_records, task_id
+from swe_ai_fleet.extensions.batch.results import (
+    ERROR,
+    Board,
+    Results,
+    Row,
+    histogram,
+    histogram_table,
+    open_results,
+    write_predictions,
+)
+from swe_ai_fleet.ports import WorkspaceProvider
+
+PATIENCE_SECONDS = 600.0
+"""How long a fleet that does not answer, or is full, is asked again before the batch stops."""
+_FIRST_PAUSE_SECONDS = 0.5
+_LAST_PAUSE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A record that is to be run, or only to be evaluated: then `ended` is how it had ended."""
+
+    record: Record
+    request: pb.SubmitTaskRequest
+    ended: Row | None = None
+
+    @property
+    def repo(self) -> pb.RepoRef:
+        return self._inner.repo
+
+    @property
+    def environment(self) -> pb.EnvironmentSpec:
+        return self._inner.environment
+
+    @property
+    def attempt(self) -> int:
+        return self._inner.attempt
+
+    @property
+    def _inner(self) -> pb.DeliberateRequest | pb.OrchestrateRequest:
+        request = self.request
+        return request.deliberate if request.WhichOneof("task") == "deliberate" else request.orchestrate
+
+
+async def batch(
+    screen: Screen,
+    fleet: Fleet,
+    plan: Plan,
+    workspaces: WorkspaceProvider | None = None,
+    *,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> Exit:
+    """Run a batch to its end. Ctrl-C stops handing in and watching; the same command goes on from there.
+
+    Args:
+        screen: Where to show it.
+        fleet: Who carries it out.
+        plan: What is to be done.
+        workspaces: Where hidden tests are run; needed where the plan asks for it.
+        patience_seconds: How long a fleet that does not answer is asked again.
+    """
+    try:
+        records, bad = read_records(plan.file)
+    except OSError as fault:
+        raise CommandFault(f"cannot read {plan.file}: {fault.strerror}", exit_code=Exit.USAGE) from None
+    with open_results(plan.results) as results:
+        works, refused = planned(plan, records, results)
+        bad = sorted([*bad, *refused], key=lambda one: one.line)
+        for line in bad:
+            screen.note(str(line), style="yellow")
+        if bad and plan.strict:
+            raise CommandFault(
+                f"{len(bad)} of {plan.file.name}'s lines hold no task; the first is {bad[0]}",
+                exit_code=Exit.USAGE,
+                hint="mend them, or leave --strict out to pass them over",
+            )
+        if not records:
+            raise CommandFault(f"{plan.file} holds no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
+        known = {record.instance_id for record in records}
+        lines = {one.line for one in bad}
+        begun = _Batch(
+            plan=plan,
+            results=results,
+            board=Board(screen, total=len(works)),
+            workspaces=workspaces if plan.evaluate else None,
+            patience_seconds=patience_seconds,
+        )
+        if len(works) < len(records):
+            screen.note(f"{len(records) - len(works)} of {len(records)} records have ended before")
+        stopped = False
+        try:
+            if works:
+                with interrupts() as signals:
+                    async with fleet as client:
+                        running = await signals.race(begun.run(client, works))
+                        stopped = not running.done()
+                        running.cancel()
+                        await asyncio.gather(running, return_exceptions=stopped)
+        finally:
+            rows = [row for row in results.rows.values() if row.instance_id in known]
+            write_predictions(plan.predictions, rows, model=plan.model)
+        left = sum(one.instance_id not in results.rows and one.line not in lines for one in records)
+        return _conclude(screen, plan, rows, bad=bad, left=left, stopped=stopped)
+
+
+def planned(plan: Plan, records: Sequence[Record], results: Results) -> tuple[list[Work], list[BadLine]]:
+    """What is left to be done, and the records that cannot be requests."""
+    works: list[Work] = []
+    refused: list[BadLine] = []
+    for record in records:
+        row = results.rows.get(record.instance_id)
+        ended = row if row is not None and row.done else None
+        again = ended is not None and plan.retry and not ended.accepted
+        unevaluated = plan.evaluate and bool(record.hidden) and ended is not None and ended.resolved is None
+        if ended is not None and not again and not unevaluated:
+            continue
+        attempt = (row.attempt if row is not None else 1) + again
+        try:
+            request = plan.request(record, attempt=attempt)
+        except CommandFault as fault:
+            refused.append(BadLine(line=record.line, reason=fault.told))
+        else:
+            works.append(Work(record=record, request=request, ended=None if again else ended))
+    return works, refused
+
+
+@dataclass(kw_only=True)
+class _Batch:
+    """A batch under way."""
+
+    plan: Plan
+    results: Results
+    board: Board
+    workspaces: WorkspaceProvider | None
+    patience_seconds: float
+
+    async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
+        """Run everything. Raises CommandFault where the fleet stays away."""
+        room = asyncio.Semaphore(self.plan.parallel)
+        try:
+            with self.board.shown():
+                async with asyncio.TaskGroup() as group:
+                    for number, work in enumerate(works):
+                        await room.acquire()
+                        if number:
+                            await asyncio.sleep(self.plan.stagger)
+                        task = group.create_task(self._one(client, work))
+                        task.add_done_callback(lambda _: room.release())
+        except BaseExceptionGroup as faults:
+            # The first that gave up speaks for all of them.
+            raise _first(faults) from None
+
+    async def _one(self, client: FleetClient, work: Work) -> None:
+        row = work.ended or await self._ended(client, work)
+        if self.workspaces is not None and row.done and work.record.hidden:
+            verdict = await evaluate(self.workspaces, work.repo, work.environment, work.record.hidden, row.model_patch)
+            row = replace(row, resolved=verdict.resolved, evaluation=verdict.told)
+        self.results.add(row)
+        self.board.ended(row)
+
+    async def _ended(self, client: FleetClient, work: Work) -> Row:
+        """How a record's execution ends, however often the fleet goes away meanwhile."""
+        row = Row(
+            instance_id=work.record.instance_id,
+            task_id=task_id(self.plan.name, work.record.instance_id),
+            status=ERROR,
+            attempt=work.attempt,
+        )
+        loop = asyncio.get_running_loop()
+        pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
+        while True:
+            progress = Progress()
+            try:
+                state = await self._followed(client, work, progress)
+                patch = await winning_diff(client, state)
+            except CommandFault as fault:
+                if fault.exit_code is not Exit.UNAVAILABLE:
+                    return replace(row, error=fault.told)
+                if progress.state is not None:
+                    pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
+                if loop.time() - heard_at > self.patience_seconds:
+                    raise
+                self.board.waiting(row.instance_id, fault.message)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+            else:
+                return _row(row, state, patch)
+
+    async def _followed(self, client: FleetClient, work: Work, progress: Progress) -> ExecutionState:
+        accepted = await client.submit(work.request)
+        self.board.begun(work.record.instance_id, accepted.execution_id, progress, existed=accepted.already_existed)
+        async for event in client.events(accepted.execution_id):
+            progress.add(event)
+        if progress.state is None or not progress.state.status.terminal:
+            raise CommandFault("the fleet stopped telling of the execution", exit_code=Exit.UNAVAILABLE)
+        return progress.state
+
+
+def _row(row: Row, state: ExecutionState, patch: str) -> Row:
+    return replace(
+        row,
+        status=str(state.status),
+        execution_id=state.execution_id,
+        winner=state.winner_id,
+        verdict=str(state.verdict or ""),
+        model_patch=patch,
+        error=state.error,
+        tokens=state.usage.total_tokens,
+        cost=state.usage.cost,
+        seconds=state.duration_ms / 1000,
+        finished_at=state.finished_at,
+    )
+
+
+def _conclude(
+    screen: Screen, plan: Plan, rows: Sequence[Row], *, bad: Sequence[BadLine], left: int, stopped: bool
+) -> Exit:
+    """Say how it ended; the exit code that tells it."""
+    accepted = sum(row.accepted for row in rows)
+    judged = [row for row in rows if row.resolved is not None]
+    verdicts = Counter(row.verdict for row in rows if row.accepted and row.verdict)
+    if stopped:
+        code = Exit.STOPPED
+    elif bad or left or accepted < len(rows):
+        code = Exit.NOT_ACCEPTED
+    else:
+        code = Exit.UNVERIFIED if verdicts[Verdict.UNVERIFIED] else Exit.ACCEPTED
+    counted = histogram(rows, bad_lines=len(bad), left=left)
+    if screen.json:
+        screen.document(
+            {
+                "batch": plan.name,
+                "records": counted,
+                "accepted": accepted,
+                "verdicts": dict(verdicts),
+                "resolved": sum(bool(row.resolved) for row in judged) if judged else None,
+                "evaluated": len(judged),
+                "bad_lines": [{"line": one.line, "reason": one.reason} for one in bad],
+                "tokens": sum(row.tokens for row in rows),
+                "cost": sum(row.cost for row in rows),
+                "results": str(plan.results),
+                "predictions": str(plan.predictions),
+                "stopped": stopped,
+                "exit_code": int(code),
+            }
+        )
+        return code
+    screen.out.print(histogram_table(counted))
+    if verdicts:
+        screen.line(f"winners: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())}")
+    if judged:
+        screen.line(f"resolved by the hidden tests: {sum(bool(row.resolved) for row in judged)} of {len(judged)}")
+    screen.line(f"results: {plan.results}")
+    screen.line(f"predictions: {plan.predictions}")
+    if stopped:
+        screen.line("stopped; what was handed in goes on in the fleet, and the same command goes on from here")
+    return code
+
+
+def _first(fault: BaseException) -> BaseException:
+    """The first fault inside nested exception groups."""
+    while isinstance(fault, BaseExceptionGroup):
+        fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
+    return fault

@@ -1,0 +1,301 @@
+"""The report of a study: pass rates with their intervals, what they cost, what review changed.
+
+A trial is one task, run once: how it ended with so many candidates, and what each round of review changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean, median
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.extensions.batch.results import Row
+
+_Z = 1.959963984540054
+"""The 97.5th percentile of the normal distribution: intervals are of 95 %."""
+HEADINGS = (
+    "candidates",
+    "passed",
+    "verified",
+    "resolved",
+    "gained / lost",
+    "one candidate, after each round of review",
+    "tokens",
+    "model calls",
+    "cost",
+    "seconds (median)",
+    "tokens per pass",
+)
+
+
+class Part(StrEnum):
+    """What can be left out of a deliberation."""
+
+    REVIEWS = "reviews"
+    """Reviews, revisions and votes."""
+    PROBES = "probes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Variant:
+    """How trials are run: with how many candidates, and without which part (empty: with all)."""
+
+    candidates: int
+    without: Part | Literal[""] = ""
+
+    @property
+    def name(self) -> str:
+        """As in names of files and tasks."""
+        return f"c{self.candidates}{f'-no-{self.without}' if self.without else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.candidates}{f' without {self.without}' if self.without else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """After so many rounds of review (0: as drafted), how many candidates stood and how many were not refuted."""
+
+    round: int
+    candidates: int
+    passed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """What an execution's events say beyond its result."""
+
+    execution_id: str
+    model_calls: int
+    tool_calls: int
+    standings: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One task, run once. `repeat` counts from 1; without a `detail` the log was gone."""
+
+    variant: Variant
+    repeat: int
+    row: Row
+    detail: Detail | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The same for the trials that differ in their variant only."""
+        return self.row.instance_id, self.repeat
+
+
+def detail_of(state: ExecutionState) -> Detail:
+    """What a study keeps of an execution that has ended."""
+    return Detail(
+        execution_id=state.execution_id,
+        model_calls=state.usage.model_calls,
+        tool_calls=state.usage.tool_calls,
+        standings=standings(state),
+    )
+
+
+def standings(state: ExecutionState) -> tuple[Standing, ...]:
+    """What stood after each round: of each author the last candidate by then that was not dropped."""
+    last = max((candidate.round for candidate in state.candidates.values()), default=0)
+    found: list[Standing] = []
+    for number in range(last + 1):
+        standing: dict[str, tuple[int, str]] = {}
+        for name, candidate in state.candidates.items():
+            if candidate.round <= number and name not in state.dropped:
+                known = standing.get(candidate.author, (-1, ""))
+                standing[candidate.author] = max(known, (candidate.round, name))
+        reports = [state.reports.get(name) for _, name in standing.values()]
+        passed = sum(report is not None and report.accepted for report in reports)
+        found.append(Standing(round=number, candidates=len(standing), passed=passed))
+    return tuple(found)
+
+
+def read_details(path: Path) -> dict[str, Detail]:
+    """The details kept so far, by execution; lines that are none are passed over."""
+    if not path.exists():
+        return {}
+    reader = TypeAdapter(Detail)
+    details: dict[str, Detail] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            detail = reader.validate_json(line)
+        except ValidationError:
+            continue
+        details[detail.execution_id] = detail
+    return details
+
+
+def keep_details(path: Path, details: Iterable[Detail]) -> None:
+    """Add details to those kept."""
+    content = "".join(f"{json.dumps(asdict(detail))}\n" for detail in details)
+    if not content:
+        return
+    with path.open("a") as file:
+        # The last write may have been cut off: what comes next must not become part of it.
+        file.write(f"\n{content}" if file.tell() else content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """So many of so many, with the bounds of its 95 % interval."""
+
+    passed: int
+    of: int
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.passed / self.of if self.of else 0.0
+
+    def __str__(self) -> str:
+        if not self.of:
+            return "-"
+        return f"{self.value:.0%} ({self.passed}/{self.of}, {self.low:.0%} to {self.high:.0%})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """All trials of one variant. What it cost is the mean of a trial; money is in the fleet's currency.
+
+    `passed` is by the checks that the fleet ran, `verified` counts those of which something was shown, `resolved` is by
+    the hidden tests, where they were run. `rounds` is, of single candidates, how many passed as drafted and after each
+    round of review. `gained` and `lost` count the trials that passed here and not with the fewest candidates, and the
+    other way round.
+    """
+
+    candidates: int
+    without: str
+    passed: Rate
+    verified: Rate
+    resolved: Rate | None
+    tokens: float
+    model_calls: float
+    cost: float
+    seconds: float
+    median_seconds: float
+    cost_per_pass: float | None
+    tokens_per_pass: float | None
+    rounds: tuple[tuple[int, Rate], ...]
+    gained: int
+    lost: int
+
+
+def wilson(passed: int, of: int) -> Rate:
+    """A pass rate with its 95 % score interval, which is right for few trials and rates near 0 and 1 too.
+
+    Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
+    """
+    if not of:
+        return Rate(passed=0, of=0, low=0.0, high=1.0)
+    share, square = passed / of, _Z * _Z / of
+    middle = (share + square / 2) / (1 + square)
+    spread = _Z / (1 + square) * math.sqrt(share * (1 - share) / of + square / (4 * of))
+    low = 0.0 if passed == 0 else max(0.0, middle - spread)
+    high = 1.0 if passed == of else min(1.0, middle + spread)
+    return Rate(passed=passed, of=of, low=low, high=high)
+
+
+def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
+    """The trials that have ended, put together by their variant."""
+    groups: dict[Variant, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.row.done:
+            groups[trial.variant].append(trial)
+    if not groups:
+        return ()
+    order = sorted(groups, key=lambda one: (bool(one.without), one))
+    fewest = {trial.key: _success(trial) for trial in groups[order[0]]}
+    return tuple(_arm(variant, groups[variant], fewest) for variant in order)
+
+
+def _arm(variant: Variant, trials: Sequence[Trial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
+    passed = sum(trial.row.accepted for trial in trials)
+    verified = sum(trial.row.accepted and trial.row.verdict == Verdict.VERIFIED for trial in trials)
+    judged = [trial.row.resolved for trial in trials if trial.row.resolved is not None]
+    calls = [trial.detail.model_calls for trial in trials if trial.detail is not None]
+    tokens, cost = sum(trial.row.tokens for trial in trials), sum(trial.row.cost for trial in trials)
+    seconds = [trial.row.seconds for trial in trials]
+    both = [(_success(trial), fewest[trial.key]) for trial in trials if trial.key in fewest]
+    return Arm(
+        candidates=variant.candidates,
+        without=variant.without,
+        passed=wilson(passed, len(trials)),
+        verified=wilson(verified, len(trials)),
+        resolved=wilson(sum(judged), len(judged)) if judged else None,
+        tokens=tokens / len(trials),
+        model_calls=fmean(calls) if calls else 0.0,
+        cost=cost / len(trials),
+        seconds=fmean(seconds),
+        median_seconds=median(seconds),
+        cost_per_pass=cost / passed if passed else None,
+        tokens_per_pass=tokens / passed if passed else None,
+        rounds=_rounds([trial.detail.standings for trial in trials if trial.detail is not None]),
+        gained=sum(here and not there for here, there in both),
+        lost=sum(there and not here for here, there in both),
+    )
+
+
+def _success(trial: Trial) -> bool:
+    """By the hidden tests where they were run, else by the checks."""
+    return trial.row.accepted if trial.row.resolved is None else trial.row.resolved
+
+
+def _rounds(executions: Sequence[tuple[Standing, ...]]) -> tuple[tuple[int, Rate], ...]:
+    """Single candidates after each round; an execution without that many stands as it last stood."""
+    last = max((len(standings) for standings in executions), default=0)
+    found: list[tuple[int, Rate]] = []
+    for number in range(last):
+        reached = [standings[min(number, len(standings) - 1)] for standings in executions if standings]
+        rate = wilson(sum(one.passed for one in reached), sum(one.candidates for one in reached))
+        found.append((number, rate))
+    return tuple(found)
+
+
+def cells(arm: Arm) -> tuple[str, ...]:
+    """An arm as a row of a table, under `HEADINGS`."""
+    rounds = ", ".join(f"{number or 'drafted'}: {rate}" for number, rate in arm.rounds)
+    return (
+        f"{arm.candidates}{f' without {arm.without}' if arm.without else ''}",
+        str(arm.passed),
+        str(arm.verified),
+        str(arm.resolved or "-"),
+        f"+{arm.gained} / -{arm.lost}",
+        rounds or "-",
+        f"{arm.tokens:,.0f}",
+        f"{arm.model_calls:.1f}",
+        f"{arm.cost:.4f}",
+        f"{arm.seconds:.1f} ({arm.median_seconds:.1f})",
+        "-" if arm.tokens_per_pass is None else f"{arm.tokens_per_pass:,.0f}",
+    )
+
+
+def markdown(name: str, found: Sequence[Arm], *, missing: int) -> str:
+    """The report for people who were not there."""
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(arm) for arm in found)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
+    return (
+        f"# Study {name.replace('|', ' ')}\n\n{table}\n{left}\n"
+        "Passed: somebody won, refuted by nothing that ran. Verified: a test or check fails without the winner's "
+        "change and passes with it. Resolved: the hidden tests passed. Bounds are Wilson's of 95 %. Gained and lost: "
+        "trials that succeeded here and not with the fewest candidates, and the reverse. "
+        "Tokens, calls, cost and seconds are means of a trial.\n"
+    )
+
+
+def document(name: str, found: Sequence[Arm], *, missing: int) -> dict[str, object]:
+    """The report for programs."""
+    return {"study": name, "missing": missing, "arms": [asdict(arm) for arm in found]}

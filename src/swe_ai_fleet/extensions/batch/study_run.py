@@ -1,0 +1,194 @@
+"""`fleet study`: a batch for each variant and each repeat, one after the other, then the report."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import plain_table
+from swe_ai_fleet.extensions.batch.plan import Plan
+from swe_ai_fleet.extensions.batch.records import read_records
+from swe_ai_fleet.extensions.batch.results import Row, open_results
+from swe_ai_fleet.extensions.batch.run import batch
+from swe_ai_fleet.extensions.batch.study_report import (
+    HEADINGS,
+    Detail,
+    Part,
+    Trial,
+    Variant,
+    arms,
+    cells,
+    detail_of,
+    document,
+    keep_details,
+    markdown,
+    read_details,
+)
+from swe_ai_fleet.ports import WorkspaceProvider
+from swe_ai_fleet.watching.events import fold_events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is to be measured.
+
+    Args:
+        plan: What holds for every trial; its name is the study's.
+        candidates: With how many candidates each task is run.
+        without: What is left out once more each, with the most candidates.
+        repeats: How often.
+        directory: Where everything is kept.
+    """
+
+    plan: Plan
+    candidates: tuple[int, ...]
+    repeats: int
+    directory: Path
+    without: tuple[Part, ...] = ()
+
+    @property
+    def details(self) -> Path:
+        return self.directory / "details.jsonl"
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        most = max(self.candidates)
+        return (
+            *(Variant(candidates=number) for number in self.candidates),
+            *(Variant(candidates=most, without=part) for part in self.without),
+        )
+
+    def part(self, variant: Variant, repeat: int) -> Plan:
+        """The batch of one variant and one repeat."""
+        name = f"{variant.name}-r{repeat}"
+        probes = self.plan.order.probes and variant.without is not Part.PROBES
+        return replace(
+            self.plan,
+            name=f"{self.plan.name}-{name}",
+            results=self.directory / f"{name}.results.jsonl",
+            predictions=self.directory / f"{name}.preds.json",
+            order=replace(self.plan.order, probes=probes),
+            candidates=variant.candidates,
+            reviewed=variant.without is not Part.REVIEWS,
+        )
+
+    def parts(self) -> list[tuple[Variant, int]]:
+        """Repeat by repeat, so that a study that is stopped has compared something."""
+        return [(variant, repeat) for repeat in range(1, self.repeats + 1) for variant in self.variants]
+
+
+async def study(
+    screen: Screen,
+    fleet: Fleet,
+    wanted: Study,
+    workspaces: WorkspaceProvider | None = None,
+) -> Exit:
+    """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
+
+    Args:
+        screen: Where to show it.
+        fleet: Who carries it out.
+        wanted: What is to be measured.
+        workspaces: Where hidden tests are run; needed where the plan asks for it.
+    """
+    wanted.directory.mkdir(parents=True, exist_ok=True)
+    # Each batch tells of its progress; what it came to is this report's to tell.
+    quiet = Screen(json=False, out=Console(file=io.StringIO()), err=screen.err)
+    stopped = False
+    async with fleet as client:
+        for variant, repeat in wanted.parts():
+            screen.note(f"candidates: {variant}, repeat {repeat} of {wanted.repeats}")
+            part = wanted.part(variant, repeat)
+            code = await batch(quiet, _held(client), part, workspaces)
+            await _detailed(client, wanted.details, part)
+            if code is Exit.STOPPED:
+                stopped = True
+                break
+    trials = collected(wanted)
+    records, _ = read_records(wanted.plan.file)
+    missing = len(records) * len(wanted.parts()) - sum(trial.row.done for trial in trials)
+    return _conclude(screen, wanted, trials, missing=missing, stopped=stopped)
+
+
+@asynccontextmanager
+async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
+    """A client that outlives each batch."""
+    yield client
+
+
+async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
+    """Keep what the events of the trials just ended say; what the fleet cannot tell any more is left out."""
+    known = read_details(details)
+    new: list[Detail] = []
+    for row in _rows(part):
+        if not row.done or not row.execution_id or row.execution_id in known:
+            continue
+        try:
+            state = await fold_events(client.events(row.execution_id))
+        except CommandFault as fault:
+            if fault.exit_code is Exit.UNAVAILABLE:
+                break
+            continue
+        if state is not None and state.status.terminal:
+            new.append(detail_of(state))
+    keep_details(details, new)
+
+
+def collected(wanted: Study) -> list[Trial]:
+    """All trials kept so far, of tasks that are still in the file."""
+    records, _ = read_records(wanted.plan.file)
+    known = {record.instance_id for record in records}
+    details = read_details(wanted.details)
+    return [
+        Trial(variant=variant, repeat=repeat, row=row, detail=details.get(row.execution_id))
+        for variant, repeat in wanted.parts()
+        for row in _rows(wanted.part(variant, repeat))
+        if row.instance_id in known
+    ]
+
+
+def _rows(plan: Plan) -> list[Row]:
+    if not plan.results.exists():
+        return []
+    with open_results(plan.results) as results:
+        return list(results.rows.values())
+
+
+def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing: int, stopped: bool) -> Exit:
+    """Print and keep the report; the exit code says whether it is whole."""
+    found = arms(trials)
+    name = wanted.plan.name
+    told = document(name, found, missing=missing)
+    (wanted.directory / "report.md").write_text(markdown(name, found, missing=missing))
+    (wanted.directory / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+    code = Exit.STOPPED if stopped else Exit.NOT_ACCEPTED if missing else Exit.ACCEPTED
+    if screen.json:
+        screen.document({**told, "stopped": stopped, "exit_code": int(code)})
+        return code
+    screen.out.print(plain_table(HEADINGS, map(cells, found)))
+    if missing:
+        screen.line(f"{missing} trials are missing; the same command goes on from here")
+    screen.line(f"report: {wanted.directory / 'report.md'}")
+    return code
+
+
+def parts(text: str) -> tuple[Part, ...]:
+    """What is left out in turn, each once. Raises CommandFault."""
+    wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if unknown := [part for part in wanted if part not in set(Part)]:
+        raise CommandFault(
+            f"{unknown[0][:80]!r} is no part of a deliberation",
+            exit_code=Exit.USAGE,
+            field="without",
+            hint=" or ".join(Part),
+        )
+    return tuple(map(Part, wanted))

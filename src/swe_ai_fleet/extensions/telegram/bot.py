@@ -1,0 +1,360 @@
+"""The Telegram bot: it asks for messages, has each answered once, and sends the answer.
+
+Its progress is kept in a key-value store: nothing else of it outlives its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NoReturn, Protocol
+
+import structlog
+
+from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.extensions.telegram.api import BotApi, Refused, TooFast, Update
+from swe_ai_fleet.following import waits
+from swe_ai_fleet.ports import KeyValue
+
+TELEGRAM_BUCKET = "TELEGRAM"
+_OFFSET, _REFUSED, _INBOX = "offset", "refused", "inbox"
+_NUMBERED_SECONDS = 6 * 86_400.0
+"""After a week without messages Telegram numbers them from anywhere; numbers older than this are not compared."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """The last message of a chat that was begun with, and how many pages of its answer were sent; -1: all of them.
+
+    `message_id` is that of the newest page: what has a lower one was written before it was there to be read.
+    """
+
+    update_id: int = 0
+    pages: int = -1
+    message_id: int = 0
+
+
+class BotProgress:
+    """What was accepted, what was answered, who was refused.
+
+    Args:
+        store: The bucket `TELEGRAM`.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, store: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._refused: set[int] | None = None
+
+    async def offset(self) -> int:
+        """The number of the first update that was not accepted yet. Raises Unavailable."""
+        entry = await self._store.get(_OFFSET)
+        if entry is None:
+            return 0
+        offset, at = json.loads(entry.value)
+        return int(offset) if self._clock() - at < _NUMBERED_SECONDS else 0
+
+    async def accept(self, updates: list[Update], offset: int) -> None:
+        """Keep messages, and then that Telegram may forget everything before a number. Raises Unavailable."""
+        for update in updates:
+            kept = [update.chat_id, update.text, update.message_id]
+            await self._store.put(_key(update), json.dumps(kept).encode())
+        await self._store.put(_OFFSET, json.dumps([offset, self._clock()]).encode())
+
+    async def accepted(self) -> list[Update]:
+        """What was accepted and is not done with, in its order. Raises Unavailable."""
+        found: list[Update] = []
+        for entry in await self._store.entries(f"{_INBOX}."):
+            chat_id, text, message_id = json.loads(entry.value)
+            number = int(entry.key.partition(".")[2])
+            found.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
+        return sorted(found, key=lambda update: update.update_id)
+
+    async def handled(self, chat_id: int) -> Handled:
+        """How far a chat's answers are. Raises Unavailable."""
+        entry = await self._store.get(f"chat.{chat_id}")
+        if entry is None:
+            return Handled()
+        update_id, pages, message_id, at = json.loads(entry.value)
+        if self._clock() - at >= _NUMBERED_SECONDS:
+            return Handled(message_id=int(message_id))
+        return Handled(update_id=int(update_id), pages=int(pages), message_id=int(message_id))
+
+    async def sent(self, update: Update, pages: int, *, message_id: int) -> None:
+        """So many pages of the answer to a message were sent, -1: all, the newest with this id. Raises Unavailable."""
+        kept = [update.update_id, pages, message_id, self._clock()]
+        await self._store.put(f"chat.{update.chat_id}", json.dumps(kept).encode())
+
+    async def done(self, update: Update) -> None:
+        """A message is done with. Raises Unavailable."""
+        await self._store.delete(_key(update))
+
+    async def refused(self) -> set[int]:
+        """The chats that were told that they are not served. Raises Unavailable."""
+        if self._refused is None:
+            entry = await self._store.get(_REFUSED)
+            self._refused = set(json.loads(entry.value)) if entry is not None else set[int]()
+        return self._refused
+
+    async def refuse(self, chat_id: int) -> None:
+        """One more was told. Raises Unavailable."""
+        known = await self.refused()
+        known.add(chat_id)
+        await self._store.put(_REFUSED, json.dumps(sorted(known)).encode())
+
+
+def _key(update: Update) -> str:
+    return f"{_INBOX}.{update.update_id:020d}"
+
+
+POLL_SECONDS = 25
+MAX_REFUSED = 1_000
+"""Chats that are told once that they are not served; what comes from others beyond them is passed over."""
+MAX_WAITING = 500
+"""Messages that wait to be answered; with more, no others are asked for."""
+_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+_ASK_TRIES = 8
+_SEND_TRIES = 6
+_NOT_ALLOWED = "This bot does not serve this chat. Its owner can allow it: FLEET_TELEGRAM_CHATS={chat_id}"
+_HELP = (
+    "I am the assistant of SWE AI Fleet. Write to me in plain words, for example: list the executions, show me the "
+    "second one, what did it change? /new begins a new conversation."
+)
+_TEXT_ONLY = "I can read text only."
+_NEW = "A new conversation begins; what was said before is forgotten."
+_FAILED = "Sorry, this cannot be answered: {why}"
+
+
+class Answers(Protocol):
+    """Who answers."""
+
+    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
+        """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
+
+        `seen` says whether the last answer was there to be read when the message was written: else a yes means another
+        one.
+
+        Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
+        """
+        ...
+
+    async def forget(self, session_id: str) -> None:
+        """End a session. Raises FleetError."""
+        ...
+
+
+class TelegramBot:
+    """Serves some chats, each as a session of its own.
+
+    How far it is stands in the store: what was accepted is kept until it is done with, so after a restart nothing is
+    lost, no message is worked on twice, and of an answer only a page whose sending was cut short can come twice. Chats
+    are answered side by side, the messages of one in their order.
+
+    Args:
+        api: Telegram.
+        answers: Who answers.
+        store: Where it is kept how far the bot is: the bucket `TELEGRAM`.
+        chats: Ids of the chats that are served; others are told once that they are not.
+        poll_seconds: How long one question for messages waits.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        api: BotApi,
+        answers: Answers,
+        store: KeyValue,
+        *,
+        chats: Collection[int],
+        poll_seconds: int = POLL_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._answers = answers
+        self._progress = BotProgress(store)
+        self._chats = frozenset(chats)
+        self._poll_seconds = poll_seconds
+        self._sleep = sleep
+        self._waiting: dict[int, deque[Update]] = {}
+        self._workers: dict[int, asyncio.Task[None]] = {}
+        self._resumed = False
+
+    async def run(self) -> NoReturn:
+        """Serve until it is cancelled. Raises PreconditionFailed where no try can help: a wrong token."""
+        pauses = waits(_WAITS)
+        try:
+            while True:
+                try:
+                    await self.poll()
+                    pauses = waits(_WAITS)
+                except TooFast as fault:
+                    await self._sleep(fault.seconds)
+                except Unavailable as fault:
+                    _log.warning("telegram.unavailable", reason=fault.message)
+                    await self._sleep(next(pauses))
+        finally:
+            await self.close()
+
+    async def poll(self) -> int:
+        """Ask for messages once and begin to have them answered; how many there were.
+
+        Raises PreconditionFailed, TooFast, Unavailable.
+        """
+        if not self._resumed:
+            for update in await self._progress.accepted():
+                self._take(update)
+            self._resumed = True
+        await self._make_room()
+        updates = await self._api.updates(await self._progress.offset(), seconds=self._poll_seconds)
+        if not updates:
+            return 0
+        ours = [update for update in updates if update.chat_id in self._chats]
+        # An update is forgotten by Telegram once a higher number is asked for, so they are kept first.
+        await self._progress.accept(ours, max(update.update_id for update in updates) + 1)
+        for update in ours:
+            self._take(update)
+        for chat_id in dict.fromkeys(update.chat_id for update in updates if update.chat_id not in self._chats):
+            await self._refuse(chat_id)
+        return len(updates)
+
+    async def settled(self) -> None:
+        """Wait until everything that was accepted is done with. Raises PreconditionFailed."""
+        while self._workers:
+            await self._one_done()
+
+    async def close(self) -> None:
+        """Break off what is being answered; it goes on after a restart."""
+        workers = tuple(self._workers.values())
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        self._workers.clear()
+
+    async def _make_room(self) -> None:
+        """Wait while too many messages wait to be answered; tell of a worker that gave up."""
+        while sum(map(len, self._waiting.values())) >= MAX_WAITING:
+            await self._one_done()
+        self._dismiss()
+
+    async def _one_done(self) -> None:
+        await asyncio.wait(self._workers.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Let go of the workers that are done. Raises what ended one."""
+        for chat_id, worker in tuple(self._workers.items()):
+            if worker.done():
+                del self._workers[chat_id]
+                worker.result()
+
+    def _take(self, update: Update) -> None:
+        """Have a message answered behind those of its chat that wait."""
+        waiting = self._waiting.setdefault(update.chat_id, deque())
+        waiting.append(update)
+        worker = self._workers.get(update.chat_id)
+        if worker is None or worker.done():
+            self._workers[update.chat_id] = asyncio.create_task(self._work(update.chat_id), name="telegram chat")
+
+    async def _work(self, chat_id: int) -> None:
+        """Answer what waits in a chat. Raises PreconditionFailed."""
+        waiting, pauses = self._waiting[chat_id], waits(_WAITS)
+        while waiting:
+            try:
+                await self._handle(waiting[0])
+                await self._progress.done(waiting[0])
+            except Unavailable as fault:
+                _log.warning("telegram.waits", reason=fault.message, chat_id=chat_id)
+                await self._sleep(next(pauses))
+                continue
+            waiting.popleft()
+            pauses = waits(_WAITS)
+
+    async def _handle(self, update: Update) -> None:
+        done = await self._progress.handled(update.chat_id)
+        if update.update_id < done.update_id or (update.update_id == done.update_id and done.pages < 0):
+            return
+        sent = done.pages if update.update_id == done.update_id else 0
+        newest = done.message_id
+        pages = await self._pages(update, seen=update.message_id > newest)
+        for number, page in enumerate(pages):
+            if number < sent:
+                continue
+            newest = max(newest, await self._send(update.chat_id, page))
+            last = number + 1 == len(pages)
+            await self._progress.sent(update, -1 if last else number + 1, message_id=newest)
+        if not pages:
+            await self._progress.sent(update, -1, message_id=newest)
+
+    async def _pages(self, update: Update, *, seen: bool) -> Sequence[str]:
+        session_id = f"telegram-{update.chat_id}"
+        command = update.text.strip().split("@")[0].lower()
+        if command in ("/start", "/help"):
+            return (escaped(_HELP),)
+        if not update.text.strip():
+            return (escaped(_TEXT_ONLY),)
+        try:
+            if command == "/new":
+                await self._answers.forget(session_id)
+                return (escaped(_NEW),)
+            return await self._answered(session_id, update, seen=seen)
+        except FleetError as fault:
+            _log.warning("telegram.not_answered", reason=fault.message, update_id=update.update_id)
+            return (escaped(_FAILED.format(why=fault.message[:500])),)
+
+    async def _answered(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
+        """The answer, tried again where the fleet is away or the session busy. Raises FleetError."""
+        for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
+            try:
+                message_id = f"telegram-{update.update_id}"
+                return await self._answers.answer(session_id, update.text, message_id=message_id, seen=seen)
+            except InvalidRequest:
+                raise
+            except (Unavailable, PreconditionFailed):
+                if number == _ASK_TRIES:
+                    raise
+                await self._sleep(pause)
+        raise AssertionError("the last try answers or raises")
+
+    async def _send(self, chat_id: int, page: str) -> int:
+        """Send a page, as plain text where Telegram cannot read its marks; its id, 0 where it cannot be sent.
+
+        Raises Unavailable, PreconditionFailed.
+        """
+        marked = True
+        for number, pause in enumerate(islice(waits(_WAITS), _SEND_TRIES), start=1):
+            try:
+                return await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
+            except Refused as fault:
+                if not marked:
+                    # A chat that is gone, or has blocked the bot: nothing can be sent there any more.
+                    _log.warning("telegram.not_sent", reason=fault.message)
+                    return 0
+                marked = False
+            except TooFast as fault:
+                await self._sleep(fault.seconds)
+            except Unavailable:
+                if number == _SEND_TRIES:
+                    raise
+                await self._sleep(pause)
+        raise Unavailable("Telegram did not take a message", field="telegram_url")
+
+    async def _refuse(self, chat_id: int) -> None:
+        """Tell a chat once that it is not served."""
+        known = await self._progress.refused()
+        if chat_id in known or len(known) >= MAX_REFUSED:
+            return
+        await self._progress.refuse(chat_id)
+        _log.info("telegram.chat_refused", chat_id=chat_id)
+        try:
+            await self._api.send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)), marked=True)
+        except (Refused, TooFast, Unavailable) as fault:
+            # Chats that are served do not wait for one that is not.
+            _log.info("telegram.not_sent", reason=fault.message)

@@ -1,0 +1,175 @@
+"""`fleet webhooks`: who outside is told what happens to executions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fleet.notification.v1 import notification_pb2 as pb
+from swe_ai_fleet.cli.command import Commands, Row, argument, option, table
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import document, enum_word
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.views import print_lines
+from swe_ai_fleet.watching.events import moment
+from swe_ai_fleet.watching.text import one_line
+
+_SERVICE = "fleet.notification.v1.NotificationService"
+_WEBHOOK = argument("The webhook's id.", "webhook_id", metavar="ID")
+_ERROR_CHARS = 120
+
+
+def secret_url(text: str) -> str:
+    """The URL itself: those of chats are secrets, and what stands on a command line can be read by others."""
+    return sys.stdin.readline().strip() if text == "-" else text
+
+
+def secret_of(variable: str) -> str:
+    """The value of a variable, where one is named. Raises CommandFault."""
+    value = os.environ.get(variable, "") if variable else ""
+    if variable and not value:
+        raise CommandFault(f"the variable {variable} is empty", exit_code=Exit.USAGE, field="secret_variable")
+    return value
+
+
+def webhook_document(answer: pb.CreateWebhookResponse) -> dict[str, object]:
+    return {**document(answer.webhook), "secret": answer.secret, "already_existed": answer.already_existed}
+
+
+def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -> None:
+    made = answer.webhook
+    form = enum_word(pb.WebhookFormat, made.format)
+    screen.line(f"{made.webhook_id}  {form}  {', '.join(made.events)}")
+    if answer.already_existed:
+        screen.note("it was there already; its secret was shown when it was created")
+    else:
+        screen.line(f"secret: {answer.secret}")
+        screen.note("keep it: it is not shown again")
+
+
+def _standing(one: pb.Webhook) -> str:
+    standing = "active" if one.active else f"disabled: {one.disabled_reason}"
+    if one.dead_letters:
+        standing += f"; {one.dead_letters} given up, at last: {one_line(one.last_error, _ERROR_CHARS)}"
+    return standing
+
+
+WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
+    "webhook": "webhook_id",
+    "format": "format",
+    "url": "url",
+    "events": lambda one: ", ".join(one.events),
+    "standing": _standing,
+}
+
+
+def webhook_existed(answer: pb.DeleteWebhookResponse, request: Any) -> Exit:
+    if not answer.existed:
+        fault = f"there is no webhook {request.webhook_id!r}"
+        raise CommandFault(fault, exit_code=Exit.USAGE, field="webhook_id")
+    return Exit.ACCEPTED
+
+
+def message_taken(answer: pb.TestWebhookResponse, _: Any) -> Exit:
+    taken = answer.delivery.status == pb.DELIVERY_STATUS_DELIVERED
+    return Exit.ACCEPTED if taken else Exit.NOT_ACCEPTED
+
+
+def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
+    screen.line(_delivery(answer.delivery))
+    if answer.enabled:
+        screen.line("it is told of events again, from now on")
+
+
+def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
+    # In columns each would be a page long in a narrow terminal.
+    print_lines(screen, [_delivery(one) for one in answer.deliveries], nothing="nothing was sent lately")
+
+
+def _delivery(one: pb.Delivery) -> str:
+    parts = (
+        moment(one.at_ms)[:19],
+        one.type,
+        f"attempt {one.attempt}",
+        enum_word(pb.DeliveryStatus, one.status),
+        f"HTTP {one.http_status}" if one.http_status else "no answer",
+        f"{one.duration_ms} ms",
+        one_line(one.error, _ERROR_CHARS),
+        f"again at {moment(one.next_at_ms)[:19]}" if one.next_at_ms else "",
+        one.event_id,
+    )
+    return "  ".join(filter(None, parts))
+
+
+ROWS: Mapping[str, Row] = {
+    "webhooks add": Row(
+        rpc=f"{_SERVICE}.CreateWebhook",
+        about="Tell a URL what happens from now on. The secret that signs the messages is shown this once.",
+        takes={
+            "url": argument(
+                "Where messages go: https://…; - reads it from standard input.", metavar="URL", turn=secret_url
+            ),
+            "event": option(
+                "execution.started, execution.finished, approval.requested or approval.resolved. "
+                "Default: all but the first.",
+                "events",
+                metavar="EVENT",
+            ),
+            "form": option("json, slack, discord or telegram.", "format", words=("--format",), default="json"),
+            "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
+            "role": option("Only this role.", "filter.roles"),
+            "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
+            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts", words=("--parts",)),
+            "name": option("Its id. Default: made of URL and events.", "webhook_id", words=("--id",), metavar="ID"),
+            "secret_variable": option(
+                "A variable that has its secret, whsec_…. Default: a random one.",
+                "secret",
+                metavar="NAME",
+                turn=secret_of,
+            ),
+        },
+        json=webhook_document,
+        view=show_new_webhook,
+    ),
+    "webhooks list": Row(
+        rpc=f"{_SERVICE}.ListWebhooks",
+        about="Show the webhooks there are.",
+        view=table("webhooks", WEBHOOK_COLUMNS, "no webhooks"),
+    ),
+    "webhooks remove": Row(
+        rpc=f"{_SERVICE}.DeleteWebhook",
+        about="Forget a webhook; what it was not told yet, it is not told any more.",
+        takes={"name": _WEBHOOK},
+        ends=webhook_existed,
+        json="webhook_id existed",
+        line="{webhook_id} is forgotten",
+    ),
+    "webhooks test": Row(
+        rpc=f"{_SERVICE}.TestWebhook",
+        about="Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again.",
+        takes={"name": _WEBHOOK},
+        ends=message_taken,
+        json=lambda answer: {**document(answer.delivery), "enabled": answer.enabled},
+        view=show_test,
+    ),
+    "webhooks deliveries": Row(
+        rpc=f"{_SERVICE}.ListDeliveries",
+        about="Show the last attempts to tell a webhook, the newest first.",
+        takes={"name": _WEBHOOK, "limit": option("Most of them.", least=1, most=50, default=20)},
+        view=show_deliveries,
+    ),
+}
+
+COMMANDS = Commands(
+    groups={"webhooks": "Who outside is told what happens to executions."},
+    rows=ROWS,
+    examples={
+        "webhooks add": ("fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",),
+        "webhooks list": ("fleet webhooks list",),
+        "webhooks remove": ("fleet webhooks remove ci",),
+        "webhooks test": ("fleet webhooks test ci",),
+        "webhooks deliveries": ("fleet webhooks deliveries ci --limit 50",),
+    },
+)

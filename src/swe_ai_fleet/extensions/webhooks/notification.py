@@ -1,0 +1,329 @@
+"""Notifications: an event of an execution in a few facts, masked and cut to size, as webhooks are told it.
+
+Facts that the event itself does not say are read from the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    EXECUTION_SUBJECT,
+    ApprovalAwaited,
+    ApprovalResolved,
+    Event,
+    EventBody,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    StoredEvent,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.text import shortened, well_formed
+from swe_ai_fleet.extensions.webhooks.webhook import EventType, Webhook
+from swe_ai_fleet.ports import EventLog, SecretMask
+
+PROPOSAL_CHARS = 4_000
+TEXT_CHARS = 2_000
+GOAL_CHARS = 1_000
+_REASONS = 10
+_REASON_CHARS = 300
+_CONSIDERED = 4
+"""So many times what is told of a text is masked: a secret across the cut is found, and a huge text costs little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One thing to tell. `event_id` is the same whenever it is told, `at` (ISO 8601, UTC) when it happened.
+
+    `data` is what programs get, `facts` what people in a chat read under the `title`: names and values, the latter
+    untrusted.
+    """
+
+    event_id: str
+    type: EventType
+    at: str
+    title: str
+    execution_id: str = ""
+    task_id: str = ""
+    role: Role | None = None
+    status: ExecutionStatus | None = None
+    part: bool = False
+    data: Mapping[str, object] = field(default_factory=dict[str, object])
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def type_of(body: EventBody) -> EventType | None:
+    """What webhooks call an event of the log; None for one that they never hear of."""
+    match body:
+        case ExecutionStarted():
+            return EventType.EXECUTION_STARTED
+        case ExecutionFinished():
+            return EventType.EXECUTION_FINISHED
+        case ApprovalAwaited():
+            return EventType.APPROVAL_REQUESTED
+        case ApprovalResolved():
+            return EventType.APPROVAL_RESOLVED
+        case _:
+            return None
+
+
+def wants(webhook: Webhook, notification: Notification) -> bool:
+    """Whether a webhook is to be told."""
+    only = webhook.filter
+    if notification.type not in webhook.events or not notification.task_id.startswith(only.task_id_prefix):
+        return False
+    if only.roles and notification.role not in only.roles:
+        return False
+    finished = notification.type is EventType.EXECUTION_FINISHED
+    if finished and only.statuses and notification.status not in only.statuses:
+        return False
+    asked = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
+    return asked or only.include_parts or not notification.part
+
+
+def started(event: Event, task: Task, mask: SecretMask) -> Notification:
+    """An execution was accepted."""
+    goal = _told(task.description, GOAL_CHARS, mask)
+    return Notification(
+        event_id=event.id,
+        type=EventType.EXECUTION_STARTED,
+        at=event.at,
+        title="Execution accepted",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"description": goal},
+        facts=(("Task", event.task_id), ("Execution", event.execution_id), ("Asked for", goal)),
+    )
+
+
+def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notification:
+    """An execution has ended; `state` is what its events up to this one say."""
+    task, usage = state.task, state.usage
+    error = _told(state.error, TEXT_CHARS, mask)
+    branch = _told(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
+    commit = state.delivered.commit_sha if state.delivered else ""
+    winner = state.candidates.get(state.winner_id)
+    agent = winner.agent_id if winner else ""
+    verdict = str(state.verdict or "")
+    reasons = [_told(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
+    data: dict[str, object] = {
+        "status": state.status.value,
+        "winner": state.winner_id,
+        "winner_agent_id": agent,
+        "verdict": verdict,
+        "verdict_reasons": reasons,
+        "branch": branch,
+        "commit_sha": commit,
+        "error": error,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "model_calls": usage.model_calls,
+            "tool_calls": usage.tool_calls,
+            "cost": usage.cost,
+        },
+        "duration_ms": state.duration_ms,
+        "started_at": state.started_at,
+    }
+    facts = (
+        ("Task", event.task_id),
+        ("Execution", event.execution_id),
+        ("Branch", branch),
+        ("Commit", commit[:12]),
+        ("Winner", agent or state.winner_id),
+        ("Verdict", ": ".join(part for part in (verdict, "; ".join(reasons)[:_REASON_CHARS]) if part)),
+        ("Error", error),
+    )
+    return Notification(
+        event_id=event.id,
+        type=EventType.EXECUTION_FINISHED,
+        at=event.at,
+        title=f"Execution ended: {state.status.value.replace('_', ' ')}{f', {verdict}' if verdict else ''}",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        status=state.status,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | data,
+        facts=facts,
+    )
+
+
+def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMask) -> Notification:
+    """Somebody waits for a person."""
+    proposal = _told(request.approach, PROPOSAL_CHARS, mask)
+    goal = _told(request.goal, GOAL_CHARS, mask)
+    reasons = [_told(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
+    approval: dict[str, object] = {
+        "approval_id": request.approval_id,
+        "agent_id": request.agent_id,
+        "policy": request.policy.value,
+        "goal": goal,
+        "proposal": proposal,
+        "tool": _told(request.call.name, _REASON_CHARS, mask),
+        "reasons": reasons,
+        "requested_at": request.requested_at,
+        "expires_at": request.expires_at,
+    }
+    return Notification(
+        event_id=_approval_event_id(event, "requested", request.approval_id),
+        type=EventType.APPROVAL_REQUESTED,
+        at=event.at,
+        title="An agent waits for approval",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"approval": approval},
+        facts=(
+            ("Task", event.task_id),
+            ("Agent", request.agent_id),
+            ("Proposal", proposal),
+            ("Because", "; ".join(reasons)),
+            ("Answer with", f"fleet approve {event.execution_id}, or fleet reject, or fleet adjust"),
+        ),
+    )
+
+
+def resolved(
+    event: Event, task: Task, resolution: ApprovalResolution, request: ApprovalRequest | None, mask: SecretMask
+) -> Notification:
+    """Somebody decided; `request` is what about, where that is known."""
+    text = _told(resolution.text, TEXT_CHARS, mask)
+    agent = request.agent_id if request else ""
+    approver = _told(resolution.approver, _REASON_CHARS, mask)
+    approval: dict[str, object] = {
+        "approval_id": resolution.approval_id,
+        "agent_id": agent,
+        "decision": resolution.decision.value,
+        "text": text,
+        "approver": approver,
+    }
+    return Notification(
+        event_id=_approval_event_id(event, "resolved", resolution.approval_id),
+        type=EventType.APPROVAL_RESOLVED,
+        at=event.at,
+        title=f"Approval decided: {resolution.decision.value}",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"approval": approval},
+        facts=(("Task", event.task_id), ("Agent", agent), ("By", approver), ("Said", text)),
+    )
+
+
+def trial(webhook: Webhook, *, name: str, at: str) -> Notification:
+    """A message that only shows whether messages arrive; `name` makes its id."""
+    return Notification(
+        event_id=f"test/{webhook.webhook_id}/{name}",
+        type=EventType.TEST,
+        at=at,
+        title="This is a test of a webhook",
+        data={"webhook_id": webhook.webhook_id},
+        facts=(("Webhook", webhook.webhook_id),),
+    )
+
+
+def _about(event: Event, task: Task) -> dict[str, object]:
+    return {
+        "execution_id": event.execution_id,
+        "task_id": event.task_id,
+        "role": task.role.value,
+        "kind": task.kind.value,
+        "parent_execution_id": task.parent_execution_id,
+    }
+
+
+def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
+    """The same for every time that the log says it: an orchestrator that takes over asks again.
+
+    Without the full stops that an approval's id has: what is signed is put together with full stops.
+    """
+    return f"{event.execution_id}/approval-{what}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
+
+
+def _told(text: str, limit: int, mask: SecretMask) -> str:
+    """A text as far as it is told: whole characters, no secrets, at most `limit` of it."""
+    return shortened(mask(well_formed(text[: limit * _CONSIDERED])), limit)
+
+
+async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) -> Notification | None:
+    """What an event comes to; None for one that webhooks never hear of, and for what was said before.
+
+    It is the same whenever it is made. Raises NotFound, PreconditionFailed (the log does not say any more what was
+    before, or cannot be read), Unavailable.
+    """
+    event = stored.event
+    match event.body:
+        case ExecutionStarted(task=task):
+            return started(event, task, mask)
+        case ExecutionFinished():
+            return finished(event, await _state(stored, log), mask)
+        case ApprovalAwaited(request=request):
+            first, _ = await _asked(stored, log, request.approval_id)
+            return requested(event, await _task(event, log), request, mask) if first else None
+        case ApprovalResolved(resolution=resolution):
+            first, request = await _asked(stored, log, resolution.approval_id)
+            return resolved(event, await _task(event, log), resolution, request, mask) if first else None
+        case _:
+            return None
+
+
+async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
+    """The execution as it had told of itself up to this event."""
+    state: ExecutionState | None = None
+    async with aclosing(_subject(stored.event, log, EXECUTION_SUBJECT)) as events:
+        async for one in events:
+            state = advance(state, one)
+            if one.sequence >= stored.sequence:
+                break
+    if state is None:
+        raise NotFound(f"the beginning of {stored.event.execution_id} is not in the log any more")
+    return state
+
+
+async def _task(event: Event, log: EventLog) -> Task:
+    async with aclosing(_subject(event, log, EXECUTION_SUBJECT)) as events:
+        async for one in events:
+            if isinstance(one.event.body, ExecutionStarted):
+                return one.event.body.task
+            break
+    raise NotFound(f"the beginning of {event.execution_id} is not in the log any more")
+
+
+async def _asked(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:
+    """Whether an event is the first of its kind about an approval, and what was asked.
+
+    Who takes an execution over asks once more, and the clock may decide just after a person did: only the first counts.
+    """
+    request: ApprovalRequest | None = None
+    kind = type(stored.event.body)
+    async with aclosing(_subject(stored.event, log, CONTROL_SUBJECT)) as events:
+        async for one in events:
+            if one.sequence >= stored.sequence:
+                return True, request
+            match one.event.body:
+                case ApprovalAwaited(request=asked) if asked.approval_id == approval_id:
+                    request = asked
+                case ApprovalResolved(resolution=decided) if decided.approval_id == approval_id:
+                    pass
+                case _:
+                    continue
+            if type(one.event.body) is kind:
+                return False, request
+    return True, request
+
+
+def _subject(event: Event, log: EventLog, agent_id: str) -> AsyncGenerator[StoredEvent, None]:
+    return log.read(event.tenant, event.execution_id, agent_id=agent_id)

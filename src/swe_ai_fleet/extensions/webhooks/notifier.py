@@ -1,0 +1,266 @@
+"""Notifications to webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
+
+So a receiver that is down delays no other, events of a downtime are delivered afterwards, and an event is acknowledged
+only once its receiver took it or it is a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream.messages import event_of
+from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
+from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
+from swe_ai_fleet.extensions.webhooks.message import message
+from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, trial, type_of, wants
+from swe_ai_fleet.extensions.webhooks.retrying import Reply, Schedule
+from swe_ai_fleet.extensions.webhooks.sender import WebhookRules, WebhookSender
+from swe_ai_fleet.extensions.webhooks.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
+from swe_ai_fleet.extensions.webhooks.webhook import Webhook
+from swe_ai_fleet.following import in_background
+from swe_ai_fleet.ports import SecretMask
+
+CONCURRENCY = 4
+MAX_UNSETTLED = 10_000
+"""Events of one webhook that wait to be tried again; more wait in the log."""
+GONE = "the receiver answered 410 Gone"
+_EARLY_SECONDS = 0.5
+_UNKNOWN_SECONDS = 5.0
+_MARKS = tuple(
+    f'"{name}"'.encode()
+    for name in ("execution_started", "execution_finished", "approval_awaited", "approval_resolved", "body_ref")
+)
+"""One of these stands in every message that is of interest; nearly all others are let go unread."""
+
+_log = structlog.get_logger(__name__)
+
+
+def queue_of(webhook: Webhook) -> WorkQueue:
+    """The consumer that holds a webhook's place in the log."""
+    executions = f"agent.events.{token(webhook.tenant)}.*"
+    return WorkQueue(
+        stream=EVENTS,
+        subjects=(f"{executions}.{EXECUTION_SUBJECT}", f"{executions}.{CONTROL_SUBJECT}"),
+        consumer=webhook.consumer,
+        # Attempts are counted elsewhere; this is for faults of ours.
+        max_deliveries=50,
+        # Messages of a killed process are redelivered after so long.
+        ack_wait_seconds=10.0,
+        concurrency=CONCURRENCY,
+        start_sequence=webhook.start_sequence,
+        max_unsettled=MAX_UNSETTLED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookNotifier:
+    """Sends notifications to webhooks.
+
+    Attributes:
+        log: Has the events, and the places of the webhooks in it.
+        webhooks: The webhooks.
+        deliveries: What became of events.
+        rules: Where messages may go.
+        mask: Masks secrets in notifications.
+        schedule: When failed deliveries are tried again.
+        now: The time.
+        chance: A number from 0 to 1.
+        tls: How receivers prove who they are; None: by the usual public authorities.
+    """
+
+    log: JetStream
+    webhooks: WebhookStore
+    deliveries: DeliveryStore
+    rules: WebhookRules
+    mask: SecretMask
+    schedule: Schedule = field(default_factory=Schedule)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    chance: Callable[[], float] = random.random
+    tls: ssl.SSLContext | None = None
+
+    def sender(self) -> WebhookSender:
+        """A sender for one receiver; the caller closes it."""
+        return WebhookSender(self.rules, now=self.now, tls=self.tls)
+
+    async def attempt(
+        self, webhook: Webhook, notification: Notification, sender: WebhookSender, *, number: int, sequence: int
+    ) -> tuple[Reply, Attempt]:
+        """Notify a webhook once, and record the attempt. `number` counts from 1, `sequence` is 0 for a test."""
+        at = self.now()
+        sent = message(webhook, notification, int(at.timestamp()))
+        reply = await sender.send(sent, secrets=(webhook.secret,))
+        ended = self.now()
+        last = reply.gone or not sequence
+        wait = None if reply.delivered or last else self.schedule.wait(number, reply, self.chance)
+        failed = DeliveryStatus.DEAD if wait is None else DeliveryStatus.RETRYING
+        made = Attempt(
+            sequence=sequence,
+            event_id=notification.event_id,
+            type=notification.type,
+            status=DeliveryStatus.DELIVERED if reply.delivered else failed,
+            number=number,
+            at=at.isoformat(),
+            execution_id=notification.execution_id,
+            http_status=reply.http_status,
+            error=reply.error,
+            duration_ms=round((ended - at).total_seconds() * 1000),
+            next_at="" if wait is None else (ended + timedelta(seconds=wait)).isoformat(),
+        )
+        if made.status is DeliveryStatus.RETRYING:
+            # First of all, for this process may end at any time: what counts is how often it was tried.
+            await self.deliveries.failed(webhook, sequence, Pending(attempts=number, next_at=made.next_at))
+        await self.deliveries.note(webhook, made)
+        return reply, made
+
+    async def test(self, webhook: Webhook) -> tuple[Attempt, bool]:
+        """Send a test message once; and whether the webhook was disabled and is not any more. Raises Unavailable."""
+        sender = self.sender()
+        try:
+            notification = trial(webhook, name=uuid.uuid4().hex, at=self.now().isoformat())
+            reply, made = await self.attempt(webhook, notification, sender, number=1, sequence=0)
+        finally:
+            await sender.close()
+        enabled = reply.delivered and not webhook.active
+        if enabled:
+            await self.webhooks.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
+        return made, enabled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """Takes the messages of one webhook's consumer."""
+
+    notifier: WebhookNotifier
+    consumer: str
+    sender: WebhookSender
+
+    async def handle(self, work: Work) -> None:
+        """Notify the webhook, if it subscribes to the event.
+
+        Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
+        the surroundings.
+        """
+        if not any(mark in work.data for mark in _MARKS):
+            return
+        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
+        if webhook is None or not webhook.active:
+            # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
+            raise RetryAfter(_UNKNOWN_SECONDS)
+        notification = await self._notification(webhook, work)
+        if notification is None or not wants(webhook, notification):
+            return
+        number = await self._number(webhook, work)
+        if not number:
+            return
+        reply, made = await notifier.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
+        if made.status is DeliveryStatus.RETRYING:
+            raise RetryAfter(self._until(made.next_at))
+        # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
+        if reply.delivered:
+            if number > 1:
+                await notifier.deliveries.settled(webhook, work.sequence)
+            if webhook.dead_letters:
+                await notifier.webhooks.delivered(webhook)
+            return
+        if reply.gone:
+            await notifier.webhooks.disable(webhook, GONE)
+            _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
+        else:
+            await notifier.webhooks.given_up(webhook, reply.error)
+        raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
+
+    async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
+        log = self.notifier.log
+        try:
+            event = await event_of(work.data, log)
+            if type_of(event.body) not in webhook.events:
+                return None
+            return await notification_of(StoredEvent(sequence=work.sequence, event=event), log, self.notifier.mask)
+        except (ValueError, NotFound, PreconditionFailed) as fault:
+            raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
+
+    async def _number(self, webhook: Webhook, work: Work) -> int:
+        """Which attempt this is; 0 where there need be none. Raises RetryAfter where it is too early."""
+        if work.deliveries == 1:
+            return 1
+        # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
+        if await self.notifier.deliveries.taken(webhook, work.sequence):
+            return 0
+        pending = await self.notifier.deliveries.pending(webhook, work.sequence)
+        if pending is not None:
+            if (left := self._until(pending.next_at)) > _EARLY_SECONDS:
+                raise RetryAfter(left)
+            return pending.attempts + 1
+        return 1
+
+    def _until(self, at: str) -> float:
+        return max(0.0, (datetime.fromisoformat(at) - self.notifier.now()).total_seconds())
+
+
+@asynccontextmanager
+async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
+    """Consume events for every webhook of the store until the context ends; `changed` is set when webhooks change.
+
+    Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
+    """
+    for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
+        # The process that was to remove it ended before.
+        await notifier.log.remove_consumer(EVENTS, orphan)
+    listening = _listening(notifier, changed)
+    async with in_background(listening, name="webhooks", fault="webhook notifications have stopped") as (task,):
+        yield task
+
+
+async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
+    listening: dict[str, asyncio.Task[None]] = {}
+    try:
+        while True:
+            changed.clear()
+            wanted = {webhook.consumer: webhook for webhook in notifier.webhooks.all() if webhook.active}
+            for consumer in [name for name in listening if name not in wanted]:
+                await _ended([listening.pop(consumer)])
+                await _removed(notifier.log, consumer)
+            for consumer, webhook in wanted.items():
+                if consumer not in listening:
+                    listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
+            await changed.wait()
+    finally:
+        await _ended(list(listening.values()))
+
+
+async def _consuming(notifier: WebhookNotifier, webhook: Webhook) -> None:
+    sender = notifier.sender()
+    listener = Listener(notifier=notifier, consumer=webhook.consumer, sender=sender)
+    try:
+        await notifier.log.consume(queue_of(webhook), listener.handle)
+    except Exception:
+        # Nothing awaits this task either.
+        _log.exception("notifications of a webhook have stopped", webhook=webhook.webhook_id)
+        raise
+    finally:
+        await sender.close()
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _removed(log: JetStream, consumer: str) -> None:
+    try:
+        await log.remove_consumer(EVENTS, consumer)
+    except FleetError as fault:
+        # The next process to start looks for what was left behind.
+        _log.warning("webhooks.consumer_left", consumer=consumer, reason=fault.message)

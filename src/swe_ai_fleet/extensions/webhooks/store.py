@@ -1,0 +1,332 @@
+"""Stores of an installation: its webhooks, followed by every replica, and their deliveries.
+
+Of deliveries the last attempts of each webhook are kept, and how far failed ones have come.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Self
+
+import structlog
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, NotFound, ResourceExhausted
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.webhooks.webhook import EventType, Webhook, check_id, key_in
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry
+from swe_ai_fleet.rewriting import rewritten
+
+WEBHOOKS_BUCKET = "agent-webhooks"
+MAX_WEBHOOKS = 100
+CONSUMER_PREFIX = "webhook-"
+_DOT = "="
+"""Stands for a dot in the names of consumers, which cannot have one."""
+
+_log = structlog.get_logger(__name__)
+DELIVERIES_BUCKET = "agent-webhook-deliveries"
+DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
+"""After the last attempt."""
+MAX_ATTEMPTS_KEPT = 50
+
+
+class WebhookStore:
+    """Stores webhooks, and follows changes that other replicas make. An async context.
+
+    Args:
+        store: Where they are kept, secrets and all.
+        changed: Called when the webhooks of `all` have changed.
+        now: The time.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._changed = changed
+        self._now = now
+        self._known: dict[str, Webhook] = {}
+        self._follower = Follower(
+            "the bucket of webhooks",
+            lambda revision: store.changes(from_revision=revision, follow=True),
+            self._take,
+            hint="restart the orchestrator",
+        )
+
+    async def __aenter__(self) -> Self:
+        """Read what is kept. Raises Unavailable."""
+        await self._follower.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._follower.stop()
+
+    def all(self) -> tuple[Webhook, ...]:
+        """Those known here, by their ids."""
+        return tuple(self._known[key] for key in sorted(self._known))
+
+    def named(self, consumer: str) -> Webhook | None:
+        """The one that a consumer belongs to, as it is known here."""
+        return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
+
+    async def get(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook:
+        """A tenant's webhook as it is kept now. Raises NotFound, InvalidRequest, Unavailable."""
+        check_id(webhook_id)
+        key = key_in(tenant, webhook_id)
+        entry = await self._store.get(key)
+        webhook = _loaded(key, entry.value) if entry else None
+        if webhook is None:
+            raise NotFound(f"there is no webhook {webhook_id}", field="webhook_id", hint="see `fleet webhooks list`")
+        return webhook
+
+    async def list(self, tenant: str = DEFAULT_TENANT) -> tuple[Webhook, ...]:
+        """All of a tenant that are kept now, by their ids. Raises Unavailable."""
+        found = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
+        return tuple(webhook for webhook in found if webhook is not None and webhook.tenant == tenant)
+
+    async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
+        """Which of these consumers belong to webhooks that are gone, disabled or begun anew. Raises Unavailable."""
+        kept = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
+        found: list[str] = []
+        for name in consumers:
+            key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0].replace(_DOT, ".")
+            webhook = kept.get(key)
+            # One that cannot be read may be a newer version's: its place is not ours to remove.
+            unreadable = key in kept and webhook is None
+            alive = webhook is not None and webhook.active and webhook.consumer == name
+            if name.startswith(CONSUMER_PREFIX) and not unreadable and not alive:
+                found.append(name)
+        return tuple(found)
+
+    async def add(self, webhook: Webhook, *, start_sequence: int, same_secret: bool) -> tuple[Webhook, bool]:
+        """Keep a webhook, which hears of events from `start_sequence` on; and whether it was there before.
+
+        With `same_secret` one of another secret is another webhook. Raises AlreadyExists for one of that id which
+        differs, ResourceExhausted, Unavailable.
+        """
+        known = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
+        if len(known) >= MAX_WEBHOOKS and webhook.key not in known:
+            raise ResourceExhausted(f"there are {len(known)} webhooks already", hint="delete one first")
+        made = replace(
+            webhook,
+            created_at=self._at(),
+            consumer=_consumer(webhook.key),
+            start_sequence=start_sequence,
+        )
+        try:
+            await self._store.put(webhook.key, to_json(made), revision=0)
+        except Fenced:
+            there = await self.get(webhook.webhook_id, webhook.tenant)
+            if _content(there, secret=same_secret) != _content(made, secret=same_secret):
+                raise AlreadyExists(
+                    f"there is another webhook {webhook.webhook_id}",
+                    field="webhook_id",
+                    hint="delete it first, or give this one an id of its own",
+                ) from None
+            return there, True
+        return made, False
+
+    async def remove(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook | None:
+        """Forget a tenant's webhook; what it was, None where there was none. Raises InvalidRequest, Unavailable."""
+        try:
+            webhook = await self.get(webhook_id, tenant)
+        except NotFound:
+            return None
+        await self._store.delete(webhook.key)
+        return webhook
+
+    async def disable(self, webhook: Webhook, reason: str) -> None:
+        """Tell it of nothing more. Raises Unavailable."""
+        await self._change(
+            webhook,
+            lambda kept: replace(kept, disabled_reason=reason, disabled_at=self._at()) if kept.active else kept,
+        )
+
+    async def enable(self, webhook: Webhook, *, start_sequence: int) -> None:
+        """Tell it of events again, from `start_sequence` on. Raises Unavailable."""
+
+        def enabled(kept: Webhook) -> Webhook:
+            if kept.active:
+                return kept
+            return replace(
+                kept,
+                disabled_reason="",
+                disabled_at="",
+                dead_letters=0,
+                last_error="",
+                consumer=_consumer(kept.key),
+                start_sequence=start_sequence,
+            )
+
+        await self._change(webhook, enabled)
+
+    async def given_up(self, webhook: Webhook, error: str) -> None:
+        """Mark that an event could not be delivered. Raises Unavailable."""
+        await self._change(webhook, lambda kept: replace(kept, dead_letters=kept.dead_letters + 1, last_error=error))
+
+    async def delivered(self, webhook: Webhook) -> None:
+        """Take such marks away again. Raises Unavailable."""
+        await self._change(webhook, lambda kept: replace(kept, dead_letters=0, last_error=""))
+
+    async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
+        """Change what is kept, unless it is gone or another one by now."""
+
+        def changed(entry: KeyValueEntry | None) -> bytes | None:
+            kept = _loaded(webhook.key, entry.value) if entry else None
+            if kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
+                return None
+            return to_json(new)
+
+        await rewritten(self._store, webhook.key, changed, name=webhook.webhook_id)
+
+    def _take(self, change: KeyValueChange) -> int:
+        webhook = _loaded(change.key, change.value) if change.value is not None else None
+        if webhook is None:
+            self._known.pop(change.key, None)
+        else:
+            self._known[change.key] = webhook
+        self._changed()
+        return change.revision
+
+    def _at(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
+
+
+def _loaded(key: str, value: bytes) -> Webhook | None:
+    try:
+        return from_json(Webhook, value)
+    except ValueError:
+        # One that cannot be read must not hide all others; what is wrong with it may say its secret.
+        _log.error("webhooks.unreadable", webhook=key)
+        return None
+
+
+def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
+    """What makes two webhooks the same."""
+    kept = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
+    return (*kept, webhook.secret) if secret else kept
+
+
+def _is_of(tenant: str, key: str) -> bool:
+    return key.rpartition(".")[0] == ("" if tenant == DEFAULT_TENANT else tenant)
+
+
+def _consumer(key: str) -> str:
+    """A name that no consumer had before: one of the same key that was deleted must not hand its place on."""
+    return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"
+
+
+class DeliveryStatus(StrEnum):
+    """How an attempt went: taken; failed, and tried again; failed for the last time."""
+
+    DELIVERED = "delivered"
+    RETRYING = "retrying"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt to deliver. `sequence` is the event's place in the log, 0 for a test; `number` counts from 1.
+
+    `error` is untrusted text. Times are ISO 8601, UTC.
+    """
+
+    sequence: int
+    event_id: str
+    type: EventType
+    status: DeliveryStatus
+    number: int
+    at: str
+    execution_id: str = ""
+    http_status: int = 0
+    error: str = ""
+    duration_ms: int = 0
+    next_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A delivery that failed `attempts` times, and is not to be tried before `next_at`."""
+
+    attempts: int
+    next_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    attempts: tuple[Attempt, ...] = ()
+
+
+class DeliveryStore:
+    """Keeps attempts in a store that forgets them after a while.
+
+    Args:
+        store: Where they are kept.
+    """
+
+    def __init__(self, store: KeyValue) -> None:
+        self._store = store
+
+    async def last(self, webhook: Webhook) -> tuple[Attempt, ...]:
+        """The last attempts, the newest first. Raises Unavailable."""
+        entry = await self._store.get(_list_key(webhook))
+        return tuple(reversed(_kept(entry.value).attempts)) if entry else ()
+
+    async def taken(self, webhook: Webhook, sequence: int) -> bool:
+        """Whether an event is known to have been delivered. Raises Unavailable."""
+        attempts = await self.last(webhook)
+        return any(one.sequence == sequence and one.status is DeliveryStatus.DELIVERED for one in attempts)
+
+    async def pending(self, webhook: Webhook, sequence: int) -> Pending | None:
+        """How far the delivery of an event has come; None where it never failed. Raises Unavailable."""
+        entry = await self._store.get(_pending_key(webhook, sequence))
+        return from_json(Pending, entry.value) if entry else None
+
+    async def failed(self, webhook: Webhook, sequence: int, pending: Pending) -> None:
+        """Remember that an attempt failed. Raises Unavailable."""
+        await self._store.put(_pending_key(webhook, sequence), to_json(pending))
+
+    async def settled(self, webhook: Webhook, sequence: int) -> None:
+        """Forget how far a delivery had come. Raises Unavailable."""
+        await self._store.delete(_pending_key(webhook, sequence))
+
+    async def note(self, webhook: Webhook, attempt: Attempt) -> None:
+        """Put an attempt on the list. Where that cannot be done, it is missing there, which is logged."""
+
+        def longer(entry: KeyValueEntry | None) -> bytes:
+            kept = _kept(entry.value) if entry else _Kept()
+            return to_json(replace(kept, attempts=(*kept.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
+
+        try:
+            await rewritten(self._store, _list_key(webhook), longer, name="the list of deliveries")
+        except FleetError as fault:
+            # What was sent is sent: to fail now would send it again.
+            _log.warning("webhooks.attempt_not_listed", webhook=webhook.webhook_id, reason=fault.message)
+
+    async def forget(self, webhook: Webhook) -> None:
+        """Forget the list of a webhook. Raises Unavailable."""
+        await self._store.delete(_list_key(webhook))
+
+
+def _kept(value: bytes) -> _Kept:
+    try:
+        return from_json(_Kept, value)
+    except ValueError:
+        return _Kept()
+
+
+def _list_key(webhook: Webhook) -> str:
+    return f"list.{webhook.key}"
+
+
+def _pending_key(webhook: Webhook, sequence: int) -> str:
+    return f"pending.{webhook.consumer}.{sequence}"
