@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.notification.v1 import notification_pb2 as pb
-from swe_ai_fleet.cli.command import Commands, Row, argument, option, table
+from swe_ai_fleet.cli.command import Commands, Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.views import print_lines
 from swe_ai_fleet.watching.events import moment
@@ -117,12 +118,12 @@ ROWS: Mapping[str, Row] = {
                 "events",
                 metavar="EVENT",
             ),
-            "form": option("json, slack, discord or telegram.", "format", words=("--format",), default="json"),
+            "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
             "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
             "role": option("Only this role.", "filter.roles"),
             "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
-            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts", words=("--parts",)),
-            "name": option("Its id. Default: made of URL and events.", "webhook_id", words=("--id",), metavar="ID"),
+            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
+            "name": option("Its id. Default: made of URL and events.", "webhook_id", words="--id", metavar="ID"),
             "secret_variable": option(
                 "A variable that has its secret, whsec_…. Default: a random one.",
                 "secret",
