@@ -158,7 +158,7 @@ ROWS: Mapping[str, Row] = {
     "webhooks deliveries": Row(
         rpc=f"{_SERVICE}.ListDeliveries",
         about="Show the last attempts to tell a webhook, the newest first.",
-        takes={"name": _WEBHOOK, "limit": option("Most of them.", least=1, most=50, default=20)},
+        takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
         view=show_deliveries,
     ),
 }
