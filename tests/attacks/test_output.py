@@ -50,8 +50,7 @@ def recorded_address(text: str) -> object:
 READERS: dict[str, Callable[[str], object]] = {
     "pytest": parse_pytest_output,
     "cargo": text_reports.parse_cargo_output,
-    "go": go_reports.parse_go,
-    "go output": go_reports.parse_go_output,
+    "go": go_reports.parse_go_output,
     "jest": javascript_reports.parse_jest_output,
     "vitest": javascript_reports.parse_vitest_output,
     "mocha": javascript_reports.parse_mocha_output,

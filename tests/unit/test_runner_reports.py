@@ -20,23 +20,6 @@ PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "run
 COMPILER = "gcc -c a.c\na.c:1:20: error: 'x' undeclared\na.c:1:20: error: 'x' undeclared\nmake: *** [test] Error 1\n"
 
 
-def go_events(*events: tuple[str, str, str]) -> str:
-    """Lines of `go test -json`: (action, test, output)."""
-    found = [{"Action": action, "Package": "p", "Test": test, "Output": output} for action, test, output in events]
-    return "\n".join(json.dumps({key: value for key, value in event.items() if value}) for event in found)
-
-
-GO_EVENTS = (
-    "# p/sub [p/sub.test]\nsub/x_test.go:5:28: undefined: thing\n"
-    + go_events(
-        ("run", "TestOK", ""), ("pass", "TestOK", ""), ("skip", "TestSkip", ""),
-        ("output", "TestTable/b", "    a_test.go:10: two is wrong\n"), ("pass", "TestTable/a", ""),
-        ("fail", "TestTable/b", ""), ("fail", "TestTable", ""), ("run", "TestHangs", ""), ("output", "", "FAIL\n"),
-    )
-    + '\n{"Action":"fail","Package":"p","Elapsed":0.5}\nFAIL\tp/sub [build failed]\n'
-)  # fmt: skip
-
-
 def numbers(report: TestRun | None) -> tuple[int, int, int, int]:
     """(passed, failed, errors, skipped)"""
     assert report is not None
@@ -45,7 +28,6 @@ def numbers(report: TestRun | None) -> tuple[int, int, int, int]:
 
 
 RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
-    "go events": (GO_EVENTS, (2, 1, 2, 1), ["p::TestTable/b", "p::TestHangs", "p/sub"], 500),
     "go": (PRINTED["go"], (0, 2, 1, 0), ["example.org/a/sub", "TestWrong", "TestTable/two_words"], 3),
     "cargo": (PRINTED["cargo"], (2, 2, 0, 1), ["src/lib.rs::tests::panics", "src/lib.rs::tests::wrong"], 150),
     "rustc": (PRINTED["rustc"], (0, 0, 1, 0), ["src/lib.rs:4:41"], 0),
@@ -72,7 +54,7 @@ def test_every_runner_is_recognised_in_output(name: str) -> None:
         assert abs(report.summary.duration_ms - milliseconds) <= 1
 
 
-ALIKE = ({"go events", "go"}, {"cargo", "rustc"}, {"node tap", "tape"}, {"tape", "node"}, {"go", "cargo"})
+ALIKE = ({"cargo", "rustc"}, {"node tap", "tape"}, {"tape", "node"}, {"go", "cargo"})
 
 
 def test_several_runners_in_one_output_are_added_up() -> None:
@@ -127,9 +109,6 @@ not ok 1 - test/a.js # time=30112.463ms
 
 
 def test_messages_say_where_and_why() -> None:
-    assert said(GO_EVENTS, "p/sub") == "sub/x_test.go:5:28: undefined: thing"
-    assert said(GO_EVENTS, "p::TestTable/b") == "a_test.go:10: two is wrong"
-    assert "did not finish" in said(GO_EVENTS, "p::TestHangs")
     wrong = "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
     assert said(PRINTED["cargo"], "src/lib.rs::tests::wrong") == wrong
     assert said(PRINTED["rustc"], "src/lib.rs:4:41").startswith("error[E0425]: cannot find value `c`")
@@ -142,16 +121,6 @@ def test_messages_say_where_and_why() -> None:
     assert {test: result.message for test, result in report.results.items()} == {"a.py::t": "real"}
     forged = "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n"
     assert numbers(recognise(PRINTED["cargo"].replace("printed\n", forged)))[1] == 2
-
-
-def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
-    text = (
-        '{"ImportPath":"p [p.test]","Action":"build-output","Output":"./x_test.go:5:1: syntax error\\n"}\n'
-        '{"ImportPath":"p [p.test]","Action":"build-fail"}\n'
-        '{"Action":"start","Package":"p"}\n{"Action":"fail","Package":"p","Elapsed":0,"FailedBuild":"p [p.test]"}\n'
-    )
-    assert numbers(recognise(text)) == (0, 0, 1, 0)
-    assert said(text, "p") == "./x_test.go:5:1: syntax error"
 
 
 def test_what_is_kept_is_bounded_and_keeps_names_apart() -> None:
@@ -195,7 +164,7 @@ FLOODS = [
     "---- a stdout ----\n" * 25_000, "a:1:" * 15_000, "# Subtest: a\n" * 40_000,
     "\n".join("  " * (n % 64) + "not ok 1 - x" for n in range(12_000)), "{" * 300_000, "[" * 300_000,
     '{"Action":"fail","Package":"p","Test":"' + "a/" * 200_000 + '"}',
-    go_events(*(("fail", f"T/{n}", "") for n in range(5_000))),
+    "\n".join(f"--- FAIL: T/{n} (0.00s)" for n in range(5_000)),
     f"{'=' * 70}\nFAIL: a (b)\n" * 8_000 + "Ran 99999 tests in 1s\n\nFAILED (failures=30000)\n",
     "error: x\n --> a:1:1\n" * 12_000, "x 1 passing (" * 40_000, "1" * 5_000 + " passing",
 ]  # fmt: skip

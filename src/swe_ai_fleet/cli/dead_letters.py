@@ -80,25 +80,20 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
         CommandFault: It cannot be handed in again, since it was too large to be kept.
     """
     from swe_ai_fleet.adapters.jetstream import subjects
-    from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
     from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, from_api
 
     stream = subjects.DEAD_LETTERS
-    try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"seq": number}, patience=_PATIENCE_SECONDS)
-        letter = from_api(answer)
-        subject = letter.headers.get("Fleet-Subject", "")
-        if again:
-            if "Fleet-Omitted-Bytes" in letter.headers or not subject:
-                raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="send it anew")
-            # Handed in twice within minutes it is one message; later its task's id keeps it to once.
-            headers = {MESSAGE_ID: f"{stream}/{number}"}
-            await connection.publish(subject, letter.data, headers=headers, patience=_PATIENCE_SECONDS)
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": number}, patience=_PATIENCE_SECONDS)
-    except Refused as refusal:
-        raise refusal.fault.as_fleet_error() from refusal
-    except ApiFault as fault:
-        if fault.code == 404:
-            raise NotFound(f"there is no dead letter {number}", hint="fleet dlq list") from fault
-        raise fault.as_fleet_error() from fault
+    wanted = {"seq": number}
+    answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", wanted, patience=_PATIENCE_SECONDS)
+    if answer is None:
+        raise NotFound(f"there is no dead letter {number}", hint="fleet dlq list")
+    letter = from_api(answer)
+    subject = letter.headers.get("Fleet-Subject", "")
+    if again:
+        if "Fleet-Omitted-Bytes" in letter.headers or not subject:
+            raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="send it anew")
+        # Handed in twice within minutes it is one message; later its task's id keeps it to once.
+        headers = {MESSAGE_ID: f"{stream}/{number}"}
+        await connection.publish(subject, letter.data, headers=headers, patience=_PATIENCE_SECONDS)
+    await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", wanted, patience=_PATIENCE_SECONDS)
     return subject

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, string, strings
@@ -17,6 +15,7 @@ from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.tools.tests.runners.inventory import test_script
+from swe_ai_fleet.tools.tests.runners.scripts import lints, words_of
 
 _DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")
@@ -44,20 +43,9 @@ for (const file of process.argv.slice(2, at)) {
 }
 """
 PRUNE = "prune.js"
-_LINTERS = frozenset(
-    {
-        *("eslint", "xo", "standard", "prettier", "biome", "stylelint", "tsd", "dtslint", "publint", "attw", "knip"),
-        *("oxlint", "ts-standard", "semistandard", "jshint"),
-    }
-)
-_LINT_SCRIPT = re.compile(
-    r"(?:.*:)?(?:lint|types?|typecheck|type-?check|format|prettier|style|tsc|spell|standard|xo)(?:[:_-].*)?", re.I
-)
-_WRAPPERS = frozenset({"cross-env", "env", "npx", "c8", "nyc", "dotenv", "run-s"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _MAX_FOLLOWED = 3
 _BROWSER = re.compile(r"\b(?:karma|cypress|playwright|wdio|testcafe|testem|web-test-runner|wtr)\b")
-_RUNNER = re.compile(rf"\b(?:jest|vitest|mocha|ava|tape|tap|uvu|jasmine|lab|node (?:\S+ )*--test)\b|{_BROWSER.pattern}")
 _BUILDS = re.compile(r"(?:build|compile|bootstrap|generate|codegen)(?:[:_-](?!.*(?:check|docs?|watch)).*)?", re.I)
 _TESTS = re.compile(r"(?:test|jest|vitest|mocha|unit|ci)(?:[:_-].*)?", re.I)
 _DYNAMIC = re.compile(r"[|<>()`$;*?]")
@@ -152,16 +140,16 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
         return (), ()
     scripts = {name: value for name, value in mapping(files.json(path), "scripts").items() if isinstance(value, str)}
     parts = [part.strip() for part in text.split("&&")]
-    linting = [part for part in parts if _is_lint(part, scripts)]
+    linting = [part for part in parts if lints(part, scripts)]
     browsing = [part for part in parts if part not in linting and _runs(_BROWSER, part, scripts)]
     kept = [part for part in parts if part not in linting and part not in browsing]
     left_out = [f"left out of the tests, since it tests nothing: {'; '.join(linting)}"] if linting else []
     left_out += [f"left out of the tests, since it needs a browser: {'; '.join(browsing)}"] if browsing else []
     before = scripts.get("pretest", "")
-    only_lints_before = bool(before) and all(_is_lint(part.strip(), scripts) for part in before.split("&&"))
+    only_lints_before = bool(before) and lints(before, scripts)
     # What prepares the tests is run by npm alone.
     is_one = len(kept) == 1 and kept != parts and not _DYNAMIC.search(kept[0]) and (not before or only_lints_before)
-    words = _words(kept[0]) if is_one else []
+    words = words_of(kept[0]) if is_one else []
     if not words and only_lints_before:
         said = f"left out of the tests, since it tests nothing: pretest: {before}"
         return ("npm", "test", "--silent", "--ignore-scripts"), (said,)
@@ -180,32 +168,11 @@ def _leading(words: list[str]) -> int:
     return next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
 
 
-def _is_lint(part: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
-    """Whether one command of a script only lints, formats or checks types."""
-    words = _words(part)
-    while words and (_ASSIGNMENT.fullmatch(words[0]) or words[0] in _WRAPPERS):
-        words = words[1:]
-    if not words:
-        return False
-    program = PurePosixPath(words[0]).name
-    if program in _LINTERS or (program == "tsc" and {"--noEmit", "--noemit"}.intersection(words)):
-        return True
-    followed = _followed(words)
-    if followed:
-        text = scripts.get(followed, "")
-        if depth < _MAX_FOLLOWED and text:
-            return all(_is_lint(inner.strip(), scripts, depth + 1) for inner in text.split("&&")) or (
-                bool(_LINT_SCRIPT.fullmatch(followed)) and not _runs(_RUNNER, text, scripts)
-            )
-        return bool(_LINT_SCRIPT.fullmatch(followed))
-    return False
-
-
 def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
     """Whether a script starts one of some programs somewhere."""
     if programs.search(text):
         return True
-    followed = [name for part in text.split("&&") if (name := _followed(_words(part)))]
+    followed = [name for part in text.split("&&") if (name := _followed(words_of(part)))]
     return depth < _MAX_FOLLOWED and any(
         _runs(programs, scripts.get(name, ""), scripts, depth + 1) for name in followed
     )
@@ -218,13 +185,6 @@ def _followed(words: list[str]) -> str:
     if len(words) == 2 and words[0] in ("pnpm", "yarn") and not words[1].startswith("-"):
         return words[1]
     return ""
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []
 
 
 def package_places(files: RepositoryFiles, directory: str) -> tuple[str, tuple[str, ...]]:

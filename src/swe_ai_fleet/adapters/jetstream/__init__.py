@@ -17,14 +17,7 @@ from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
-from swe_ai_fleet.adapters.jetstream.holdings import (
-    blobs_held,
-    bucket_held,
-    changes_held,
-    events_held,
-    results_held,
-)
+from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, bucket_held, held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
@@ -171,13 +164,8 @@ class JetStream:
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""
-        try:
-            await self._connection.api(f"STREAM.INFO.{bucket_stream(name)}", patience=self._patience)
-        except ApiFault as fault:
-            if fault.code == 404:
-                return False
-            raise fault.as_fleet_error() from fault
-        return True
+        stream = f"STREAM.INFO.{bucket_stream(name)}"
+        return await self._connection.api_unless(404, stream, patience=self._patience) is not None
 
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""
@@ -186,10 +174,7 @@ class JetStream:
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
         subject = subjects.job_subject(tenant, priority)
-        try:
-            await self._connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
-        except Refused as refusal:
-            raise refusal.fault.as_fleet_error() from refusal
+        await self._connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
 
     def changes(self) -> ChangeLog:
         """The stream of what projects know of themselves, once `ensure_streams` has made it."""
@@ -265,11 +250,11 @@ class JetStream:
 
     def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
-        return events_held(self._connection, start, patience=self._patience)
+        return held(self._connection, subjects.EVENTS, start, patience=self._patience)
 
     def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of results."""
-        return results_held(self._connection, start, patience=self._patience)
+        return held(self._connection, subjects.RESULTS, start, patience=self._patience)
 
     def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of blobs."""
@@ -277,7 +262,7 @@ class JetStream:
 
     def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of what projects know."""
-        return changes_held(self._connection, start, patience=self._patience)
+        return held(self._connection, subjects.CONTEXT_CHANGES, start, patience=self._patience)
 
     def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of a key-value bucket whose keys begin with a tenant."""
@@ -372,8 +357,6 @@ class JetStream:
         error = ""
         try:
             await self._connection.api("INFO", patience=_PING_SECONDS)
-        except ApiFault as fault:
-            error = str(fault)
         except FleetError as fault:
             error = fault.message
         elapsed = (time.perf_counter() - began) * 1000
@@ -381,12 +364,9 @@ class JetStream:
 
     async def clock(self) -> datetime | None:
         """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
-        try:
-            info = await self._connection.api(f"STREAM.INFO.{subjects.EVENTS}", patience=self._patience)
-        except ApiFault:
-            return None
-        told = info.get("ts")
-        return datetime.fromisoformat(_microseconds(told)) if isinstance(told, str) else None
+        stream = f"STREAM.INFO.{subjects.EVENTS}"
+        info = await self._connection.api_unless(404, stream, patience=self._patience) or {}
+        return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
@@ -421,12 +401,3 @@ class JetStream:
                 hint="did a newer version of the fleet write it?",
             ) from error
         return StoredEvent(sequence=message.sequence, event=event)
-
-
-def _microseconds(at: str) -> str:
-    """A time of the server, which has nanoseconds, with as many digits as are read here."""
-    head, dot, rest = at.partition(".")
-    if not dot:
-        return at
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    return f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"

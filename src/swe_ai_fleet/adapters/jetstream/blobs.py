@@ -19,7 +19,6 @@ from typing import Any
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Refused
 from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
@@ -183,10 +182,7 @@ class JetStreamBlobs:
         return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
     async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
-        try:
-            await self._connection.publish(subject, payload, headers=headers, patience=self._patience)
-        except Refused as refusal:
-            raise refusal.fault.as_fleet_error() from refusal
+        await self._connection.publish(subject, payload, headers=headers, patience=self._patience)
 
 
 def _place(name: str) -> tuple[str, str]:

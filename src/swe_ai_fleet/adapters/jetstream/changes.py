@@ -94,8 +94,6 @@ class JetStreamChanges:
         try:
             ack = await self._connection.publish(subject, to_json(change), headers=headers, patience=self._patience)
         except Refused as refusal:
-            if not refusal.fault.conflict:
-                raise refusal.fault.as_fleet_error() from refusal
             behind = await self._behind(subject, expected) if refusal.unanswered else None
             if behind is None or behind.headers.get(MESSAGE_ID) != name:
                 raise taken from refusal

@@ -138,9 +138,7 @@ class Connection:
             Forbidden: The server does not let this user send there.
             InvalidRequest: The payload is larger than the server takes.
         """
-        client = self._client
-        if client is None or not self._ready.is_set():
-            raise Unanswered("not connected")
+        client = self._connected()
         size = len(payload) + _header_bytes(headers)
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
@@ -167,13 +165,30 @@ class Connection:
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
-        client = self._client
-        if client is None or not self._ready.is_set():
-            raise Unanswered("not connected")
+        client = self._connected()
         try:
             await client.publish(subject, payload, reply=reply)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
+
+    async def answered(
+        self,
+        subject: str,
+        payload: bytes,
+        backoff: Backoff,
+        *,
+        headers: dict[str, str] | None = None,
+        seconds: float = REQUEST_SECONDS,
+    ) -> tuple[Message, int]:
+        """The answer to a request that is sent until there is one, and how often it was sent. Raises Unavailable."""
+        sent = 0
+        while True:
+            try:
+                await self._until_ready(backoff)
+                sent += 1
+                return await self.request(subject, payload, headers=headers, seconds=seconds), sent
+            except Unanswered as reason:
+                await backoff.wait(reason)
 
     async def publish(
         self,
@@ -194,75 +209,79 @@ class Connection:
             backoff: Instead of `patience`: the caller's own clock.
 
         Raises:
-            Refused: The server answered with an error that repeating cannot mend.
+            Refused: The sequence that the headers expect is not the last one.
+            FleetError: The server answered with another error that repeating cannot mend.
             Unavailable: No answer in time; the message may or may not be stored.
         """
         backoff = backoff or Backoff.lasting(patience)
-        unanswered = 0
+        unanswered = -1
         while True:
-            try:
-                await self._until_ready(backoff)
-                unanswered += 1
-                message = await self.request(subject, payload, headers=headers)
-            except Unanswered as reason:
-                await backoff.wait(reason)
-                continue
+            message, sent = await self.answered(subject, payload, backoff, headers=headers)
+            unanswered += sent
             answer = json.loads(message.data)
             if "error" not in answer:
                 duplicate = answer.get("duplicate", False)
-                return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered - 1)
+                return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered)
             fault = ApiFault.from_json(answer["error"])
+            if fault.conflict:
+                raise Refused(fault, unanswered)
             if not fault.passing:
-                raise Refused(fault, unanswered - 1)
+                raise fault.as_fleet_error() from fault
             await backoff.wait(fault)
 
     async def api(
         self, verb: str, body: Mapping[str, object] | None = None, *, patience: float | None
     ) -> dict[str, Any]:
-        """Call the JetStream API (`STREAM.INFO.X`), again until it answers. Raises ApiFault, Unavailable."""
+        """Call the JetStream API (`STREAM.INFO.X`), again until it answers. Raises FleetError."""
+        answer = await self.api_unless(0, verb, body, patience=patience)
+        assert answer is not None
+        return answer
+
+    async def api_unless(
+        self, code: int, verb: str, body: Mapping[str, object] | None = None, *, patience: float | None
+    ) -> dict[str, Any] | None:
+        """As `api`, but None where the server answers with this code, HTTP-like or its own."""
         payload = json.dumps(body).encode() if body is not None else b""
         backoff = Backoff.lasting(patience)
         while True:
-            try:
-                await self._until_ready(backoff)
-                message = await self.request(f"$JS.API.{verb}", payload)
-            except Unanswered as reason:
-                await backoff.wait(reason)
-                continue
+            message, _ = await self.answered(f"$JS.API.{verb}", payload, backoff)
             answer = cast("dict[str, Any]", json.loads(message.data))
             if "error" not in answer:
                 return answer
             fault = ApiFault.from_json(answer["error"])
+            if code in (fault.code, fault.error_code):
+                return None
             if not fault.passing:
-                raise fault
+                raise fault.as_fleet_error() from fault
             await backoff.wait(fault)
+
+    async def make_consumer(self, stream: str, config: Mapping[str, object]) -> dict[str, Any]:
+        """Make a consumer or bring it up to a configuration, asked for once. Raises Unanswered, ApiFault."""
+        body = {"stream_name": stream, "config": config}
+        answer = await self.request(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", json.dumps(body).encode())
+        info = cast("dict[str, Any]", json.loads(answer.data))
+        if "error" in info:
+            raise ApiFault.from_json(info["error"])
+        return info
 
     async def direct(self, stream: str, subject: str, *, patience: float | None) -> StoredMessage | None:
         """The last message on a subject from any server that has the stream. Raises Unavailable."""
-        backoff = Backoff.lasting(patience)
-        while True:
-            try:
-                await self._until_ready(backoff)
-                message = await self.request(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")
-            except Unanswered as reason:
-                await backoff.wait(reason)
-                continue
-            if message.status == "404":
-                return None
-            return StoredMessage(
-                sequence=int(message.headers["Nats-Sequence"]),
-                subject=message.headers["Nats-Subject"],
-                data=message.data,
-                headers=message.headers,
-            )
+        place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
+        message, _ = await self.answered(place, b"", Backoff.lasting(patience))
+        if message.status == "404":
+            return None
+        return StoredMessage(
+            sequence=int(message.headers["Nats-Sequence"]),
+            subject=message.headers["Nats-Subject"],
+            data=message.data,
+            headers=message.headers,
+        )
 
     async def subscribe(
         self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
     ) -> Subscription:
         """Hear a subject until the connection is lost, in turns with others of a `queue`. Raises Unanswered."""
-        client = self._client
-        if client is None or not self._ready.is_set():
-            raise Unanswered("not connected")
+        client = self._connected()
         subscription = Subscription(deliver)
         try:
             subscription.inner = await _subscribed(client, subject, deliver, queue)
@@ -277,6 +296,11 @@ class Connection:
             if subscription.inner is not None:
                 with suppress(nats.errors.Error, OSError):
                     await subscription.inner.unsubscribe()
+
+    def _connected(self) -> Client:
+        if self._client is None or not self._ready.is_set():
+            raise Unanswered("not connected")
+        return self._client
 
     async def _until_ready(self, backoff: Backoff) -> None:
         if self._ready.is_set():

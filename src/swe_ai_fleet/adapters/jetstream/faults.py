@@ -104,9 +104,8 @@ class ApiFault(Exception):
 
 
 class Refused(Exception):
-    """A publish that the server turned down; `unanswered` is how often it had been sent without an answer before."""
+    """Another message stands where a publish expected one; `unanswered` is how often it had been sent before."""
 
     def __init__(self, fault: ApiFault, unanswered: int) -> None:
         super().__init__(str(fault))
-        self.fault = fault
         self.unanswered = unanswered

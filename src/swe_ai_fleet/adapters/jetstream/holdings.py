@@ -21,24 +21,6 @@ _SEGMENTS_OF_CONTENT = 3
 """`<tenant>/<execution>/<sha256>`; a place has more."""
 
 
-async def events_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
-    """The sizes of events from a sequence on, without an end. Raises as `messages` does."""
-    async for piece in _held(connection, subjects.EVENTS, start, patience=patience):
-        yield piece
-
-
-async def results_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
-    """The sizes of results from a sequence on, without an end. Raises as `messages` does."""
-    async for piece in _held(connection, subjects.RESULTS, start, patience=patience):
-        yield piece
-
-
-async def changes_held(connection: Connection, start: int, *, patience: float) -> AsyncGenerator[StoredPiece | None]:
-    """The sizes of what projects know from a sequence on, without an end. Raises as `messages` does."""
-    async for piece in _held(connection, subjects.CONTEXT_CHANGES, start, patience=patience):
-        yield piece
-
-
 async def bucket_held(
     connection: Connection, bucket: str, start: int, *, patience: float
 ) -> AsyncGenerator[StoredPiece | None]:
@@ -80,9 +62,10 @@ async def blobs_held(
             )
 
 
-async def _held(
+async def held(
     connection: Connection, stream: str, start: int, *, patience: float
 ) -> AsyncGenerator[StoredPiece | None]:
+    """The sizes of a stream's messages from a sequence on, without an end. Raises as `messages` does."""
     wanted = subjects.STREAM_SUBJECTS[stream]
     stored = messages(connection, stream, *wanted, start=start, follow=True, patience=patience, headers_only=True)
     async with aclosing(stored) as heads:

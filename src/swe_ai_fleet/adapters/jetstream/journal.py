@@ -151,8 +151,6 @@ class JetStreamJournal:
                     self._subject, payload, headers=headers, patience=None, backoff=backoff
                 )
             except Refused as refusal:
-                if not refusal.fault.conflict:
-                    raise refusal.fault.as_fleet_error() from refusal
                 unanswered += refusal.unanswered
                 settled = await self._settle(entry, payload, unanswered)
                 if settled is None:
@@ -251,8 +249,6 @@ async def tell(
         try:
             ack = await connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
         except Refused as refusal:
-            if not refusal.fault.conflict:
-                raise refusal.fault.as_fleet_error() from refusal
             await backoff.wait(refusal)
         else:
             return StoredEvent(sequence=ack.sequence, event=event)

@@ -51,8 +51,6 @@ class JetStreamKeyValue:
         try:
             ack = await self._connection.publish(subject, value, headers=headers, patience=self._patience)
         except Refused as refusal:
-            if not refusal.fault.conflict:
-                raise refusal.fault.as_fleet_error() from refusal
             now = await self.get(key)
             if refusal.unanswered and now is not None and now.value == value:
                 return now.revision
@@ -63,10 +61,7 @@ class JetStreamKeyValue:
         """Remove a value; nothing happens where there is none. Raises InvalidRequest, Unavailable."""
         if await self.get(key) is None:
             return
-        try:
-            await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, patience=self._patience)
-        except Refused as refusal:
-            raise refusal.fault.as_fleet_error() from refusal
+        await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, patience=self._patience)
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key. Raises Unavailable."""
@@ -78,20 +73,15 @@ class JetStreamKeyValue:
             newest = await last_message(self._connection, self._stream, everything, patience=self._patience)
             if newest is None or newest.sequence <= seen:
                 break
-            stored = messages(
-                self._connection, self._stream, everything, start=seen + 1, follow=False, patience=self._patience
-            )
-            async with aclosing(stored):
-                async for message in stored:
-                    if message is None:
+            async with aclosing(self.changes(from_revision=seen + 1)) as changes:
+                async for change in changes:
+                    if change is None:
                         continue
-                    seen = message.sequence
-                    key = message.subject.removeprefix(f"$KV.{self._bucket}.")
-                    entry = self._entry(message)
-                    if entry is None:
-                        found.pop(key, None)
-                    elif key.startswith(prefix):
-                        found[key] = entry
+                    seen = change.revision
+                    if change.value is None:
+                        found.pop(change.key, None)
+                    elif change.key.startswith(prefix):
+                        found[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
         return tuple(found[key] for key in sorted(found))
 
     async def changes(

@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 
-_NANOSECONDS = 1_000_000_000
+NANOSECONDS = 1_000_000_000
 _BATCH = 128
 _EXPIRES_SECONDS = 30
 _HEARTBEAT_SECONDS = 5
@@ -32,30 +32,55 @@ _ANSWERED = ("404", "408")
 _log = structlog.get_logger(__name__)
 
 
-class _Broken(Exception):
+class Broken(Exception):
     """This consumer is of no more use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class Place:
     """Where a delivered message stands, as its reply subject says."""
 
+    deliveries: int
     stream: int
     consumer: int
     at: float
     pending: int
 
     @classmethod
-    def of(cls, reply: str) -> _Place:
+    def of(cls, reply: str) -> Place:
         tokens = reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
-        first = 5 if len(tokens) == 9 else 7
-        return cls(
-            stream=int(tokens[first]),
-            consumer=int(tokens[first + 1]),
-            at=int(tokens[first + 2]) / _NANOSECONDS,
-            pending=int(tokens[first + 3]),
-        )
+        deliveries, stream, consumer, at, pending = map(int, tokens[4:9] if len(tokens) == 9 else tokens[6:11])
+        return cls(deliveries=deliveries, stream=stream, consumer=consumer, at=at / NANOSECONDS, pending=pending)
+
+
+async def pull(connection: Connection, stream: str, consumer: str, batch: int, inbox: str) -> None:
+    """Ask for messages of a consumer; what is said in between shows that the server still answers."""
+    request = {
+        "batch": batch,
+        "expires": _EXPIRES_SECONDS * NANOSECONDS,
+        "idle_heartbeat": _HEARTBEAT_SECONDS * NANOSECONDS,
+    }
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+    await connection.send(subject, json.dumps(request).encode(), reply=inbox)
+
+
+async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
+    """The next message that was pulled, None for the end of a pull. Raises Broken."""
+    while True:
+        try:
+            async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
+                message = await arrived.get()
+        except TimeoutError:
+            raise Broken("no message and no heartbeat") from None
+        if message is None:
+            raise Broken("the connection was lost")
+        if not message.status:
+            return message
+        if message.status in _ANSWERED:
+            return None
+        if message.status != "100":
+            raise Broken(f"{message.status} {message.headers.get('Description', '')}")
 
 
 async def messages(
@@ -108,7 +133,7 @@ async def messages(
                     yield None
                     if not follow:
                         return
-        except _Broken as reason:
+        except (Broken, Unanswered) as reason:
             _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
             await backoff.wait(reason)
         except ApiFault as fault:
@@ -140,29 +165,25 @@ class _Consumer:
         expected, wanted = 1, 0
         while True:
             if not wanted:
-                await self._pull()
+                await pull(self._connection, self._stream, self._name, _BATCH, self._inbox)
                 wanted = _BATCH
-            message = await self._next()
-            if not message.status:
-                place = _Place.of(message.reply)
-                if place.consumer != expected:
-                    raise _Broken(f"message {expected} of the consumer is missing")
-                expected += 1
-                wanted -= 1
-                yield (
-                    StoredMessage(
-                        sequence=place.stream,
-                        subject=message.subject,
-                        data=message.data,
-                        headers=message.headers,
-                        at=place.at,
-                    ),
-                    place.pending,
-                )
-            elif message.status in _ANSWERED:
+            message = await pulled(self._arrived)
+            if message is None:
                 wanted = 0
-            elif message.status != "100":
-                raise _Broken(f"{message.status} {message.headers.get('Description', '')}")
+                continue
+            place = Place.of(message.reply)
+            if place.consumer != expected:
+                raise Broken(f"message {expected} of the consumer is missing")
+            expected += 1
+            wanted -= 1
+            stored = StoredMessage(
+                sequence=place.stream,
+                subject=message.subject,
+                data=message.data,
+                headers=message.headers,
+                at=place.at,
+            )
+            yield stored, place.pending
 
     async def close(self) -> None:
         """Leave nothing behind; what cannot be deleted now, the server drops when it has been idle for a minute."""
@@ -181,49 +202,12 @@ class _Consumer:
             "opt_start_seq": self._start,
             "ack_policy": "none",
             "filter_subjects": list(self._wanted),
-            "inactive_threshold": _INACTIVE_SECONDS * _NANOSECONDS,
+            "inactive_threshold": _INACTIVE_SECONDS * NANOSECONDS,
             "mem_storage": True,
             "headers_only": self._headers_only,
             "num_replicas": 1,
         }
-        body = {"stream_name": self._stream, "config": config, "action": "create"}
-        try:
-            self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
-            self._created = True
-            answer = await self._connection.request(
-                f"$JS.API.CONSUMER.CREATE.{self._stream}.{self._name}", json.dumps(body).encode()
-            )
-        except Unanswered as reason:
-            raise _Broken(str(reason)) from reason
-        info = json.loads(answer.data)
-        if "error" in info:
-            raise ApiFault.from_json(info["error"])
+        self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
+        self._created = True
+        info = await self._connection.make_consumer(self._stream, config)
         return int(info.get("num_pending", 0))
-
-    async def _pull(self) -> None:
-        request = {
-            "batch": _BATCH,
-            "expires": _EXPIRES_SECONDS * _NANOSECONDS,
-            "idle_heartbeat": _HEARTBEAT_SECONDS * _NANOSECONDS,
-        }
-        try:
-            await self._connection.send(
-                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
-                json.dumps(request).encode(),
-                reply=self._inbox,
-            )
-        except Unanswered as reason:
-            raise _Broken(str(reason)) from reason
-
-    async def _next(self) -> Message:
-        if self._arrived.empty():
-            try:
-                async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
-                    message = await self._arrived.get()
-            except TimeoutError:
-                raise _Broken("no message and no heartbeat") from None
-        else:
-            message = self._arrived.get_nowait()
-        if message is None:
-            raise _Broken("the connection was lost")
-        return message

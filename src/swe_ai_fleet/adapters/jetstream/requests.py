@@ -221,11 +221,7 @@ async def ask(
     subject, payload = ask_subject(what, tenant, execution_id), json.dumps(body).encode()
     backoff = Backoff.lasting(PATIENCE_SECONDS)
     while True:
-        try:
-            message = await connection.request(subject, payload)
-        except Unanswered as reason:
-            await backoff.wait(reason)
-            continue
+        message, _ = await connection.answered(subject, payload, backoff)
         answer = cast("dict[str, Any]", json.loads(message.data))
         fault = answer.get("fault")
         if fault is None:

@@ -53,8 +53,6 @@ class JetStreamResults:
             try:
                 ack = await self._connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
             except Refused as refusal:
-                if not refusal.fault.conflict:
-                    raise refusal.fault.as_fleet_error() from refusal
                 unanswered += refusal.unanswered
                 await backoff.wait(refusal)
                 continue

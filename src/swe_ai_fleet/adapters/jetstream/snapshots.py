@@ -11,12 +11,12 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import Message
-from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
 CHUNK_BYTES = 128 * 1024
 SILENCE_SECONDS = 60.0
@@ -43,15 +43,12 @@ class StreamHead:
 async def stream_heads(connection: Connection, *, patience: float) -> list[StreamHead]:
     """Every stream that this login sees, by name. Raises Unavailable, PreconditionFailed."""
     found: list[StreamHead] = []
-    try:
-        while True:
-            page = await connection.api("STREAM.LIST", {"offset": len(found)}, patience=patience)
-            streams = cast("list[dict[str, Any]]", page.get("streams") or [])
-            found += [_head(one) for one in streams]
-            if not streams or len(found) >= int(page.get("total", 0)):
-                return sorted(found, key=lambda one: one.name)
-    except ApiFault as fault:
-        raise fault.as_fleet_error() from fault
+    while True:
+        page = await connection.api("STREAM.LIST", {"offset": len(found)}, patience=patience)
+        streams: list[dict[str, Any]] = page.get("streams") or []
+        found += [_head(one) for one in streams]
+        if not streams or len(found) >= int(page.get("total", 0)):
+            return sorted(found, key=lambda one: one.name)
 
 
 @asynccontextmanager
@@ -73,10 +70,7 @@ async def snapshot(
         raise Unavailable(f"the snapshot of {stream} could not begin: {fault}") from fault
     try:
         request = {"deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": False, "jsck": True}
-        try:
-            told = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, patience=patience)
-        except ApiFault as fault:
-            raise fault.as_fleet_error() from fault
+        told = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, patience=patience)
         yield _head(told), _chunks(connection, stream, arrived)
     finally:
         await connection.unsubscribe(subscription)
@@ -121,17 +115,14 @@ async def restore(
         "last_seq": head.last_sequence,
         "consumer_count": head.consumers,
     }
-    try:
-        told = await connection.api(
-            f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, patience=patience
-        )
-    except ApiFault as fault:
-        raise fault.as_fleet_error() from fault
+    told = await connection.api(
+        f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, patience=patience
+    )
     target = str(told["deliver_subject"])
     async for chunk in chunks:
         await _send(connection, head.name, target, chunk)
     answer = await _send(connection, head.name, target, b"")
-    return _head(cast("dict[str, Any]", json.loads(answer)))
+    return _head(json.loads(answer))
 
 
 async def _send(connection: Connection, stream: str, target: str, chunk: bytes) -> bytes:
@@ -140,23 +131,19 @@ async def _send(connection: Connection, stream: str, target: str, chunk: bytes) 
     except Unanswered as fault:
         raise Unavailable(f"the server did not take a piece of {stream}: {fault}") from fault
     if message.data.startswith(b"{"):
-        answer = cast("dict[str, Any]", json.loads(message.data))
+        answer: dict[str, Any] = json.loads(message.data)
         if "error" in answer:
-            raise _refused(stream, ApiFault.from_json(answer["error"]))
+            error = ApiFault.from_json(answer["error"]).as_fleet_error()
+            raise type(error)(f"{stream} could not be restored: {error.message}", hint=error.hint)
     elif message.data.startswith(b"-ERR"):
         raise PreconditionFailed(f"the server refused {stream}: {message.data.decode(errors='replace')[:300]}")
     return message.data
 
 
-def _refused(stream: str, fault: ApiFault) -> FleetError:
-    error = fault.as_fleet_error()
-    return type(error)(f"{stream} could not be restored: {error.message}", hint=error.hint)
-
-
 def _head(told: Mapping[str, Any]) -> StreamHead:
-    state = cast("dict[str, int]", told["state"])
+    state = told["state"]
     return StreamHead(
-        config=cast("dict[str, Any]", told["config"]),
+        config=told["config"],
         messages=state["messages"],
         bytes=state["bytes"],
         first_sequence=state["first_seq"],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden
+from swe_ai_fleet.adapters.jetstream.faults import Forbidden
 from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, from_api
 from swe_ai_fleet.domain.errors import Unavailable
 
@@ -70,29 +71,15 @@ async def ensure(connection: Connection, settings: StreamSettings, *, patience: 
 async def _ensure_one(connection: Connection, config: Mapping[str, object], *, patience: float) -> None:
     name = config["name"]
     try:
-        await connection.api(f"STREAM.CREATE.{name}", config, patience=patience)
-    except ApiFault as fault:
-        if fault.error_code != _NAME_IN_USE:
-            raise fault.as_fleet_error() from fault
-        try:
-            await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
-        except ApiFault as refusal:
-            raise refusal.as_fleet_error() from refusal
-        except Forbidden:
-            # It stands, which is all that this process needs; another one decides what it is like.
-            return
+        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, patience=patience)
     except Forbidden:
-        await _standing(connection, str(name), patience=patience)
-
-
-async def _standing(connection: Connection, name: str, *, patience: float) -> None:
-    """Whether a stream is there, for a process that may not make it. Raises Unavailable where it is not yet."""
-    try:
-        await connection.api(f"STREAM.INFO.{name}", patience=patience)
-    except ApiFault as fault:
-        if fault.code == 404:
-            raise Unavailable(f"the stream {name} is not there yet", hint="the orchestrator makes it") from fault
-        raise fault.as_fleet_error() from fault
+        if await connection.api_unless(404, f"STREAM.INFO.{name}", patience=patience) is None:
+            raise Unavailable(f"the stream {name} is not there yet", hint="the orchestrator makes it") from None
+        return
+    if made is None:
+        # Where it may not be changed it stands, which is enough here; another process decides what it is like.
+        with suppress(Forbidden):
+            await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
 
 
 async def ensure_bucket(
@@ -124,10 +111,7 @@ async def usage(connection: Connection, settings: StreamSettings, *, patience: f
     found: dict[str, StreamUsage] = {}
     for config in _configurations(settings):
         name = str(config["name"])
-        try:
-            info = await connection.api(f"STREAM.INFO.{name}", patience=patience)
-        except ApiFault as fault:
-            raise fault.as_fleet_error() from fault
+        info = await connection.api(f"STREAM.INFO.{name}", patience=patience)
         state = cast("dict[str, int]", info["state"])
         limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
         found[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
@@ -136,10 +120,7 @@ async def usage(connection: Connection, settings: StreamSettings, *, patience: f
 
 async def last_sequence(connection: Connection, stream: str, *, patience: float) -> int:
     """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
-    try:
-        info = await connection.api(f"STREAM.INFO.{stream}", patience=patience)
-    except ApiFault as fault:
-        raise fault.as_fleet_error() from fault
+    info = await connection.api(f"STREAM.INFO.{stream}", patience=patience)
     return int(cast("dict[str, int]", info["state"])["last_seq"])
 
 
@@ -153,13 +134,9 @@ async def last_message(
     """
     if connection.is_host:
         return await connection.direct(stream, subject, patience=patience)
-    try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, patience=patience)
-    except ApiFault as fault:
-        if fault.error_code == _NO_MESSAGE:
-            return None
-        raise fault.as_fleet_error() from fault
-    return from_api(answer)
+    wanted = {"last_by_subj": subject}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, patience=patience)
+    return None if answer is None else from_api(answer)
 
 
 def object_stream(bucket: str) -> str:

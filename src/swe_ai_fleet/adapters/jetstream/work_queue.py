@@ -13,24 +13,21 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Subscription
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, Message
+from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, pull, pulled
 from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
-_NANOSECONDS = 1_000_000_000
-_EXPIRES_SECONDS = 30
-_HEARTBEAT_SECONDS = 5
 _ACKNOWLEDGING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
 _NO_CONSUMER = 10014
-_PULL_ENDED = ("404", "408")
 _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
 _AGAIN = b"-NAK"
@@ -51,10 +48,6 @@ class RetryAfter(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:g} seconds")
         self.seconds = seconds
-
-
-class _Broken(Exception):
-    """The subscription or the pull request is of no more use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +96,13 @@ class Work:
 
     @classmethod
     def of(cls, message: Message) -> Work:
-        tokens = message.reply.split(".")
-        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
-        first = 4 if len(tokens) == 9 else 6
+        place = Place.of(message.reply)
         return cls(
             subject=message.subject,
             data=message.data,
             headers=message.headers or {},
-            sequence=int(tokens[first + 1]),
-            deliveries=int(tokens[first]),
+            sequence=place.stream,
+            deliveries=place.deliveries,
         )
 
 
@@ -136,22 +127,15 @@ async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *,
 
 async def remove_consumer(connection: Connection, stream: str, consumer: str, *, patience: float) -> None:
     """Remove a durable consumer; nothing happens where there is none. Raises Unavailable."""
-    try:
-        await connection.api(f"CONSUMER.DELETE.{stream}.{consumer}", patience=patience)
-    except ApiFault as fault:
-        if fault.error_code != _NO_CONSUMER:
-            raise fault.as_fleet_error() from fault
+    await connection.api_unless(_NO_CONSUMER, f"CONSUMER.DELETE.{stream}.{consumer}", patience=patience)
 
 
 async def consumers(connection: Connection, stream: str, *, patience: float) -> tuple[str, ...]:
     """The names of a stream's consumers. Raises NotFound, Unavailable."""
     found: list[str] = []
     while True:
-        try:
-            page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, patience=patience)
-        except ApiFault as fault:
-            raise fault.as_fleet_error() from fault
-        names = cast("list[str]", page.get("consumers") or [])
+        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, patience=patience)
+        names: list[str] = page.get("consumers") or []
         found += names
         if not names or len(found) >= int(page["total"]):
             return tuple(found)
@@ -177,7 +161,7 @@ class _Consumer:
                             backoff = Backoff.lasting(None)
                             self._busy += 1
                             handling.create_task(self._handle(message), name=f"{self._queue.consumer} {message.reply}")
-                except _Broken as reason:
+                except (Broken, Unanswered) as reason:
                     _log.debug("nats.pull_replaced", consumer=self._queue.consumer, reason=str(reason))
                     await backoff.wait(reason)
                 except ApiFault as fault:
@@ -185,7 +169,7 @@ class _Consumer:
                     await backoff.wait(fault)
 
     async def _messages(self) -> AsyncGenerator[Message]:
-        """Messages of one subscription, never more than there is room for. Ends by _Broken or ApiFault."""
+        """Messages of one subscription, never more than there is room for. Ends by Broken, Unanswered or ApiFault."""
         arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         inbox = self._connection.inbox()
         subscription: Subscription | None = None
@@ -196,17 +180,13 @@ class _Consumer:
             while True:
                 if not wanted:
                     wanted = await self._room()
-                    await self._pull(wanted, inbox)
-                message = await _next(arrived)
-                if not message.status:
+                    await pull(self._connection, self._queue.stream, self._queue.consumer, wanted, inbox)
+                message = await pulled(arrived)
+                if message is None:
+                    wanted = 0
+                else:
                     wanted -= 1
                     yield message
-                elif message.status in _PULL_ENDED:
-                    wanted = 0
-                elif message.status != "100":
-                    raise _Broken(f"{message.status} {message.headers.get('Description', '')}")
-        except Unanswered as reason:
-            raise _Broken(str(reason)) from reason
         finally:
             if subscription is not None:
                 await self._connection.unsubscribe(subscription)
@@ -228,17 +208,13 @@ class _Consumer:
             "durable_name": queue.consumer,
             "name": queue.consumer,
             "ack_policy": "explicit",
-            "ack_wait": int(queue.ack_wait_seconds * _NANOSECONDS),
+            "ack_wait": int(queue.ack_wait_seconds * NANOSECONDS),
             # Deliveries are counted here: the server would let go of a message without a word.
             "max_deliver": -1,
             "max_ack_pending": queue.max_unsettled,
             "filter_subjects": list(queue.subjects),
         }
-        body = json.dumps({"stream_name": queue.stream, "config": config}).encode()
-        answer = await self._connection.request(f"$JS.API.CONSUMER.CREATE.{queue.stream}.{queue.consumer}", body)
-        info = json.loads(answer.data)
-        if "error" in info:
-            raise ApiFault.from_json(info["error"])
+        await self._connection.make_consumer(queue.stream, config)
 
     async def _room(self) -> int:
         """Wait until another message may be begun; how many may."""
@@ -250,15 +226,6 @@ class _Consumer:
             await asyncio.sleep(pause)
         room = self._queue.concurrency - self._busy
         return room if self._shared is None else min(room, max(1, await self._shared()))
-
-    async def _pull(self, batch: int, inbox: str) -> None:
-        request = {
-            "batch": batch,
-            "expires": _EXPIRES_SECONDS * _NANOSECONDS,
-            "idle_heartbeat": _HEARTBEAT_SECONDS * _NANOSECONDS,
-        }
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._queue.stream}.{self._queue.consumer}"
-        await self._connection.send(subject, json.dumps(request).encode(), reply=inbox)
 
     async def _handle(self, message: Message) -> None:
         # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
@@ -322,7 +289,7 @@ class _Consumer:
                 # With its headers it is larger than a message may be.
                 headers["Fleet-Omitted-Bytes"] = str(len(work.data))
                 await self._connection.publish(subject, b"", headers=headers, patience=patience)
-        except (Refused, Unavailable) as fault:
+        except FleetError as fault:
             _log.error("work.dead_letter_refused", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
             return _later(queue.last_delay_seconds)
         _log.warning("work.dead_letter", consumer=queue.consumer, sequence=work.sequence, reason=reason)
@@ -338,31 +305,12 @@ class _Consumer:
     async def _tell(self, reply: str, answer: bytes) -> None:
         """Tell the server what became of a message; where that fails for too long, the message comes again."""
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
-        while True:
-            try:
-                await self._connection.request(reply, answer, seconds=_ACKNOWLEDGING_SECONDS)
-            except Unanswered as reason:
-                try:
-                    await backoff.wait(reason)
-                except Unavailable:
-                    return
-            else:
-                return
-
-
-async def _next(arrived: asyncio.Queue[Message | None]) -> Message:
-    try:
-        async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
-            message = await arrived.get()
-    except TimeoutError:
-        raise _Broken("no message and no heartbeat") from None
-    if message is None:
-        raise _Broken("the connection was lost")
-    return message
+        with suppress(Unavailable):
+            await self._connection.answered(reply, answer, backoff, seconds=_ACKNOWLEDGING_SECONDS)
 
 
 def _later(seconds: float) -> bytes:
-    return _AGAIN + b" " + json.dumps({"delay": int(seconds * _NANOSECONDS)}).encode()
+    return _AGAIN + b" " + json.dumps({"delay": int(seconds * NANOSECONDS)}).encode()
 
 
 def _one_line(text: str) -> str:

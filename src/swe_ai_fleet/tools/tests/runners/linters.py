@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
-from typing import Any, cast
 
-from swe_ai_fleet.domain.json_values import json_object, mapping, mappings, string
+from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, string
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
 
 _PYTHON = (".py", ".pyi")
@@ -213,8 +212,7 @@ def _hooks(text: str) -> Iterator[list[str]]:
     for repository in mappings(mapping(document).get("repos"))[:_MAX_HOOKS]:
         for hook in mappings(repository.get("hooks"))[:_MAX_HOOKS]:
             name = string(hook.get("id"))
-            arguments = hook.get("args")
-            words = map(string, cast("list[Any]", arguments) if isinstance(arguments, list) else ())
+            words = map(string, items(hook.get("args")))
             yield [*_words(string(hook.get("entry")) or _HOOKS.get(name, name)), *words]
 
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import shown
 from swe_ai_fleet.tools.tests.reports import lines, parse_pytest_output, seconds
-from swe_ai_fleet.tools.tests.runners.go_reports import parse_go
+from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.javascript_reports import (
     parse_jest_output,
@@ -53,7 +53,7 @@ def recognise(text: str) -> TestRun | None:
     found += [
         report
         for report in (
-            parse_go(text),
+            parse_go_output(text),
             parse_tap(text) or parse_node_output(text),
             _ctest(text),
             _diagnostics(text),

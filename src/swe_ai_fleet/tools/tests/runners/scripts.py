@@ -138,6 +138,12 @@ def read_line(line: str, scripts: Mapping[str, str], name: str = "") -> Script |
     return Script(before=before, runners=runners, left_out=tuple(part.text for part in parts if id(part) not in kept))
 
 
+def lints(line: str, scripts: Mapping[str, str]) -> bool:
+    """Whether a line of a package's script only lints, formats or checks types."""
+    kinds = {step.kind if step else "" for step in _steps(line, scripts, 0, "")}
+    return kinds == {"lint"}
+
+
 def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iterator[Part | None]:
     parts = parts_of(line)
     if parts is None:
