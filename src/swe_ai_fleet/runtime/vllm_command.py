@@ -181,12 +181,8 @@ def _template(directory: Path) -> str:
     file = directory / "chat_template.jinja"
     if file.is_file():
         return _head(file)
-    try:
-        configured: object = json.loads(_head(directory / "tokenizer_config.json") or "{}")
-    except ValueError:
-        return ""
     # Several templates of one model are a list of them, each in an object.
-    template = cast("dict[str, object]", configured).get("chat_template") if isinstance(configured, dict) else None
+    template = json_object(_head(directory / "tokenizer_config.json")).get("chat_template")
     return json.dumps(template, ensure_ascii=False) if template else ""
 
 
