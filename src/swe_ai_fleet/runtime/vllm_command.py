@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.settings import Settings
 
 MODULE = "vllm.entrypoints.openai.api_server"
