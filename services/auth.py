@@ -117,7 +117,7 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
         PermissionDenied: Somebody who is no service names a tenant that is not theirs.
         InvalidRequest: What is named is no name.
     """
-    named = _named_tenant(presented.tenants) or who.tenant
+    named = _named(presented.tenants, TENANT, is_tenant, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
     if not who.may(AccessRole.SERVICE):
         if named != who.tenant:
             raise PermissionDenied(
@@ -230,13 +230,7 @@ def caller_of(context: Context) -> str:
 
 def caller_name(names: Sequence[str | bytes]) -> str:
     """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
-    if not names:
-        return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not is_name(names[0]):
-        raise InvalidRequest(
-            f"the metadata {CALLER!r} is no name", field=CALLER, hint="once, 1 to 64 of letters, digits and ._@:-"
-        )
-    return names[0]
+    return _named(names, CALLER, is_name, "name", "1 to 64 of letters, digits and ._@:-")
 
 
 def is_name(text: str) -> bool:
@@ -249,13 +243,12 @@ def is_tenant(text: str) -> bool:
     return _TENANT.fullmatch(text) is not None
 
 
-def _named_tenant(names: Sequence[str | bytes]) -> str:
+def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], what: str, hint: str) -> str:
+    """The one value of a metadata; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not is_tenant(names[0]):
-        raise InvalidRequest(
-            f"the metadata {TENANT!r} is no tenant", field=TENANT, hint="once, 1 to 63 of a-z, 0-9 and '-'"
-        )
+    if len(names) > 1 or not isinstance(names[0], str) or not fits(names[0]):
+        raise InvalidRequest(f"the metadata {key!r} is no {what}", field=key, hint=f"once, {hint}")
     return names[0]
 
 

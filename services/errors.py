@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import grpc
@@ -133,8 +133,8 @@ class ErrorInterceptor(Interceptor):
     ) -> Handler:
         found = cast("Handler | None", await continuation(handler_call_details))
         method = str(handler_call_details.method)
-        return reshaped(
-            found, lambda one: _told(one, method), lambda one: _told_stream(one, method), read=_noting_what_is_none
+        return within(
+            found, lambda context: _reporting_errors(context, method), take=_checked, read=_noting_what_is_none
         )
 
 
@@ -161,6 +161,35 @@ def reshaped(
     make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
     known = cast("Any", found)
     return cast("Handler", make(wrapped, read(known.request_deserializer), known.response_serializer))
+
+
+def within(
+    found: Handler | None,
+    around: Callable[[Context], AbstractAsyncContextManager[None]],
+    *,
+    take: Callable[[Any], Any] = lambda request: request,
+    read: Callable[[Any], Any] = lambda deserializer: deserializer,
+) -> Handler:
+    """A method's handler whose calls run inside a context; `take` makes of a request what they get, inside too."""
+
+    def call(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def called(request: Any, context: Context) -> Any:
+            async with around(context):
+                return await behaviour(take(request), context)
+
+        return called
+
+    def stream(
+        behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def streamed(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+            async with around(context), aclosing(behaviour(take(request), context)) as replies:
+                async for reply in replies:
+                    yield reply
+
+        return streamed
+
+    return reshaped(found, call, stream, read=read)
 
 
 class _Malformed:
@@ -191,25 +220,6 @@ def _checked(request: Any) -> Any:
 async def _checked_pieces(requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
     async for request in requests:
         yield _checked(request)
-
-
-def _told(behaviour: Callable[[Any, Context], Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        async with _reporting_errors(context, method):
-            return await behaviour(_checked(request), context)
-
-    return call
-
-
-def _told_stream(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
-) -> Callable[[Any, Context], AsyncIterator[Any]]:
-    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        async with _reporting_errors(context, method), aclosing(behaviour(_checked(request), context)) as replies:
-            async for reply in replies:
-                yield reply
-
-    return call
 
 
 @asynccontextmanager

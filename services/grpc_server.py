@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from services.access.stay import CHECK_SECONDS
 from services.auth import OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
 from services.certificates import Certificates, ServerTls
-from services.errors import Context, ErrorInterceptor, Handler, Interceptor, reshaped
+from services.errors import Context, ErrorInterceptor, Handler, Interceptor, within
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.telemetry import Telemetry, own_telemetry
@@ -58,32 +58,10 @@ class ObservingInterceptor(Interceptor):
             return cast("Handler", found)
         metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
         carrier = {key: value for key, value in metadata if key in _CARRIED and isinstance(value, str)}
-        return reshaped(
-            found, lambda one: self._called(one, method, carrier), lambda one: self._streamed(one, method, carrier)
-        )
+        return within(found, lambda context: self._observed(method, carrier, context))
 
-    def _called(
-        self, behaviour: Callable[[Any, Context], Awaitable[Any]], method: str, carrier: dict[str, str]
-    ) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def call(request: Any, context: Context) -> Any:
-            with self._observed(method, carrier, context):
-                return await behaviour(request, context)
-
-        return call
-
-    def _streamed(
-        self, behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str, carrier: dict[str, str]
-    ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
-        async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-            with self._observed(method, carrier, context):
-                async with aclosing(behaviour(request, context)) as replies:
-                    async for reply in replies:
-                        yield reply
-
-        return call
-
-    @contextmanager
-    def _observed(self, method: str, carrier: dict[str, str], context: Context) -> Generator[None]:
+    @asynccontextmanager
+    async def _observed(self, method: str, carrier: dict[str, str], context: Context) -> AsyncGenerator[None]:
         service, name = _known(method)
         exposition, began, code = self._telemetry.exposition, time.perf_counter(), "OK"
         with ExitStack() as around:

@@ -19,11 +19,11 @@ from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.environments import home_at
 from tests.fleet_command import Shell, warm_fleet
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
+from tests.trace_collector import TraceCollector
 
 
 def pytest_configure() -> None:

@@ -33,10 +33,10 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 20
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 
 def execution_deps(log: Any = None, **given: Any) -> ExecutionDeps:

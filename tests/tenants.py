@@ -52,13 +52,13 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 NORTH, SOUTH = "north", "south"
 

@@ -24,11 +24,11 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, new_key_pem, open_audit_keys, signing_key, withheld
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.fleet import ScriptedRun
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import audit_document, read_audit_document
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
+from tests.scripted_fleet import ScriptedRun
 from tests.scripts import HELLO, HELLO_FILES
 from tests.unit.test_executions import World, a_task
 from workers.workspace_runner.settings import variables_of

@@ -18,9 +18,9 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.trace_collector import CollectedSpan, TraceCollector
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+from tests.trace_collector import CollectedSpan, TraceCollector
 
 _LAST = "send agent.results"
 

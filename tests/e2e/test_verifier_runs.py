@@ -19,9 +19,9 @@ from swe_ai_fleet.domain.outcome import LEAST_RATING, VERIFIER_MODEL, VERIFIER_S
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.e2e.test_knowledge_restart import Up, fleet_up
 from tests.scripts import HELLO_FILES, REVIEWED
+from tests.trace_collector import TraceCollector
 
 ONE, TWO = "agent-dev-1", "agent-dev-2"
 NO = Turn(content="No", top_logprobs={"No": math.log(0.9), "Yes": math.log(0.1)})

@@ -33,9 +33,9 @@ from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,11 @@ from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.chat_script import answered, called, said
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 TOKEN = "a-token-for-tests"
 METADATA = (("authorization", f"Bearer {TOKEN}"),)

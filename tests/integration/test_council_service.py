@@ -23,10 +23,10 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.fleet import ScriptedRun
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.orchestrator_service import Service, field_named, refusal
+from tests.scripted_fleet import ScriptedRun
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 30

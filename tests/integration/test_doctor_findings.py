@@ -16,8 +16,8 @@ from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry.certificate_figures import certificate_figures, certificates
-from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.access_world import Authority
+from tests.trace_collector import TraceCollector
 
 PING = Ping(ok=True, version="2.12.1", latency_ms=0.5)
 

@@ -16,8 +16,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
-from swe_ai_fleet.testing.fleet import ScriptedRun
 from tests.orchestrator_service import Service, deliberation, field_named, refusal
+from tests.scripted_fleet import ScriptedRun
 
 TOKEN = "a-token-for-tests"
 SERVICE = "fleet.orchestrator.v1.OrchestratorService"

@@ -18,9 +18,9 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal
+from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
+from tests.scripted_workspaces import DELIVERED_COMMIT
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import PASSED
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.recorded_runs import SECRET, Runs
+from tests.scripted_fleet import PASSED
 
 PLAIN, GUARDED = b"+def total(xs):\n+    return sum(xs)\n", b"+def total(xs):\n+    return sum(xs or ())\n"
 

@@ -36,12 +36,12 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningEvents,
     PlanningOutcome,
 )
-from swe_ai_fleet.testing.fleet import ScriptedFleet
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import ScriptedFleet
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 10
 EVENT = PlanningEvent(

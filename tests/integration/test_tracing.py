@@ -24,7 +24,7 @@ from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import open_telemetry, own_telemetry
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.trace_collector import TraceCollector
+from tests.trace_collector import TraceCollector
 
 TASK = Task(
     task_id="t1", kind=TaskKind.DELIBERATE, description="do it", repo=RepoRef(location="/nowhere"), tenant="acme"

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance, fold
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedRun
+from tests.scripted_fleet import FAILED, ScriptedRun
 from tests.unit.test_executions import World, a_task, published
 
 Scene = Callable[[World], Awaitable[str]]

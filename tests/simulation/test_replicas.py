@@ -45,9 +45,9 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
+from tests.scripted_workspaces import ScriptedWorkspaces
 from tests.simulation.virtual_loop import on_virtual_time
 
 T = TypeVar("T")

@@ -21,11 +21,11 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelReque
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import RepoRef, Role
 from swe_ai_fleet.orchestrator.derivations import MAX_AT_ONCE, Derivations, Plan
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.watching.progress import split_percent, split_step
 from tests.sampling import sample
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_workspaces import ScriptedWorkspaces
 
 PLAN = Plan(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
 ANSWER = {

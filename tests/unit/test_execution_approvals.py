@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved, Check
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.scripted_fleet import ScriptedRun
 from tests.unit.test_executions import World, a_task, published
 
 

@@ -30,9 +30,9 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
+from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
+from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 SECONDS = 10
 SKIPPED = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason="no test command")

@@ -22,8 +22,8 @@ from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
 from swe_ai_fleet.orchestrator.score import ARCHITECT
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.scripted_fleet import FAILED, ScriptedFleet, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"

@@ -17,8 +17,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Delivery, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
-from swe_ai_fleet.testing.workspaces import DRAFT
+from tests.scripted_fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
+from tests.scripted_workspaces import DRAFT
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import begins_with
 

@@ -28,10 +28,10 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.watching.narration import narrate
+from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, Fo
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.scripted_fleet import ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over
 from tests.unit.test_waves import NAMES, begun

@@ -21,7 +21,7 @@ from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS, DayTokens
 from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
-from swe_ai_fleet.testing.fleet import PROVEN, ScriptedRun
+from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)

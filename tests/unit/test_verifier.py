@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.spending import Purpose, expenses
-from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
+from tests.scripted_fleet import FAILED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over
 

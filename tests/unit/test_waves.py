@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, RunStopped
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, PROVEN, ScriptedRun
+from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import crossed, taken_over
 

@@ -46,10 +46,10 @@ from swe_ai_fleet.domain.workflow import (
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.workflow_tasks import node_name, node_run
-from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from swe_ai_fleet.workflows.catalog import read_catalog
+from tests.scripted_fleet import FAILED, PASSED, ScriptedRun
+from tests.scripted_workspaces import DELIVERED_COMMIT
 from tests.unit.test_executions import World, published
 
 

@@ -21,7 +21,22 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http.transport import HttpPolicy
 
 
-class FunctionCallingAgent:
+class _Opened:
+    """Entered, one client of the model serves all runs."""
+
+    _access: NamedModel
+
+    async def __aenter__(self) -> Self:
+        await self._access.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._access.__aexit__(kind, error, traceback)
+
+
+class FunctionCallingAgent(_Opened):
     """An agent that solves tasks by calling functions.
 
     As an async context manager it keeps its connection to the model server from one run to the next.
@@ -114,15 +129,6 @@ class FunctionCallingAgent:
             timeout_seconds=chosen.chat_timeout_seconds,
         )
 
-    async def __aenter__(self) -> Self:
-        await self._access.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._access.__aexit__(kind, error, traceback)
-
     @property
     def task(self) -> AgentTask | None:
         """The task that was begun last: its id, description, result and steps_taken."""
@@ -180,7 +186,7 @@ class FunctionCallingAgent:
                     yield response
 
 
-class FunctionCallingClient:
+class FunctionCallingClient(_Opened):
     """A model that answers conversations by calling functions.
 
     Args:
@@ -218,15 +224,6 @@ class FunctionCallingClient:
             sampling=self._access.sampling,
             mask=self._access.mask,
         )
-
-    async def __aenter__(self) -> Self:
-        await self._access.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._access.__aexit__(kind, error, traceback)
 
     async def call_with_tools(
         self,

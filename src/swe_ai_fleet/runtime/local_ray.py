@@ -145,7 +145,6 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
         yield
         return
     mine = ray.get_runtime_context().get_node_id()
-    mine = ray.get_runtime_context().get_node_id()
     async with in_background(_look(lambda: _alive(mine), lost), name="ray-node"):
         yield
 

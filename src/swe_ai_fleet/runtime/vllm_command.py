@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.settings import Settings
 
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -181,12 +181,8 @@ def _template(directory: Path) -> str:
     file = directory / "chat_template.jinja"
     if file.is_file():
         return _head(file)
-    try:
-        configured: object = json.loads(_head(directory / "tokenizer_config.json") or "{}")
-    except ValueError:
-        return ""
     # Several templates of one model are a list of them, each in an object.
-    template = cast("dict[str, object]", configured).get("chat_template") if isinstance(configured, dict) else None
+    template = json_object(_head(directory / "tokenizer_config.json")).get("chat_template")
     return json.dumps(template, ensure_ascii=False) if template else ""
 
 

@@ -9,12 +9,10 @@ from typing import Any, cast
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
-    AgentMode,
     BranchCase,
     Edge,
     JsonValue,
     Node,
-    NodeType,
     Workflow,
     WorkflowInput,
 )
@@ -23,10 +21,6 @@ from swe_ai_fleet.workflows.conditions import condition_of
 from swe_ai_fleet.workflows.documents import Document, InvalidWorkflow, Path, Problem, WorkflowFault, read_document
 from swe_ai_fleet.workflows.schema import ID, shape_problems
 
-_NODE_FIELDS = (
-    "id", "query", "tool", "arguments", "prompt", "over", "max_parallel", "inputs", "retries", "retry_seconds",
-    "timeout_seconds", "on_error", "breakpoint", "description",
-)  # fmt: skip
 _UNKNOWN_TOOL = "?"
 
 
@@ -103,35 +97,28 @@ class _Building:
         self._problems = problems
 
     def workflow(self, value: Mapping[str, Any], path: Path) -> Workflow:
-        nodes = [self.node(each, (*path, "nodes", at), "") for at, each in enumerate(value["nodes"])]
-        edges = [self.edge(each, (*path, "edges", at)) for at, each in enumerate(value.get("edges", ()))]
-        return Workflow(
-            name=value["name"],
-            description=value.get("description", ""),
-            nodes=tuple(nodes),
-            edges=tuple(edges),
-            inputs=tuple(_input(name, each) for name, each in value.get("inputs", {}).items()),
-            outputs=dict(value.get("outputs", {})),
-        )
+        fields: dict[str, Any] = {
+            **value,
+            "nodes": [self.node(each, (*path, "nodes", at), "") for at, each in enumerate(value["nodes"])],
+            "edges": [
+                Edge(line=self._document.line((*path, "edges", at)), **each)
+                for at, each in enumerate(value.get("edges", ()))
+            ],
+            "inputs": [_input(name, each) for name, each in value.get("inputs", {}).items()],
+        }
+        return Workflow(**fields)
 
     def node(self, value: Mapping[str, Any], path: Path, default_id: str) -> Node:
-        fields = {name: value[name] for name in _NODE_FIELDS if name in value}
-        fields.setdefault("id", default_id)
+        fields: dict[str, Any] = {"id": default_id, **value}
         if "agent_config" in value:
-            config: dict[str, Any] = {"mode": AgentMode.ANSWER, **value["agent_config"]}
-            config["mode"] = AgentMode(config["mode"])
-            fields["agent_config"] = AgentConfig(**config)
+            fields["agent_config"] = AgentConfig(**value["agent_config"])
         if "cases" in value:
             fields["cases"] = tuple(self.case(each, (*path, "cases", at)) for at, each in enumerate(value["cases"]))
         if "node" in value:
             fields["node"] = self.node(value["node"], (*path, "node"), fields["id"])
-        if "workflow" in value:
-            inner = value["workflow"]
-            fields["workflow"] = inner if isinstance(inner, str) else self.workflow(inner, (*path, "workflow"))
-        return Node(type=NodeType(value["type"]), line=self._document.line(path), **fields)
-
-    def edge(self, value: Mapping[str, Any], path: Path) -> Edge:
-        return Edge(line=self._document.line(path), **value)
+        if isinstance(value.get("workflow"), Mapping):
+            fields["workflow"] = self.workflow(value["workflow"], (*path, "workflow"))
+        return Node(line=self._document.line(path), **fields)
 
     def case(self, value: Mapping[str, Any], path: Path) -> BranchCase:
         if value.get("when") is None:

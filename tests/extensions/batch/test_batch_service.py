@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.testing.fleet import FAILED, PROVEN, ScriptedRun
 from tests import orchestrator_service
 from tests.fleet_command import Ran, Shell, ended, warm_fleet
 from tests.lost_answers import Proxy
 from tests.orchestrator_service import Service
+from tests.scripted_fleet import FAILED, PROVEN, ScriptedRun
 
 COMMIT = "a" * 40
 SWE_BENCH = {

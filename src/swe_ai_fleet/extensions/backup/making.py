@@ -111,8 +111,6 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 ATTEMPTS = 3
 _QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
 _PATIENCE_SECONDS = 60.0
-_PENDING = 8
-"""Pieces that may wait to be written; the server sends on when one is."""
 
 Told = Callable[[str], None]
 

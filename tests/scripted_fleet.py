@@ -53,7 +53,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
-from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
+from tests.scripted_workspaces import DELIVERED_COMMIT
 
 PASSED = CheckResult(
     kind=CheckKind.DRY_RUN,
