@@ -20,6 +20,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.environments import home_at
+from tests.fleet_command import warm_fleet
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
 
@@ -85,6 +86,13 @@ async def collector() -> AsyncIterator[TraceCollector]:
     """Where the fleet sends its traces."""
     async with TraceCollector() as collector:
         yield collector
+
+
+@pytest.fixture(scope="session")
+async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Where commands are started from that are many."""
+    async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
+        yield path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.testing import ScriptedModelServer
 from tests.conftest import FleetUnderTest
-from tests.fleet_command import Shell, warm_fleet
-
-
-@pytest.fixture(scope="session")
-async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """Where commands are started from that are many."""
-    async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
-        yield path
+from tests.environments import home_at
+from tests.fleet_command import Shell
 
 
 @pytest.fixture(scope="session")
@@ -27,4 +20,4 @@ def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer, warm: str) -
 @pytest.fixture
 def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
     """A home on which no fleet runs, and the program as it is installed."""
-    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)
+    return Shell(home=home_at(tmp_path / "elsewhere"), model_url=model_server.url)
