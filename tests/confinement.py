@@ -25,6 +25,8 @@ LANDLOCK = pytest.param(
 )
 
 CONFINED = [pytest.param(IsolationLevel.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
+# Where the level decides about a part that other tests show at both.
+MAINLY_BWRAP = [CONFINED[0], pytest.param(IsolationLevel.LANDLOCK, marks=[*LANDLOCK.marks, pytest.mark.slow])]
 
 LEVELS = [*CONFINED, IsolationLevel.NONE]
 

@@ -30,12 +30,12 @@ def pytest_configure() -> None:
     """What holds for every test.
 
     Tracebacks are as processes of the fleet log them: structlog's own take seconds of the loop that is being tested.
-    How long an example takes depends on what else the machine does, so that is no fault.
+    How long an example takes depends on what else the machine does, so that is no fault. Each run has other examples.
     """
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
     hypothesis.settings.register_profile(
-        "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "any-machine", deadline=None, max_examples=50, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("any-machine")
     # What is loaded stays: to look through all of it for garbage, again and again, is a tenth of the time.
@@ -133,4 +133,4 @@ def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer, warm: str) -
 @pytest.fixture
 def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
     """A home on which no fleet runs, and the program as it is installed."""
-    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)
+    return Shell(home=home_at(tmp_path / "elsewhere"), model_url=model_server.url)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 120.0
-_WARM = Path(__file__).with_name("warm_fleet.py")
+WARM = Path(__file__).with_name("warm_fleet.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Shell:
         """Start a command; what it is given on standard input has to fit into a pipe."""
         cold = ("-m", "swe_ai_fleet.cli.main")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *(("-I", "-S", str(_WARM), self.warm) if self.warm else cold), *arguments),
+            *(sys.executable, *(("-I", "-S", str(WARM), self.warm) if self.warm else cold), *arguments),
             env={**self.variables, **variables},
             cwd=self.directory or self.home.parent,
             stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,

@@ -15,6 +15,16 @@ import struct
 import sys
 from collections.abc import Callable
 
+_LOADED_LATER = (
+    "cli.run",
+    "cli.judge",
+    "cli.tools",
+    "cli.doctor",
+    "cli.environment",
+    "cli.recordings",
+    "runtime.replay",
+)
+"""What commands load only when they need it: up to a second for each of them."""
 _NUMBER = struct.Struct("!i")
 _NO_CODE = 70
 """What a command ends with that was killed before it could say a code."""
@@ -53,9 +63,12 @@ def keep(path: str) -> None:
     """Fork a command for each connection, without an end."""
     import ctypes
     import gc
+    import importlib
 
     from swe_ai_fleet.cli.main import app
 
+    for name in _LOADED_LATER:
+        importlib.import_module(f"swe_ai_fleet.{name}")
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listening = socket.socket(socket.AF_UNIX)

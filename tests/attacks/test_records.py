@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -268,12 +268,12 @@ def test_what_is_no_key_is_refused_and_not_repeated(text: str) -> None:
 
 
 @pytest.fixture
-async def solved(fleet: FleetUnderTest, tmp_path: Path) -> AsyncIterator[tuple[Shell, str]]:
+async def solved(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> tuple[Shell, str]:
     """A real execution on a real fleet, and a command line beside it."""
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    shell = Shell(home=fleet.settings.home, directory=repository)
+    shell = Shell(home=fleet.settings.home, directory=repository, warm=warm)
     ran = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "2", HELLO)
-    yield shell, ran.document["execution_id"]
+    return shell, ran.document["execution_id"]
 
 
 async def test_over_the_wire_and_offline(fleet: FleetUnderTest, solved: tuple[Shell, str], tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ async def test_over_the_wire_and_offline(fleet: FleetUnderTest, solved: tuple[Sh
     assert (await shell.fleet("audit", "verify", "--public-key", str(public), name)).code == 0
     assert (await shell.fleet("export", "--format", "audit", "-o", str(exported), name)).code == 0
     # No fleet is asked: this home has none.
-    alone = Shell(home=tmp_path / "alone")
+    alone = replace(shell, home=tmp_path / "alone")
     offline = await alone.fleet("audit", "verify", "--json", "--public-key", str(public), str(exported))
     assert (offline.code, offline.document["intact"]) == (0, True)
 

@@ -20,6 +20,7 @@ from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
 
+_SLOW = pytest.mark.slow
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.
 HOSTILE = f"""
@@ -157,7 +158,9 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("how", ["known by name", "not known by name", "control"])
+@pytest.mark.parametrize(
+    "how", ["not known by name", *(pytest.param(one, marks=_SLOW) for one in ("known by name", "control"))]
+)
 async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +186,7 @@ def _vendored(answer: int) -> Files:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("control", [False, pytest.param(True, marks=_SLOW)])
 async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
     control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +218,7 @@ CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 
 @needs_bwrap
-@pytest.mark.parametrize("by", ["Makefile", "caller"])
+@pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
     if by == "Makefile":
@@ -247,8 +250,11 @@ WHEELS = {
 @needs_bwrap
 @pytest.mark.parametrize(
     ("needed", "shared"),
-    [("thing", True), ("thing\nabsent", False)],
-    ids=["the project comes last", "packages come one by one behind it"],
+    [
+        pytest.param("thing", True, id="the project comes last"),
+        # In the quick suite a candidate stands for it, below.
+        pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
+    ],
 )
 async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
     needed: str, shared: bool, tmp_path: Path
@@ -298,7 +304,7 @@ NODE: Files = {
 
 
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("control", [False, pytest.param(True, marks=_SLOW)])
 async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(
     control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

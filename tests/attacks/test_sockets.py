@@ -34,8 +34,6 @@ pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offe
 
 _SCRIPT = Path(socket_calls.__file__).read_text()
 _OUT = ("spellings", "sending", "unix", "supervisor", "flipped_address", "swapped_descriptor", "sharing")
-# It takes all ports that a session may have: most of a minute.
-_SLOW = pytest.param("hoarding", marks=pytest.mark.slow)
 _HARMLESS = ("far_away", "listening_elsewhere", "nonsense", "crowd")
 
 
@@ -94,7 +92,7 @@ class Neighbours:
             one.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture(params=["as we are", "as an ordinary user"])
+@pytest.fixture(params=["as we are", pytest.param("as an ordinary user", marks=pytest.mark.slow)])
 def ordinary(request: pytest.FixtureRequest) -> bool:
     if request.param == "as an ordinary user":
         require_ordinary_user()
@@ -119,6 +117,7 @@ def _sandbox(level: IsolationLevel, neighbours: Neighbours) -> Sandbox:
     ("level", "name"),
     [
         *((IsolationLevel.NONE, name) for name in _OUT),
+        # It takes all ports that a session may have: most of a minute.
         pytest.param(IsolationLevel.NONE, "hoarding", marks=pytest.mark.slow),
         # In a network of its own a command listens anywhere.
         pytest.param(IsolationLevel.BUBBLEWRAP, "listening_elsewhere", marks=needs_bwrap),
@@ -133,7 +132,20 @@ async def test_control_without_what_is_in_the_way_everything_is_reached(
     assert json.loads(result.stdout.text())
 
 
-@pytest.mark.parametrize("name", [*_OUT, *_HARMLESS, _SLOW])
+@pytest.mark.parametrize(
+    ("name", "ordinary"),
+    [
+        *((name, "as we are") for name in (*_OUT, *_HARMLESS)),
+        *((name, "as an ordinary user") for name in ("spellings", "unix")),
+        *(
+            pytest.param(name, "as an ordinary user", marks=pytest.mark.slow)
+            for name in (*_OUT, *_HARMLESS)
+            if name not in ("spellings", "unix")
+        ),
+        *(pytest.param("hoarding", user, marks=pytest.mark.slow) for user in ("as we are", "as an ordinary user")),
+    ],
+    indirect=["ordinary"],
+)
 def test_nothing_of_the_host_is_reached(name: str, ordinary: bool, neighbours: Neighbours) -> None:
     told = json.dumps(neighbours.told)
     command = (["python3", "-c", braced(_SCRIPT), name, braced(told)], {"timeout_seconds": 120})

@@ -48,8 +48,8 @@ POSING = FORGED_EVENTS + "print('3 passed in 0.01s')\n"
 
 
 @pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
+async def world(tmp_path_factory: pytest.TempPathFactory) -> Odd:
+    return Odd(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
 
 
 async def test_control_a_right_patch_is_verified(world: World) -> None:
@@ -206,7 +206,7 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        pytest.param("forge.py", "fleet_pytest.py", id="what poses comes"),
+        pytest.param("forge.py", "fleet_pytest.py", id="what poses comes", marks=_SLOW),
         pytest.param("conftest.py", "notes.txt", id="hooks go"),
     ],
 )
@@ -220,13 +220,13 @@ async def test_what_is_moved_decides_about_tests_at_both_of_its_places(tmp_path:
     await not_verified(world, {"app.py": MENDED.replace("a - b", "b - a")})
 
 
-@pytest.mark.parametrize("name", ["fleet_pytest", "fleet_pytest.py"])
-async def test_a_link_that_poses_as_what_runs_the_tests(tmp_path: Path, name: str) -> None:
-    world = Odd(tmp_path, PYTEST_FILES)
+@pytest.mark.parametrize("name", [pytest.param("fleet_pytest", marks=_SLOW), "fleet_pytest.py"])
+async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forged = "forged/__init__.py"
     head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
     target = "forged" if "." not in name else forged
-    world.more = f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    link = f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    monkeypatch.setattr(world, "more", link)
     await not_verified(world, {"app.py": BROKEN, forged: SEALED})
 
 
@@ -251,7 +251,7 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
 @pytest.mark.parametrize(
     ("files", "command"),
     [
-        ({"tools/run.sh": "", "check.sh": "PROOF"}, "sh ./check.sh"),
+        pytest.param({"tools/run.sh": "", "check.sh": "PROOF"}, "sh ./check.sh", marks=_SLOW),
         ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
         pytest.param({"package.json": '{"scripts": {"test": "sh tools/run.sh"}}'}, "npm test", marks=_SLOW),
         pytest.param({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh", marks=_SLOW),
@@ -294,7 +294,8 @@ os._exit(0)
 @pytest.mark.parametrize(
     ("files", "environment"),
     [
-        ({"fleet_pytest.py": SEALED}, {}),
+        # A link of this name is tried in the quick suite, above.
+        pytest.param({"fleet_pytest.py": SEALED}, {}, marks=_SLOW),
         pytest.param({"src/fleet_pytest.py": SEALED}, {"variables": {"PYTHONPATH": "src"}}, marks=_SLOW),
         pytest.param(
             {"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}, marks=_SLOW

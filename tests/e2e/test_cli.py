@@ -7,6 +7,7 @@ import json
 import signal
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,10 @@ async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Pat
         assert plain.err.startswith(f"fleet: {option}: "), (arguments, plain.err)
 
 
-async def test_no_fleet_is_3_and_a_wrong_token_2(elsewhere: Shell, fleet: FleetUnderTest, repository: Path) -> None:
+async def test_no_fleet_is_3_and_a_wrong_token_2(
+    elsewhere: Shell, warm: str, fleet: FleetUnderTest, repository: Path
+) -> None:
+    elsewhere = replace(elsewhere, warm=warm)
     for arguments in (("run", "--repo", str(repository), "x"), ("list",), ("watch", "x")):
         ran = await elsewhere.fleet(*arguments)
         assert ran.code == 3 and "fleet up" in ran.err and "Traceback" not in ran.err
@@ -245,8 +249,9 @@ async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: She
     assert (down.code, down.document["exit_code"]) == (3, 3), down.err
 
 
-async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, repository: Path) -> None:
+async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, repository: Path) -> None:
     process = await elsewhere.start("up", "--json")
+    elsewhere = replace(elsewhere, warm=warm)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):

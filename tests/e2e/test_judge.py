@@ -225,6 +225,7 @@ async def test_judging_needs_neither_agents_nor_a_model_server(
     assert ran.document["usage"]["total_tokens"] == 0
 
 
+@pytest.mark.slow  # quick: test_patches_are_judged_ranked_and_told_in_words, which exports and delivers too
 async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     task_id = a_task()

@@ -83,6 +83,7 @@ async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
     assert "def one" in read.content
 
 
+@pytest.mark.slow  # quick: integration/test_ray_fleet.py, which runs the same actor
 async def test_vllm_agent_job(
     clone: Path, tmp_path: Path, model_server: ScriptedModelServer, fleet: FleetUnderTest
 ) -> None:

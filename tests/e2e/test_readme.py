@@ -15,6 +15,7 @@ import pytest
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_command import WARM
 from tests.scripts import HELLO_FILES
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ async def _run(command: str, *, cwd: Path, variables: dict[str, str]) -> str:
     process = await asyncio.create_subprocess_exec(
         *shlex.split(command),
         cwd=cwd,
-        env={**os.environ, **variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -41,9 +42,15 @@ async def _run(command: str, *, cwd: Path, variables: dict[str, str]) -> str:
 
 
 @pytest.mark.timeout(600)
-async def test_the_quick_tour(fleet: FleetUnderTest, tmp_path: Path) -> None:
+async def test_the_quick_tour(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> None:
+    # The same program, loaded once for all of its commands.
+    program = tmp_path / "bin/fleet"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {WARM} {warm} "$@"\n')
+    program.chmod(0o755)
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     variables = {
+        "PATH": f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "FLEET_HOME": str(fleet.settings.home),
         "FLEET_MODEL_URL": fleet.settings.model_url,
         "FLEET_MODEL": fleet.settings.model,

@@ -20,6 +20,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.environments import home_at
 from tests.scripts import HELLO_FILES, SLOW
 
 
@@ -61,10 +62,10 @@ async def _client(card: dict[str, str]) -> AsyncIterator[tuple[pb_grpc.Orchestra
         yield pb_grpc.OrchestratorServiceStub(channel), {"metadata": token, "timeout": 90}
 
 
+@pytest.mark.slow  # quick: simulation/test_replicas.py, and test_spine.py with a killed host
 async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelServer, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    home = tmp_path / "home"
-    home.mkdir()
+    home = home_at(tmp_path / "home")
     task = pb.OrchestrateRequest(
         task_id="survivor",
         task_description=SLOW,

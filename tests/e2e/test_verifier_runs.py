@@ -47,6 +47,7 @@ async def deliberated(up: Up, repository: Path) -> tuple[pb.DeliberateResponse, 
     return reply, [one["score"] for one in events if one["type"] == "candidate_scored"]
 
 
+@pytest.mark.slow  # quick: integration/test_score_runs.py and unit/test_verifier.py
 async def test_the_better_of_two_wins_by_the_verifiers_score(
     model_server: ScriptedModelServer, collector: TraceCollector, tmp_path: Path
 ) -> None:

@@ -199,8 +199,11 @@ async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
 # Refused before anything is connected to.
 MIRROR = SetupPolicy(
     network=NetworkGrant(hosts=("*",), private_hosts=("mirror.internal",)),
-    variables={"PIP_INDEX_URL": "https://10.20.30.40/simple", "npm_config_registry": "https://10.20.30.40/"},
-)
+    variables={
+        "PIP_INDEX_URL": "https://10.20.30.40/simple", "PIP_RETRIES": "0",
+        "npm_config_registry": "https://10.20.30.40/", "npm_config_fetch_retries": "0",
+    },
+)  # fmt: skip
 OPENS = "FLEET_SETUP_PRIVATE_HOSTS=mirror.internal,10.20.30.40"
 VERSIONED = BACKEND.replace(
     "    return name",

@@ -96,6 +96,10 @@ async def test_new_tests_have_to_fail_without_the_change(pytest_world: World) ->
     unverified = await pytest_world.check({"app.py": DIVIDES, **idle})
     assert unverified.verdict is Verdict.UNVERIFIED
     assert "its tests pass without the change too (1 new or changed test, 0 fail" in unverified.reasons[0]
+
+
+@pytest.mark.slow  # quick: test_new_tests_have_to_fail_without_the_change
+async def test_tests_that_import_what_the_change_brings_or_are_stricter_than_before(pytest_world: World) -> None:
     both = "import app\nfrom app import div\n\n\ndef test_add():\n    assert app.add(6, 3) == div(18, 2)\n"
     imported = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": both})
     assert imported.verdict is Verdict.VERIFIED
@@ -121,9 +125,6 @@ async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidate
     verified = await world.check({"app.py": DIVIDES, **more}, name="right")
     assert verified.verdict is Verdict.VERIFIED
     assert named(verified, "tests").own == ("tests/test_cases.py::test_case[case1]",)
-    idle = {"tests/data/cases.json": '[["add", 1, 2, 3], ["add", 2, 2, 4]]'}
-    unverified = await world.check({"app.py": DIVIDES, **idle}, name="idle")
-    assert unverified.verdict is Verdict.UNVERIFIED
     wrong = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 3]]'}
     refuted = await world.check({"app.py": DIVIDES, **wrong}, name="wrong")
     assert refuted.verdict is Verdict.REFUTED
@@ -220,8 +221,6 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
         "tests/test_absent.py",
         "tests/test_crash.py::test_crash",
     }
-    broken = await rough_world.check({"app.py": APP.replace("a - b", "b - a")})
-    assert broken.verdict is Verdict.REFUTED
     # The baseline says what is wrong in one line.
     baseline = BaselineAssignment(
         execution_id=rough_world.task.execution_id, task=rough_world.task, repository=await rough_world.pinned()
@@ -244,14 +243,10 @@ async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp
     world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
     fixed = await world.check({"app.py": MENDED})
     assert (fixed.verdict, named(fixed, "tests").shown) == (Verdict.VERIFIED, (WHOLE_RUN,))
-    # It dies still, or only one of its tests fails; or the change switches off what it dies of.
-    for files in (
-        {"tests/test_more.py": "def test_more():\n    pass\n", "README": "More.\n"},
-        {"app.py": APP},
-        {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"},
-    ):
-        report = await world.check(files)
-        assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED, files
+    # The change switches off what it dies of.
+    switched = {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
+    report = await world.check(switched)
+    assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED
 
 
 @pytest.mark.skipif(
@@ -288,6 +283,7 @@ test("twice two", () => strictEqual(mul(2, 2), 4));
 }
 
 
+@pytest.mark.slow  # quick: test_the_first_tests_of_a_repository_show_what_they_fail_without
 async def test_tests_that_are_compiled_first_mean_what_their_sources_do(tmp_path: Path) -> None:
     world = World(tmp_path, COMPILED)
     three = COMPILED["src/test/two.test.ts"].replace("twice two", "twice three").replace("mul(2, 2), 4", "mul(2, 3), 6")
@@ -305,8 +301,6 @@ async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_p
     report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
     assert report.verdict is Verdict.VERIFIED
     assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
-    idle = await world.check({"app.py": f"{APP}\n# More\n", "tests/test_app.py": tests.split("def test_mul")[0]})
-    assert idle.verdict is Verdict.UNVERIFIED
     wrong = await world.check({"app.py": DIVIDES, "test_app.py": tests})
     assert wrong.verdict is Verdict.REFUTED
 

@@ -145,12 +145,22 @@ async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(po
     assert {test.rpartition("_")[2] for test in crossing.unsaid} == {"keyword", "arity", "helper"}
     unsaid = sets["imported"].on("half")
     assert unsaid is not None and (unsaid.cell, unsaid.unsaid) == ("?", ("tests/test_imported.py::test_it",))
-    # What the task names is asked of everybody.
+
+
+@pytest.mark.slow  # quick: test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has
+async def test_what_the_task_names_is_asked_of_everybody(pool: Pool) -> None:
+    own_names = f"{RIGHT}\n\ndef split(text):\n    return []\n"
+    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
+    pool.add(
+        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
+    )
+    pool.add("half", {"durations.py": HALF})
     pool.world.task = replace(pool.world.task, description=f"{DURATION_TASK} Add split(text), which gives the parts.")
     asked = next(one for one in (await pool.examined()).sets if one.name == "imported").on("half")
     assert asked is not None and [failure.test for failure in asked.failed] == ["tests/test_imported.py::test_it"]
 
 
+@pytest.mark.slow  # quick: test_only_what_the_pair_needs_runs_and_nothing_twice
 async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_along(pool: Pool) -> None:
     data = {"tests/data/cases.txt": "1h30m 5400\n"}
     read = 'pairs = [line.split() for line in open("tests/data/cases.txt")]\n    '
@@ -256,6 +266,7 @@ async def test_go(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow  # quick: unit/test_examination_matrix.py, and the test of hostile authors above
 async def test_the_tests_of_the_right_one_expose_all_that_look_as_good(pool: Pool) -> None:
     await pool.check(
         right={"durations.py": RIGHT, "tests/test_right.py": new_tests(both=BOTH, refused=REFUSED, hour=HOUR)},
@@ -321,6 +332,11 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
     matrix = Matrix(examination)
     # What nobody passes, or one alone, weighs least: the probe may be wrong.
     assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, TOGETHER.name) < matrix.weight(tests, TWO.name)
+
+
+@pytest.mark.slow  # quick: what is above, and unit/test_examination_matrix.py for what it does to verdicts
+async def test_probes_decide_where_the_checks_find_no_difference(world: World) -> None:
+    names = ("right", "half", "special")
     examination = await examined(world, (TOGETHER, LONGER), *names)
     alone, matrix = Matrix(await examined(world, (TOGETHER, TWO), *names)), Matrix(examination)
     assert matrix.value("right") > matrix.value("half") == matrix.value("special")

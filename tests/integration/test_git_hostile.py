@@ -238,7 +238,12 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+_QUICK = ("untracked, changed and deleted", "committed and more on top", "detached", "a repository inside")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS]
+)
 async def test_a_fresh_clone_gets_what_was_there(place: Place, name: str) -> None:
     asked = "git rev-parse HEAD; git symbolic-ref -q HEAD || echo detached; git log --format=%s | head -5"
     place.make(FILES)

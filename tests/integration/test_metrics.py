@@ -159,6 +159,7 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
     assert {one.status for one in reply.executions} >= {pb.DELIBERATION_STATUS_CANCELLED}
 
 
+@pytest.mark.slow  # quick: integration/test_model_pool.py; the fleet asks every few seconds
 async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server: ScriptedModelServer) -> None:
     model_server.metrics = {
         "num_requests_waiting": 7,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -67,22 +67,13 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
 ) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
-        assignment = _assignment(repository, HELLO)
-        running = asyncio.create_task(alone.carry_out(assignment))
+        running = asyncio.create_task(alone.carry_out(_assignment(repository, HELLO)))
         async with asyncio.timeout(30):
             while not _actors() - before:
                 await asyncio.sleep(0.02)
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)
-        check = CheckAssignment(
-            execution_id=assignment.execution_id,
-            candidate_id=candidate.candidate_id,
-            task=assignment.task,
-            repository=repository,
-            patch=candidate.artifacts.patch,
-        )
-        assert (await alone.carry_out(check)).accepted
         broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         with pytest.raises(PreconditionFailed) as failed:
             await alone.carry_out(broken)

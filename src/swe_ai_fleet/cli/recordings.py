@@ -9,8 +9,8 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
@@ -21,11 +21,13 @@ from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
-from swe_ai_fleet.runtime.replay import Replay, replay
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.audit import AuditDocument, audit_document, read_audit_document, report, verify_events
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.text import one_line
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.replay import Replay
 
 FORMATS = ("trajectory", "openai", "markdown", "patch", "audit")
 _SHOWN_CHARS = 400
@@ -41,6 +43,9 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
         raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
         return await _written(screen, _json(to_plain(await _audit(client, name))), output)
+    # Only here, as below: agents and tools take longer to load than an audit chain to verify.
+    from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
+
     events, state = await _recorded(client, name)
     if kind == "patch":
         content = await _patch(client, state, agent)
@@ -58,9 +63,6 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
 
 
 async def _audit(client: FleetClient, name: str) -> AuditDocument:
-    # Only here: cryptography takes long to import.
-    from swe_ai_fleet.runtime.audit_keys import PublicKeys
-
     answer = await client.answered(await client.find(name))
     recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
     keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
@@ -92,6 +94,9 @@ async def run_again(
     screen: Screen, fleet: Fleet, settings: Settings, name: str, *, agent: str, fork_at: int | None, prompt: str
 ) -> Exit:
     """A run once more, in a clone here. Exit code 1 where it went another way than recorded."""
+    from swe_ai_fleet.agents.exports import whole_run
+    from swe_ai_fleet.runtime.replay import replay
+
     async with fleet as client:
         events, state = await _recorded(client, name)
     agent = _agent(state, agent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from swe_ai_fleet.domain.task import Task
 from tests import orchestrator_service
-from tests.fleet_command import Ran, Shell, ended, warm_fleet
+from tests.fleet_command import Ran, Shell, ended
 from tests.lost_answers import Proxy
 from tests.orchestrator_service import Service
 from tests.scripted_fleet import FAILED, PROVEN, ScriptedRun
@@ -85,12 +85,6 @@ class Desk:
         kept = json.loads((self.directory / "set.preds.json").read_text())
         assert {one["model_name_or_path"] for one in kept} <= {"swe-ai-fleet"}
         return {one["instance_id"]: one["model_patch"] for one in kept}
-
-
-@pytest.fixture(scope="module")
-async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
-        yield path
 
 
 @pytest.fixture
@@ -249,6 +243,7 @@ async def test_a_fleet_that_comes_back_is_gone_on_with(desk: Desk) -> None:
     assert sorted(desk.patches) == ["a", "b"]
 
 
+@pytest.mark.slow  # quick: unit/test_study_parts.py
 async def test_each_part_of_a_study_has_tasks_and_results_of_its_own(desk: Desk) -> None:
     desk.write("a", agents=7, rounds=1)
     study = ("--candidates", "3, 1,3", "--without", "probes, reviews,probes", "--repeats", "2")
