@@ -14,7 +14,7 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -50,7 +50,7 @@ class Planner:
         self.run = DeriveRun(services=RunServices(equipment=equipment, log=self.log, blobs=self.log))
 
     async def __call__(self, **changes: Any):
-        return await self.run.carry_out(replace(ASSIGNMENT, **changes), None)
+        return await self.run.run(replace(ASSIGNMENT, **changes), None)
 
     @property
     def asked(self) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ async def test_the_planner_sees_the_repository_fenced_off(tmp_path: Path) -> Non
     runs = Runs(tmp_path, files, "Build it")
     pinned = await runs.pinned()
     async with planner(said(one("a"))) as plan, runs.clone("planner") as clone:
-        await plan.run.carry_out(replace(ASSIGNMENT, repository=pinned), clone)
+        await plan.run.run(replace(ASSIGNMENT, repository=pinned), clone)
         _, user = (str(message["content"]) for message in plan.asked[0]["messages"])
     assert "handle_request" in user
     assert "Build it" in user

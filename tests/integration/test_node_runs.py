@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
@@ -66,7 +66,7 @@ class World:
         repository = await self.provider.pin(self.task.tenant, self.task.repo)
         assignment = kind(execution_id=self.task.execution_id, task=self.task, repository=repository, **assigned)
         async with self.clone() as clone:
-            result = await run(services=self.services).carry_out(assignment, clone)
+            result = await run(services=self.services).run(assignment, clone)
             self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
         return result
 

@@ -16,8 +16,8 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
-from swe_ai_fleet.agents.solving import Consent, Solution, solve
+from swe_ai_fleet.agents.solving import Consent, Solution, Solver
+from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -160,7 +160,7 @@ class World:
         services = RunServices(equipment=equipment, log=log, blobs=log, host="test")
         runs = CodingRun(services=services, results=log)
         async with self.clone(task) as clone:
-            candidate = await runs.carry_out(assignment, clone)
+            candidate = await runs.run(assignment, clone)
             self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}
             self.head = await clone.head()
         return candidate
@@ -346,9 +346,15 @@ async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[Ap
         return ApprovalResolution(approval_id="", decision=ApprovalDecision(word), approver="me")
 
     trail, consent = AuditTrail(agent_id=AGENT), Consent(approver=approver) if word else Consent()
+    assignment = CodingAssignment(
+        execution_id=task.execution_id,
+        agent_id=AGENT,
+        task=task,
+        repository=await world.provider.pin(task.tenant, task.repo),
+    )
     async with world.clone(task) as clone:
-        equipment = Equipment(models={"": world.model})
-        solution = await solve(task, clone, equipment=equipment, trail=trail, consent=consent)
+        run = RunContext(equipment=Equipment(models={"": world.model}), trail=trail)
+        solution = await Solver(assignment, clone, run, consent=consent).solve()
         return solution, asked, trail, (clone.root / "app.py").exists()
 
 

@@ -108,7 +108,7 @@ class World(Runs):
             unshown=self.unshown,
         )
         async with self.clone("review") as clone:
-            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).carry_out(
+            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).run(
                 assignment, clone
             )
             self.seen = (clone.root / "app.py").read_text()
@@ -139,7 +139,7 @@ class World(Runs):
     async def solve(self, assignment: CodingAssignment) -> Candidate:
         runs = CodingRun(services=self.services(self.models), results=self.log)
         async with self.clone(assignment.agent_id) as clone:
-            candidate = await runs.carry_out(assignment, clone)
+            candidate = await runs.run(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
         return candidate
 

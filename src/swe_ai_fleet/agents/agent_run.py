@@ -165,6 +165,14 @@ class RunParts:
         if self.journal is not None and body is not None:
             self.journal.post(body)
 
+    def affordable(self) -> Sampling:
+        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
+        sampling, left, room = self.sampling, self.budget.tokens_left, self.history.room
+        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
+            return sampling
+        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
+        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
+
 
 class AgentRun:
     """One agent, from its first message to its stop reason; or from where an earlier process left it.
@@ -216,7 +224,10 @@ class AgentRun:
             try:
                 reply = await self._parts.model.reply(
                     ModelRequest(
-                        self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._parts.on_delta
+                        self._history.messages,
+                        self._toolbox.specs,
+                        self._parts.affordable(),
+                        on_delta=self._parts.on_delta,
                     )
                 )
                 break
@@ -270,14 +281,6 @@ class AgentRun:
     def _add(self, message: ToolMessage | UserMessage, *, step: int) -> None:
         self._history.add(message)
         self._parts.post(MessageAdded(step=step, message=message))
-
-    def _affordable(self) -> Sampling:
-        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
-        sampling, left, room = self._parts.sampling, self._budget.tokens_left, self._history.room
-        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
-            return sampling
-        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
-        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
 
     async def _ended(self, stop: StopReason, error: str) -> Trajectory:
         answer = answer_of(self._steps)

@@ -7,32 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from swe_ai_fleet.agents.model_middleware import CheckpointPolicy
 from swe_ai_fleet.agents.opening import SecondGo, revision_text
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words
-from swe_ai_fleet.agents.recorded_run import RunServices, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.recorded_run import run_finished
 from swe_ai_fleet.agents.results import agent_result
-from swe_ai_fleet.agents.solving import Consent, solve
+from swe_ai_fleet.agents.solving import Consent, Solver
+from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Revision
-from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.candidate import Candidate, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal, ResultBus, SecretMask
-from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.ports import BlobStore, Clone, EventLog, ResultBus, SecretMask
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
 MAX_CRITIQUE_CHARS = 6_000
-PATCH_MEDIA_TYPE = "text/x-diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +113,7 @@ def _heard(critiques: Sequence[Critique]) -> list[Critique]:
 
 @dataclass(frozen=True, kw_only=True)
 class CodingRun:
-    """Carries out `CodingAssignment`s.
+    """Has tasks solved, as `CodingAssignment`s say.
 
     People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
     model thinks, no more often than every `checkpoint_seconds`.
@@ -128,7 +124,7 @@ class CodingRun:
     approval_timeout_seconds: float = 0.0
     checkpoint_seconds: float = 20.0
 
-    async def carry_out(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
+    async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
         """Run the agent in the clone, record each step, publish and hand in what it leaves.
 
         A run that waits for a person hands in nothing: it has the stop reason `awaiting_approval`, and goes on in
@@ -136,88 +132,63 @@ class CodingRun:
 
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        async with self.services.recorded(assignment, resumes=assignment.resume) as run:
-            return await self._hand_in(assignment, clone, run.journal, run.trail)
+        async with self.services.claimed(assignment, clone) as run:
+            if (known := handed_in(assignment, run)) is not None:
+                return known
+            if run.keeper is not None:
+                run.keeper.max_bytes = assignment.checkpoint_bytes
+            works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=run.equipment.mask)
+            solution = await Solver(
+                assignment,
+                clone,
+                run,
+                # A checkpoint has the work that is revised in it.
+                revision=await works.restore(assignment, clone) if run.earlier.checkpoint is None else None,
+                consent=Consent(timeout_seconds=self.approval_timeout_seconds),
+                checkpoint_seconds=self.checkpoint_seconds,
+            ).solve()
+            trajectory, patch = solution.trajectory, solution.diff.patch
+            waits = trajectory.stop_reason is StopReason.AWAITING_APPROVAL
+            finished = run_finished(
+                run.trail,
+                trajectory.stop_reason,
+                trajectory.usage,
+                artifacts=None if waits else solution.artifacts(await self.services.keep_patch(assignment, patch)),
+                answer=run.equipment.mask(trajectory.answer),
+                error=trajectory.error,
+            )
+            if waits:
+                return candidate_of(assignment, finished, model=solution.model, at=now())
+            return await hand_in(assignment, run, finished, patch, model=solution.model, results=self.results)
 
-    async def _hand_in(
-        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
-    ) -> Candidate:
-        task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
-        works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=self.services.equipment.mask)
-        if assignment.resume:
-            earlier, revision = await self._earlier(assignment, keeper, works)
-        else:
-            earlier, revision = None, await works.restore(assignment, clone)
-        if earlier is not None and (done := earlier.finished) and done.stop_reason is not StopReason.CANCELLED:
-            return candidate_of(assignment, done, model=earlier.started.model if earlier.started else "", at=now())
-        solution = await solve(
-            task,
-            clone,
-            equipment=self.services.equipment,
-            trail=trail,
-            journal=journal,
-            store=lambda data: self.services.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
-            perspective=assignment.perspective,
-            consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
-            earlier=earlier,
-            checkpoints=CheckpointPolicy(store=keeper.keep, every_seconds=self.checkpoint_seconds),
-            revision=revision,
-            background=assignment.background,
-        )
-        trajectory = solution.trajectory
-        finished = RunFinished(
-            stop_reason=trajectory.stop_reason,
-            artifacts=Artifacts(),
-            usage=trajectory.usage,
-            audit_head=trail.head,
-            answer=self.services.equipment.mask(trajectory.answer),
-            error=trajectory.error,
-        )
-        if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
-            return candidate_of(assignment, finished, model=solution.model, at=now())
-        patch = await self.services.blobs.put(
-            task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE
-        )
-        finished = replace(finished, artifacts=solution.artifacts(patch))
-        event = await journal.append(finished)
-        if trajectory.stop_reason is not StopReason.CANCELLED:
-            await keeper.release()
-        candidate = candidate_of(assignment, finished, model=solution.model, at=event.at)
-        await self.results.publish(
-            tenant=task.tenant,
-            task_id=task.task_id,
-            execution_id=assignment.execution_id,
-            agent_id=assignment.agent_id,
-            payload=agent_result(candidate, task, trail.entries, solution.diff.patch),
-        )
-        return candidate
 
-    def _keeper(
-        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
-    ) -> WorkspaceKeeper:
-        owner = Owner(tenant=assignment.task.tenant, execution_id=assignment.execution_id)
-        return WorkspaceKeeper(
-            clone=clone,
-            journal=journal,
-            blobs=self.services.blobs,
-            owner=owner,
-            trail=trail,
-            max_bytes=assignment.checkpoint_bytes,
-        )
+def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:
+    """What a run handed in that an earlier process had brought to its end; None where it can go on."""
+    started, done = run.earlier.started, run.earlier.finished
+    if done is None or done.stop_reason is StopReason.CANCELLED:
+        return None
+    return candidate_of(assignment, done, model=started.model if started else "", at=now())
 
-    async def _earlier(
-        self, assignment: CodingAssignment, keeper: WorkspaceKeeper, works: EarlierWork
-    ) -> tuple[RunState, SecondGo | None]:
-        """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now.
 
-        A checkpoint has the work that is revised in it.
-        """
-        await keeper.journal.flush()
-        earlier = await read_run(
-            self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id
-        )
-        revision = None if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
-        return await resume(earlier, keeper, self.services.blobs), revision
+async def hand_in(
+    assignment: CodingAssignment,
+    run: RunContext,
+    finished: RunFinished,
+    patch: bytes,
+    *,
+    model: str,
+    results: ResultBus,
+) -> Candidate:
+    """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
+    candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
+    await results.publish(
+        tenant=assignment.task.tenant,
+        task_id=assignment.task.task_id,
+        execution_id=assignment.execution_id,
+        agent_id=assignment.agent_id,
+        payload=agent_result(candidate, assignment.task, run.trail.entries, patch),
+    )
+    return candidate
 
 
 def candidate_of(assignment: CodingAssignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
