@@ -18,14 +18,15 @@ from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import RunFinished
+from swe_ai_fleet.domain.event import ModelReplied, RunFinished
+from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
 from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.recorded_runs import Runs
+from tests.recorded_runs import Runs, cut
 
 TASK = Task(task_id="t", kind=TaskKind.ORCHESTRATE, description="Build it", repo=RepoRef(location="/srv/app"))
 SECRET = "hunter2-of-the-fleet"
@@ -48,6 +49,15 @@ class Planner:
             models={"": model}, mask=Secrets([SECRET]), prices={"*": Prices(prompt=1.0, completion=1.0)}
         )
         self.run = DeriveRun(services=RunServices(equipment=equipment, log=self.log, blobs=self.log))
+
+    def resumed(self, log: MemoryLog) -> None:
+        """Another process finds this log."""
+        self.log = log
+        self.run = DeriveRun(services=replace(self.run.services, log=log, blobs=log))
+
+    @property
+    def replies(self) -> list[int]:
+        return [event.body.step for event in self.log.events if isinstance(event.body, ModelReplied)]
 
     async def __call__(self, **changes: Any):
         return await self.run.run(replace(ASSIGNMENT, **changes), None)
@@ -152,6 +162,23 @@ async def test_a_taken_over_run_hands_in_what_it_had_come_to_and_one_that_failed
                 await plan(generation=generation)
         # What the first had spent counts.
         assert plan.ends[1].usage.model_calls == 4
+
+
+async def test_a_planner_whose_process_died_goes_on_from_its_last_reply() -> None:
+    async with planner(Turn(content="no"), said(one("a"), one("b", "a"))) as plan:
+        whole = await plan()
+        log = plan.log
+        for count in range(1, len(log.events)):
+            plan.resumed(cut(log, count))
+            had, asked = len(plan.replies), len(plan.asked)
+            again = await plan(generation=2)
+            assert replace(again, usage=whole.usage) == whole
+            assert again.usage.model_calls == 2
+            # What was replied before is not asked for again, and nothing is told twice.
+            assert len(plan.asked) - asked == 2 - had, count
+            assert plan.replies == [1, 2]
+            told = fold_run(plan.log.events, "planner").messages
+            assert told == fold_run(log.events, "planner").messages
 
 
 async def test_hostile_text_is_bounded_masked_and_made_harmless() -> None:

@@ -38,9 +38,8 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
-from tests.recorded_runs import SECRET, Runs
+from tests.recorded_runs import SECRET, Runs, cut
 from tests.reviewing import REVIEWER as REVIEWS
 
 AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
@@ -558,9 +557,8 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
     whole, requests = world.log, world.server.requests
     assert replace(await world.review(candidate, generation=2), at=first.at) == first
     assert world.server.requests == requests
-    events = [event for event in whole.events if event.id.split("/")[2] == "1"]
-    for count in range(1, len(events)):
-        world.log = cut(events, count, whole)
+    for count in range(1, sum(event.id.split("/")[2] == "1" for event in whole.events)):
+        world.log = cut(whole, count)
         before = [one.step for one in world.bodies(ev.ModelReplied)]
         critique = await world.review(candidate, generation=2)
         assert critique.verdict is ReviewVerdict.ACCEPT, count
@@ -569,17 +567,6 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
         assert replies[: len(before)] == before
         chain = [one.entry for one in world.bodies(ev.ToolFinished)]
         assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
-
-
-def cut(events: list[ev.Event], count: int, blobs: MemoryLog) -> MemoryLog:
-    log = MemoryLog()
-    log._blobs = blobs._blobs
-    for number, event in enumerate(events[:count], start=1):
-        writer = ev.Writer(
-            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
-        )
-        log.store(writer, number, to_json(event))
-    return log
 
 
 def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
@@ -642,9 +629,8 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
     draft = await world.change(patch("c = 3"))
     await world.revise(draft, critique(REVIEWER))
     whole = world.log
-    events = list(whole.events)
-    for count in range(1, len(events)):
-        world.log = cut(events, count, whole)
+    for count in range(1, len(whole.events)):
+        world.log = cut(whole, count)
         before = fold_run(world.log.events, f"{AUTHOR}-r1")
         candidate = await world.revise(draft, critique(REVIEWER), generation=2, resume=True)
         assert (candidate.summary, candidate.round) == ("Added d.", 1), count

@@ -18,7 +18,15 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelReply,
+    ModelRequest,
+    Sampling,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
@@ -126,6 +134,11 @@ def answer_of(steps: list[Step]) -> str:
     return ""
 
 
+def ends_with_step(history: History) -> bool:
+    """Whether nothing was said since the last reply and the results of its calls."""
+    return isinstance(history.messages[-1], AssistantMessage | ToolMessage)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
     """The same for a run that goes step by step, by a plan, or by one and then the other.
@@ -205,6 +218,9 @@ class AgentRun:
         stop: StopReason | None = None
         if calls := self._history.unanswered():
             stop = await self._observe(self._steps.pop(), calls)
+        elif self._steps and ends_with_step(self._history):
+            # The process that took it may have ended before it drew any consequence.
+            stop = self._judged(self._steps[-1], truncated=False)
         while stop is None and (stop := self._budget.spent(iterations=len(self._steps))) is None:
             reply = await self._ask()
             step = Step(number=len(self._steps) + 1, reply=reply.message, observations=(), usage=reply.usage)

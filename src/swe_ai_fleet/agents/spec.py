@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History
@@ -285,8 +285,8 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
             budget=budget,
             rules=spec.rules,
             journal=run.journal,
-            # The last step is still to be carried out where its calls have no answer.
-            guard=LoopGuard(toolbox.specs, earlier=steps[:-1] if history.unanswered() else steps),
+            # What the last step was good for is still to be judged where nothing was said since.
+            guard=LoopGuard(toolbox.specs, earlier=steps[:-1] if ends_with_step(history) else steps),
             sampling=sampling,
             steps=steps,
         )
