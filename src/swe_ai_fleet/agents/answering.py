@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
-from swe_ai_fleet.ports import Clone, SecretMask
+from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit
@@ -42,37 +42,6 @@ _ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
 MAX_RESULT_CHARS = 60_000
 """So much of a tool's output goes on to the next nodes; the whole of a longer one is kept as an artifact."""
-
-
-def answer_messages(
-    assignment: AnswerAssignment, *, mount: str, iterations: int, mask: SecretMask
-) -> tuple[Message, ...]:
-    """The first messages of an answering run.
-
-    Args:
-        assignment: Who is asked what.
-        mount: Where the agent's tools see the repository.
-        iterations: How many turns it has.
-        mask: Hides secrets.
-    """
-    config, task = assignment.config, assignment.task
-    fence = Fence(mask, assignment.execution_id, assignment.agent_id)
-    background = fence(assignment.background, MAX_BACKGROUND_CHARS)
-    sections = [
-        ("What is remembered, and may be wrong", background),
-        ("Context", mask(task.context)),
-        ("Question", mask(assignment.query)),
-    ]
-    return opening(
-        "answer",
-        sections,
-        role=str(task.role),
-        system_prompt=mask(config.system_prompt.strip()),
-        tools=config.use_tools,
-        mount=mount,
-        iterations=iterations,
-        warning=fence.warning if background else "",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +96,24 @@ class _Answerer(AgentSpec[Answer]):
             yield _toolbox(held, pipeline, self.task, answer)
 
     async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> tuple[Message, ...]:
-        """The question."""
-        return answer_messages(
-            self._assignment,
+        """The question, and what is remembered."""
+        assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
+        fence = Fence(mask, assignment.execution_id, assignment.agent_id)
+        background = fence(assignment.background, MAX_BACKGROUND_CHARS)
+        sections = [
+            ("What is remembered, and may be wrong", background),
+            ("Context", mask(assignment.task.context)),
+            ("Question", mask(assignment.query)),
+        ]
+        return opening(
+            "answer",
+            sections,
+            role=str(assignment.task.role),
+            system_prompt=mask(config.system_prompt.strip()),
+            tools=config.use_tools,
             mount=self._clone.mount,
             iterations=self.budget.limits.max_iterations,
-            mask=self._run.equipment.mask,
+            warning=fence.warning if background else "",
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Answer:

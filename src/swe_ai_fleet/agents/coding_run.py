@@ -5,110 +5,27 @@ In a revision the author has its earlier candidate in its clone, and in its prom
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.opening import SecondGo, revision_text
-from swe_ai_fleet.agents.prompting import Fence, evidence, in_words
-from swe_ai_fleet.agents.recorded_run import run_finished
+from swe_ai_fleet.agents.opening import SecondGo
+from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
+from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.solving import Consent, Solver
 from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.candidate import Candidate, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
-from swe_ai_fleet.domain.event import RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, ResultBus, SecretMask
+from swe_ai_fleet.ports import Clone, ResultBus, SecretMask
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
 MAX_CRITIQUE_CHARS = 6_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierWork:
-    """Puts what an author handed in before into a clean clone.
-
-    Args:
-        log: Has the author's first run.
-        blobs: Has the patch.
-        mask: Hides secrets.
-    """
-
-    log: EventLog
-    blobs: BlobStore
-    mask: SecretMask
-
-    async def restore(self, assignment: CodingAssignment, clone: Clone) -> SecondGo | None:
-        """Apply the patch of the candidate that is revised; what the author is told, None for a first draft.
-
-        It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
-        the repository as all candidates are shown it is not the one in this clone.
-
-        Raises NotFound (the patch is gone), Unavailable.
-        """
-        revision, task = assignment.revision, assignment.task
-        if revision is None:
-            return None
-        ref = revision.candidate.artifacts.patch
-        patch = await self.blobs.get(ref) if ref is not None else b""
-        try:
-            await clone.apply(patch)
-            applied = True
-        except PatchRejected:
-            applied = False
-        text = told(revision, patch, applied=applied, execution_id=task.execution_id, mask=self.mask)
-        return SecondGo(text=text, first=await self._first(assignment))
-
-    async def _first(self, assignment: CodingAssignment) -> tuple[Message, ...]:
-        events = self.log.read(
-            assignment.task.tenant, assignment.execution_id, agent_id=assignment.author_id or assignment.agent_id
-        )
-        async with aclosing(events) as stored:
-            async for one in stored:
-                if isinstance(one.event.body, RunStarted):
-                    return one.event.body.messages
-        return ()
-
-
-def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, mask: SecretMask) -> str:
-    """What an author is told behind the opening: its changes, the evidence, and the critiques without names.
-
-    Args:
-        revision: What is revised.
-        patch: The changes of the earlier candidate.
-        applied: Whether the clone has them.
-        execution_id: Of the task.
-        mask: Hides secrets.
-    """
-    candidate = revision.candidate
-    fence = Fence(mask, execution_id, "revision", candidate.candidate_id, str(revision.round))
-    return revision_text(
-        applied=applied,
-        warning=fence.warning,
-        changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
-        summary=fence(candidate.summary, MAX_SUMMARY_CHARS),
-        evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
-        reviews=[
-            {
-                "verdict": str(one.verdict),
-                "score": f"{one.score:g} of 1",
-                "text": fence(in_words(one), MAX_CRITIQUE_CHARS),
-            }
-            for one in _heard(revision.critiques)
-        ],
-    )
-
-
-def _heard(critiques: Sequence[Critique]) -> list[Critique]:
-    """The critiques that say something, in an order that tells nothing of who wrote them when."""
-    return sorted((one for one in critiques if not one.error), key=lambda one: (one.round, one.reviewer_id))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +54,15 @@ class CodingRun:
                 return known
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
-            works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=run.equipment.mask)
+            second_go: SecondGo | None = None
+            # A checkpoint has the work that is revised in it.
+            if assignment.revision is not None and run.earlier.checkpoint is None:
+                second_go = await _second_go(assignment, assignment.revision, clone, self.services)
             solution = await Solver(
                 assignment,
                 clone,
                 run,
-                # A checkpoint has the work that is revised in it.
-                revision=await works.restore(assignment, clone) if run.earlier.checkpoint is None else None,
+                revision=second_go,
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
             ).solve()
@@ -160,6 +79,53 @@ class CodingRun:
             if waits:
                 return candidate_of(assignment, finished, model=solution.model, at=now())
             return await hand_in(assignment, run, finished, patch, model=solution.model, results=self.results)
+
+
+async def _second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
+    """Apply the patch of the candidate that is revised; what the author is told.
+
+    It begins with what the author's first run began with, to the byte: a model server has that in its cache, and the
+    repository as all candidates are shown it is not the one in this clone.
+
+    Raises NotFound (the patch is gone), Unavailable.
+    """
+    ref = revision.candidate.artifacts.patch
+    patch = await services.blobs.get(ref) if ref is not None else b""
+    try:
+        await clone.apply(patch)
+        applied = True
+    except PatchRejected:
+        applied = False
+    task, author = assignment.task, assignment.author_id or assignment.agent_id
+    first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
+    text = _told(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
+    return SecondGo(text=text, first=first.messages if first is not None else ())
+
+
+def _told(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
+    """What an author is told behind the opening: its changes, the evidence, and the critiques without names."""
+    candidate = revision.candidate
+    fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
+    # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
+    critiques = sorted(
+        (one for one in revision.critiques if not one.error), key=lambda one: (one.round, one.reviewer_id)
+    )
+    return rendered(
+        "revision",
+        applied=applied,
+        warning=fence.warning,
+        changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
+        summary=fence(candidate.summary, MAX_SUMMARY_CHARS),
+        evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
+        reviews=[
+            {
+                "verdict": str(one.verdict),
+                "score": f"{one.score:g} of 1",
+                "text": fence(in_words(one), MAX_CRITIQUE_CHARS),
+            }
+            for one in critiques
+        ],
+    )
 
 
 def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:

@@ -19,7 +19,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.questions import AnswerForm
 from swe_ai_fleet.agents.repository_facts import RepositoryFacts
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
 from swe_ai_fleet.agents.sub_agents.structured_output import (
     Said,
     Shape,
@@ -31,7 +31,6 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
     schema_of,
 )
 from swe_ai_fleet.domain.assignment import DeriveAssignment
-from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.message import Message
@@ -87,7 +86,6 @@ def _facts(facts: RepositoryFacts) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-MAX_SECONDS = 600.0
 MAP_TOKENS = 3_000
 AGAIN = "These subtasks cannot be carried out: {problem}. Mend that: answer with the whole JSON object, nothing else."
 _MAX_PROBLEM_CHARS = 2_000
@@ -117,7 +115,7 @@ class DeriveRun:
 
 async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> Ending[Derivation]:
     task = assignment.task
-    budget = Budget(_limits(task.constraints.limits), spent=run.earlier.usage)
+    budget = Budget(short(task.constraints.limits), spent=run.earlier.usage)
     stop, fault, subtasks = StopReason.FINAL_ANSWER, None, tuple[Subtask, ...]()
 
     def split(texts: Sequence[str]) -> tuple[Subtask, ...]:
@@ -153,10 +151,6 @@ def _no_split(error: ValueError) -> FleetError:
         field="task_description",
         hint="describe the parts, or hand them in one by one",
     )
-
-
-def _limits(limits: Limits) -> Limits:
-    return replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds))
 
 
 _MOST_READ = 200

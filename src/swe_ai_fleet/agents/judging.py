@@ -26,7 +26,7 @@ from swe_ai_fleet.agents.prompting import (
     wishes,
 )
 from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
 from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
@@ -173,8 +173,6 @@ def _letter(text: str, letters: str) -> str:
 
 ATTEMPTS = 2
 """Replies to one ballot before the vote counts as unreadable."""
-MAX_SECONDS = 600.0
-"""For all samples of a judge, and no more than the task allows its agents."""
 MAX_REASON_CHARS = 2_000
 AGAIN = (
     "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
@@ -215,10 +213,7 @@ class _Judging:
     async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
         """Vote."""
         assignment, self._mask = self._assignment, run.equipment.mask
-        limits = assignment.task.constraints.limits
-        budget = Budget(
-            replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds)), spent=run.earlier.usage
-        )
+        budget = Budget(short(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
         try:
             async with asyncio.timeout(budget.seconds_left):

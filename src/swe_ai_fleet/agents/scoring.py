@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
 from swe_ai_fleet.agents.sub_agents.structured_output import objects_in, opening
 from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.candidate import Perspective
@@ -25,8 +25,6 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.truncation import beginning
 
-MAX_SECONDS = 600.0
-"""For a score, and no more than the task allows its agents."""
 TOP_LOGPROBS = 20
 LEAST_MASS = 0.5
 """Of the probability of all first words, yes and no have so much together at least, or the reply is no answer."""
@@ -122,10 +120,7 @@ class _Scoring:
 
     async def work(self, run: RunContext) -> Ending[VerifierScore]:
         """Ask."""
-        limits = self._assignment.task.constraints.limits
-        budget = Budget(
-            replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds)), spent=run.earlier.usage
-        )
+        budget = Budget(short(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:

@@ -228,17 +228,12 @@ class Solver(AgentSpec[Solution]):
         """Asks people as the task wants them asked."""
         run, consent = self._run, self._consent
         approvals = RunApprovalService(
+            run=run,
             clone=self._clone,
             history=history,
-            trail=run.trail,
-            mask=self._mask,
             spent=parts.budget.total,
-            journal=run.journal,
-            keep=run.keeper.keep if run.keeper is not None and consent.approver is None else None,
-            store=run.store,
             approver=consent.approver,
             timeout_seconds=consent.timeout_seconds,
-            known=set(run.earlier.requests),
             searched=self._searched,
         )
         return PolicyGate(

@@ -33,7 +33,7 @@ from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import RecordedAssignment
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import FleetError
@@ -49,6 +49,7 @@ from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 
 T = TypeVar("T")
+SHORT_SECONDS = 600.0
 OBSERVATION_CHARS = 16_000
 ASKED_AGAIN = "asked again"
 """Method of a `HistoryCondensed` that says: the question is put in other words."""
@@ -58,6 +59,11 @@ LOOKING_AROUND = Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True)
 _NEW = RunState(agent_id="")
 _ANY = Perspective()
 _CHARS_PER_TOKEN = 4
+
+
+def short(limits: Limits) -> Limits:
+    """What a run may spend that looks and says and changes nothing, given what an agent of its task may."""
+    return replace(limits, timeout_seconds=min(SHORT_SECONDS, limits.timeout_seconds))
 
 
 @dataclass(kw_only=True)

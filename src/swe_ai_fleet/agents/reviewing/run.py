@@ -15,12 +15,11 @@ from swe_ai_fleet.agents.reviewing.answer import ReviewAnswer, answer_shape, no_
 from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
 from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.spec import AgentSpec, AtHand, Ending, RunContext, RunServices, run_agent
+from swe_ai_fleet.agents.spec import AgentSpec, AtHand, Ending, RunContext, RunServices, run_agent, short
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
 from swe_ai_fleet.agents.sub_agents.structured_output import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import ReviewAssignment
-from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.review import Review
@@ -35,7 +34,6 @@ from swe_ai_fleet.tools.tests import TestTool
 
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
-MAX_SECONDS = 600.0
 """A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
 
 LOOKING = (
@@ -82,9 +80,15 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
 
     def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, proving: Proving) -> None:
         task = assignment.task
+        limits = short(task.constraints.limits)
+        limits = replace(
+            limits,
+            max_iterations=min(MAX_ITERATIONS, limits.max_iterations),
+            max_tool_calls=min(MAX_TOOL_CALLS, limits.max_tool_calls),
+        )
         super().__init__(
             task=task,
-            budget=Budget(limits_of(task.constraints.limits), spent=run.earlier.usage),
+            budget=Budget(limits, spent=run.earlier.usage),
             policy=policy_of(task),
             perspective=assignment.perspective,
             observation_chars=_OBSERVATION_CHARS,
@@ -184,13 +188,3 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
                 continue
             applied.append(name)
         return frozenset(applied)
-
-
-def limits_of(limits: Limits) -> Limits:
-    """What a review may spend, given what an agent of its task may."""
-    return replace(
-        limits,
-        max_iterations=min(MAX_ITERATIONS, limits.max_iterations),
-        max_tool_calls=min(MAX_TOOL_CALLS, limits.max_tool_calls),
-        timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds),
-    )
