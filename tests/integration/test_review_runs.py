@@ -569,6 +569,28 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
         assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
 
 
+async def test_a_reviewer_is_told_what_was_lost_with_its_clone_which_is_laid_out_anew(world: World) -> None:
+    world.says(
+        call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"),
+        call("files_read_file", path="app.py"),
+        answer(ACCEPT),
+    )
+    candidate = await world.change(patch("c = 3"))
+    await world.review(candidate)
+    whole = world.log
+    for count in range(1, len(whole.events)):
+        world.log = cut(whole, count)
+        before = fold_run(world.log.events, f"{REVIEWER}-reviews-1")
+        assert (await world.review(candidate, generation=2)).verdict is ReviewVerdict.ACCEPT, count
+        assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
+        after = fold_run(world.log.events, f"{REVIEWER}-reviews-1")
+        assert after.messages[: len(before.messages)] == before.messages, count
+        told = "".join(message.content for message in after.messages)
+        assert ("The machine that you worked on was lost" in told) is bool(before.lost), count
+        assert (after.checkpoint, after.dangling) == (None, {}), count
+        assert verify(after.entries, head=world.bodies(ev.RunFinished)[-1].audit_head) is None, count
+
+
 def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
     return Critique(
         reviewer_id=reviewer,

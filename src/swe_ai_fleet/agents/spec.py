@@ -86,6 +86,16 @@ class RunContext:
     keeper: WorkspaceKeeper | None = None
     earlier: RunState = _NEW
 
+    async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
+        """The model, and what it can do; from here on the budget's clock runs, at its prices.
+
+        Raises ModelError, InvalidRequest (there is no such model).
+        """
+        model = self.equipment.model(task, perspective, self.trail)
+        capabilities = await model.probe()
+        budget.begin(self.equipment.price(capabilities.model))
+        return model, capabilities
+
     def post(self, body: EventBody) -> None:
         """Record an event, where there is somewhere to."""
         if self.journal is not None:
@@ -254,9 +264,7 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
     equipment, budget = run.equipment, spec.budget
     if run.keeper is not None:
         run.earlier = await resume(run.earlier, run.keeper, run.keeper.blobs, lasting=spec.lasting)
-    model = equipment.model(spec.task, spec.perspective, run.trail)
-    capabilities = await model.probe()
-    budget.begin(equipment.price(capabilities.model))
+    model, capabilities = await run.model(spec.task, spec.perspective, budget)
     limits = ToolLimits(
         command_timeout_seconds=budget.limits.command_timeout_seconds, observation_chars=spec.observation_chars
     )
@@ -341,9 +349,7 @@ class RecordedQuestions(Questions):
         anew: bool = False,
     ) -> tuple[RecordedQuestions, ModelCapabilities]:
         """Questions to the model of a run, and what it can do. Raises ModelError, InvalidRequest (there is none)."""
-        model = run.equipment.model(task, perspective, run.trail)
-        capabilities = await model.probe()
-        budget.begin(run.equipment.price(capabilities.model))
+        model, capabilities = await run.model(task, perspective, budget)
         started = RunStarted(
             role=task.role,
             model=capabilities.model,
