@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
@@ -20,6 +22,18 @@ from tests.candidates import a_candidate
 from tests.environments import provider_at
 
 SECRET = "hunter2-hunter2-hunter2"
+
+
+def cut(log: MemoryLog, count: int) -> MemoryLog:
+    """A log that holds the first so many events of another and all of its blobs: what a process that died leaves."""
+    left = MemoryLog()
+    left._blobs = log._blobs  # pyright: ignore[reportPrivateUsage]
+    for number, event in enumerate(log.events[:count], start=1):
+        writer = Writer(
+            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
+        )
+        left.store(writer, number, to_json(event))
+    return left
 
 
 class Runs:

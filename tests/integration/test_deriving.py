@@ -14,18 +14,19 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import RunFinished
+from swe_ai_fleet.domain.event import ModelReplied, RunFinished
+from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
 from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.recorded_runs import Runs
+from tests.recorded_runs import Runs, cut
 
 TASK = Task(task_id="t", kind=TaskKind.ORCHESTRATE, description="Build it", repo=RepoRef(location="/srv/app"))
 SECRET = "hunter2-of-the-fleet"
@@ -49,8 +50,17 @@ class Planner:
         )
         self.run = DeriveRun(services=RunServices(equipment=equipment, log=self.log, blobs=self.log))
 
+    def resumed(self, log: MemoryLog) -> None:
+        """Another process finds this log."""
+        self.log = log
+        self.run = DeriveRun(services=replace(self.run.services, log=log, blobs=log))
+
+    @property
+    def replies(self) -> list[int]:
+        return [event.body.step for event in self.log.events if isinstance(event.body, ModelReplied)]
+
     async def __call__(self, **changes: Any):
-        return await self.run.carry_out(replace(ASSIGNMENT, **changes), None)
+        return await self.run.run(replace(ASSIGNMENT, **changes), None)
 
     @property
     def asked(self) -> list[dict[str, Any]]:
@@ -154,6 +164,23 @@ async def test_a_taken_over_run_hands_in_what_it_had_come_to_and_one_that_failed
         assert plan.ends[1].usage.model_calls == 4
 
 
+async def test_a_planner_whose_process_died_goes_on_from_its_last_reply() -> None:
+    async with planner(Turn(content="no"), said(one("a"), one("b", "a"))) as plan:
+        whole = await plan()
+        log = plan.log
+        for count in range(1, len(log.events)):
+            plan.resumed(cut(log, count))
+            had, asked = len(plan.replies), len(plan.asked)
+            again = await plan(generation=2)
+            assert replace(again, usage=whole.usage) == whole
+            assert again.usage.model_calls == 2
+            # What was replied before is not asked for again, and nothing is told twice.
+            assert len(plan.asked) - asked == 2 - had, count
+            assert plan.replies == [1, 2]
+            told = fold_run(plan.log.events, "planner").messages
+            assert told == fold_run(log.events, "planner").messages
+
+
 async def test_hostile_text_is_bounded_masked_and_made_harmless() -> None:
     answer = said(
         one("../../etc/x", description=f"use {SECRET} \x00" + "y" * 50_000, priority="-5"),
@@ -177,7 +204,7 @@ async def test_the_planner_sees_the_repository_fenced_off(tmp_path: Path) -> Non
     runs = Runs(tmp_path, files, "Build it")
     pinned = await runs.pinned()
     async with planner(said(one("a"))) as plan, runs.clone("planner") as clone:
-        await plan.run.carry_out(replace(ASSIGNMENT, repository=pinned), clone)
+        await plan.run.run(replace(ASSIGNMENT, repository=pinned), clone)
         _, user = (str(message["content"]) for message in plan.asked[0]["messages"])
     assert "handle_request" in user
     assert "Build it" in user

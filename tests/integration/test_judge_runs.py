@@ -14,7 +14,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.audit import GENESIS
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished
@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from tests.recorded_runs import SECRET, Runs
+from tests.recorded_runs import SECRET, Runs, cut
 from tests.scripted_fleet import PASSED
 
 PLAIN, GUARDED = b"+def total(xs):\n+    return sum(xs)\n", b"+def total(xs):\n+    return sum(xs or ())\n"
@@ -78,7 +78,7 @@ class World(Runs):
             generation=generation,
         )
         async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone("judge-judges") as clone:
-            return await JudgeRun(services=self.services({"": model})).carry_out(assignment, clone)
+            return await JudgeRun(services=self.services({"": model})).run(assignment, clone)
 
 
 @pytest.fixture
@@ -213,3 +213,32 @@ async def test_who_takes_over_hands_in_what_was_voted_and_asks_nobody_again(worl
         with pytest.raises(Fenced):
             await world.judge(server, PLAIN, GUARDED, generation=1)
     assert [claim.resumes for claim in world.bodies(RunClaimed)] == [False, True]
+
+
+async def test_who_takes_over_goes_on_from_the_last_reply(world: World) -> None:
+    first, second = reading("xs or")
+    hesitant = replace(first, turns=(says("Both are fine."), *first.turns))
+    async with ScriptedModelServer(Script(conversations=(hesitant, second)), keep=1_000) as server:
+        votes = await world.judge(server, PLAIN, GUARDED, samples=4)
+        assert [(vote.choice, vote.usage.model_calls) for vote in votes] == [
+            ("agent-dev-2", 2 if vote.order[0] == "agent-dev-2" else 1) for vote in votes
+        ]
+        whole = world.log
+        ended = fold_run(whole.events, "judge-judges")
+
+        for count in range(1, len(whole.events)):
+            world.log, before = cut(whole, count), len(ballots(server))
+            had = len(world.bodies(ModelReplied))
+            again = await world.judge(server, PLAIN, GUARDED, samples=4, generation=2)
+            assert [replace(vote, usage=Usage()) for vote in again] == [replace(vote, usage=Usage()) for vote in votes]
+            assert [vote.usage.model_calls for vote in again] == [vote.usage.model_calls for vote in votes]
+            # A process may ask once in vain before it knows that the server takes no schemas.
+            assert len(ballots(server)) - before in ((6 - had, 7 - had) if had < 6 else (0,)), count
+            # The log tells the same, and nothing twice.
+            run = fold_run(world.log.events, "judge-judges")
+            assert (run.messages, run.usage.model_calls) == (ended.messages, ended.usage.model_calls)
+            assert [body.step for body in world.bodies(ModelReplied)] == [1, 2, 3, 4, 5, 6]
+            assert [type(event.body) for event in world.log.events if not isinstance(event.body, RunClaimed)] == [
+                type(event.body) for event in whole.events if not isinstance(event.body, RunClaimed)
+            ]
+            assert world.bodies(RunFinished)[0].usage.cost == pytest.approx(sum(vote.usage.cost for vote in again))

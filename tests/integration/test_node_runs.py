@@ -17,13 +17,13 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.event import Event, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.event import Event, ModelReplied, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
 from swe_ai_fleet.domain.integration import MergeRequest
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import SCRATCH, ApprovalPolicy, Constraints, Delivery, RepoRef, Task, TaskKind
@@ -35,6 +35,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.environments import provider_at
+from tests.recorded_runs import cut
 
 SECRET = "hunter2-hunter2-hunter2"
 PATCH = b"diff --git a/n.txt b/n.txt\nnew file mode 100644\n--- /dev/null\n+++ b/n.txt\n@@ -0,0 +1 @@\n+new\n"
@@ -66,7 +67,7 @@ class World:
         repository = await self.provider.pin(self.task.tenant, self.task.repo)
         assignment = kind(execution_id=self.task.execution_id, task=self.task, repository=repository, **assigned)
         async with self.clone() as clone:
-            result = await run(services=self.services).carry_out(assignment, clone)
+            result = await run(services=self.services).run(assignment, clone)
             self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
         return result
 
@@ -184,6 +185,27 @@ async def test_a_lost_run_goes_on_where_it_was_and_an_ended_one_is_handed_in_aga
     assert again.text == "a is 1"
     assert world.asked == asked + 1  # the reply that was had before is not asked for again
     assert world.sound("node-ask-1")
+
+
+@pytest.mark.parametrize("changes", [True, False])
+async def test_an_answer_goes_on_wherever_it_was_cut_off(world: World, changes: bool):
+    first = call("files_write_file", path="n.txt", content="new") if changes else call("files_list_files")
+    world.says(first, call("files_read_file", path="app.py"), call("final_answer", result="a is 1"))
+    tools = {"use_tools": True, "tools": ["files_write_file", "files_list_files", "files_read_file"]}
+    answer = await world.answer(**tools)
+    whole = world.log
+    for count in range(1, len(whole.events)):
+        world.log = cut(whole, count)
+        world.services = replace(world.services, log=world.log, blobs=world.log)
+        lost, had, asked = fold_run(world.log.events, "node-ask-1").lost, len(world.bodies(ModelReplied)), world.asked
+        again = await world.answer(generation=2, **tools)
+        assert (again.text, again.tools) == (answer.text, answer.tools), count
+        # What was answered stands, unless it was answered with files in mind that are lost.
+        assert world.asked - asked == (3 - had or bool(lost)), count
+        assert len(world.bodies(ModelReplied)) == had + world.asked - asked, count
+        told = "".join(message.content for message in fold_run(world.log.events, "node-ask-1").messages)
+        assert ("The machine that you worked on was lost" in told) is bool(lost), count
+        assert world.sound("node-ask-1")
 
 
 async def test_one_call_is_audited_and_gives_its_result(world: World):

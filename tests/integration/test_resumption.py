@@ -15,9 +15,8 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
-from swe_ai_fleet.agents.solving import Consent, Solution, solve
-from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.agents.solving import Consent, Solution, Solver
+from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
@@ -28,7 +27,6 @@ from swe_ai_fleet.domain.errors import Fenced, NotFound
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
-    Event,
     ModelReplied,
     PlanMade,
     RunFinished,
@@ -49,6 +47,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.environments import provider_at
+from tests.recorded_runs import cut
 
 AGENT = "agent-dev-1"
 
@@ -157,7 +156,7 @@ class World:
         services = RunServices(equipment=equipment, log=log, blobs=log, host="test")
         runs = CodingRun(services=services, results=log)
         async with self.clone(task) as clone:
-            candidate = await runs.carry_out(assignment, clone)
+            candidate = await runs.run(assignment, clone)
             self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}
             self.head = await clone.head()
         return candidate
@@ -171,18 +170,6 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with ScriptedModelServer(SCRIPT) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield World(tmp_path, server, model)
-
-
-def cut(events: list[Event], count: int, blobs: MemoryLog) -> MemoryLog:
-    """A log that holds so many events and every blob."""
-    log = MemoryLog()
-    log._blobs = blobs._blobs
-    for number, event in enumerate(events[:count], start=1):
-        writer = Writer(
-            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
-        )
-        log.store(writer, number, to_json(event))
-    return log
 
 
 def bodies(log: MemoryLog, kind: type) -> list[Any]:
@@ -216,7 +203,7 @@ async def test_cut_off_anywhere_it_goes_on_and_loses_nothing_silently(world: Wor
     assert texts[: len(seen)] == [message["content"] or "" for message in seen]
     events = whole.events
     for count in range(1, len(events)):
-        log = cut(events, count, whole)
+        log = cut(whole, count)
         before = fold_run(log.events, AGENT)
         candidate = await world.run(log, task, generation=2, resume=True)
         kinds = [type(event.body).__name__ for event in events[:count]]
@@ -343,9 +330,15 @@ async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[Ap
         return ApprovalResolution(approval_id="", decision=ApprovalDecision(word), approver="me")
 
     trail, consent = AuditTrail(agent_id=AGENT), Consent(approver=approver) if word else Consent()
+    assignment = CodingAssignment(
+        execution_id=task.execution_id,
+        agent_id=AGENT,
+        task=task,
+        repository=await world.provider.pin(task.tenant, task.repo),
+    )
     async with world.clone(task) as clone:
-        equipment = Equipment(models={"": world.model})
-        solution = await solve(task, clone, equipment=equipment, trail=trail, consent=consent)
+        run = RunContext(equipment=Equipment(models={"": world.model}), trail=trail)
+        solution = await Solver(assignment, clone, run, consent=consent).solve()
         return solution, asked, trail, (clone.root / "app.py").exists()
 
 
@@ -396,7 +389,7 @@ async def test_a_baseline_is_told_once_behind_what_was_said_and_not_again_when_a
     told = news.index(True)
     for count in (1, told, told + 1, len(news) - 2):
         world.baselines = KnownAfter(0)
-        log = cut(whole.events, count, whole)
+        log = cut(whole, count)
         await world.run(log, task, generation=2, resume=True)
         # Where it is known at the beginning, it stands in the opening.
         assert len(told_at()) == 1 and (count > 1 or told_at() == [1]), count

@@ -38,9 +38,8 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
-from tests.recorded_runs import SECRET, Runs
+from tests.recorded_runs import SECRET, Runs, cut
 from tests.reviewing import REVIEWER as REVIEWS
 
 AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
@@ -108,7 +107,7 @@ class World(Runs):
             unshown=self.unshown,
         )
         async with self.clone("review") as clone:
-            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).carry_out(
+            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).run(
                 assignment, clone
             )
             self.seen = (clone.root / "app.py").read_text()
@@ -139,7 +138,7 @@ class World(Runs):
     async def solve(self, assignment: CodingAssignment) -> Candidate:
         runs = CodingRun(services=self.services(self.models), results=self.log)
         async with self.clone(assignment.agent_id) as clone:
-            candidate = await runs.carry_out(assignment, clone)
+            candidate = await runs.run(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()
         return candidate
 
@@ -558,9 +557,8 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
     whole, requests = world.log, world.server.requests
     assert replace(await world.review(candidate, generation=2), at=first.at) == first
     assert world.server.requests == requests
-    events = [event for event in whole.events if event.id.split("/")[2] == "1"]
-    for count in range(1, len(events)):
-        world.log = cut(events, count, whole)
+    for count in range(1, sum(event.id.split("/")[2] == "1" for event in whole.events)):
+        world.log = cut(whole, count)
         before = [one.step for one in world.bodies(ev.ModelReplied)]
         critique = await world.review(candidate, generation=2)
         assert critique.verdict is ReviewVerdict.ACCEPT, count
@@ -571,15 +569,26 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
         assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
 
 
-def cut(events: list[ev.Event], count: int, blobs: MemoryLog) -> MemoryLog:
-    log = MemoryLog()
-    log._blobs = blobs._blobs
-    for number, event in enumerate(events[:count], start=1):
-        writer = ev.Writer(
-            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
-        )
-        log.store(writer, number, to_json(event))
-    return log
+async def test_a_reviewer_is_told_what_was_lost_with_its_clone_which_is_laid_out_anew(world: World) -> None:
+    world.says(
+        call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"),
+        call("files_read_file", path="app.py"),
+        answer(ACCEPT),
+    )
+    candidate = await world.change(patch("c = 3"))
+    await world.review(candidate)
+    whole = world.log
+    for count in range(1, len(whole.events)):
+        world.log = cut(whole, count)
+        before = fold_run(world.log.events, f"{REVIEWER}-reviews-1")
+        assert (await world.review(candidate, generation=2)).verdict is ReviewVerdict.ACCEPT, count
+        assert world.seen.startswith("a = 1\nb = 2\nc = 3\n"), count
+        after = fold_run(world.log.events, f"{REVIEWER}-reviews-1")
+        assert after.messages[: len(before.messages)] == before.messages, count
+        told = "".join(message.content for message in after.messages)
+        assert ("The machine that you worked on was lost" in told) is bool(before.lost), count
+        assert (after.checkpoint, after.dangling) == (None, {}), count
+        assert verify(after.entries, head=world.bodies(ev.RunFinished)[-1].audit_head) is None, count
 
 
 def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
@@ -642,9 +651,8 @@ async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place
     draft = await world.change(patch("c = 3"))
     await world.revise(draft, critique(REVIEWER))
     whole = world.log
-    events = list(whole.events)
-    for count in range(1, len(events)):
-        world.log = cut(events, count, whole)
+    for count in range(1, len(whole.events)):
+        world.log = cut(whole, count)
         before = fold_run(world.log.events, f"{AUTHOR}-r1")
         candidate = await world.revise(draft, critique(REVIEWER), generation=2, resume=True)
         assert (candidate.summary, candidate.round) == ("Added d.", 1), count

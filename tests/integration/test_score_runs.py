@@ -73,7 +73,7 @@ class World(Runs):
         )
         async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone(RUN) as clone:
             services = self.services({"verifier": model} if models is None else models)
-            return await ScoreRun(services=services).carry_out(assignment, clone)
+            return await ScoreRun(services=services).run(assignment, clone)
 
     async def worked(self, *tools: str) -> None:
         """Let the candidate's run have called these tools."""

@@ -12,7 +12,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelUnavailable, ResourceExhausted
@@ -64,7 +64,7 @@ class PlannersFleet(ScriptedFleet):
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         self.derived.append(assignment)
         services = RunServices(equipment=Equipment(models={"": self.model}), log=self.storage, blobs=self.storage)
-        return await DeriveRun(services=services).carry_out(assignment, None)
+        return await DeriveRun(services=services).run(assignment, None)
 
 
 @dataclass

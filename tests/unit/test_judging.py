@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.judging.run import read_choice
+from swe_ai_fleet.agents.judging import read_choice
 from swe_ai_fleet.agents.prompting import ballot_order, fair_shares
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules

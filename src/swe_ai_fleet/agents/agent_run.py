@@ -18,7 +18,15 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelReply,
+    ModelRequest,
+    Sampling,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
@@ -126,6 +134,11 @@ def answer_of(steps: list[Step]) -> str:
     return ""
 
 
+def ends_with_step(history: History) -> bool:
+    """Whether nothing was said since the last reply and the results of its calls."""
+    return isinstance(history.messages[-1], AssistantMessage | ToolMessage)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
     """The same for a run that goes step by step, by a plan, or by one and then the other.
@@ -165,6 +178,14 @@ class RunParts:
         if self.journal is not None and body is not None:
             self.journal.post(body)
 
+    def affordable(self) -> Sampling:
+        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
+        sampling, left, room = self.sampling, self.budget.tokens_left, self.history.room
+        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
+            return sampling
+        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
+        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
+
 
 class AgentRun:
     """One agent, from its first message to its stop reason; or from where an earlier process left it.
@@ -197,6 +218,9 @@ class AgentRun:
         stop: StopReason | None = None
         if calls := self._history.unanswered():
             stop = await self._observe(self._steps.pop(), calls)
+        elif self._steps and ends_with_step(self._history):
+            # The process that took it may have ended before it drew any consequence.
+            stop = self._judged(self._steps[-1], truncated=False)
         while stop is None and (stop := self._budget.spent(iterations=len(self._steps))) is None:
             reply = await self._ask()
             step = Step(number=len(self._steps) + 1, reply=reply.message, observations=(), usage=reply.usage)
@@ -216,7 +240,10 @@ class AgentRun:
             try:
                 reply = await self._parts.model.reply(
                     ModelRequest(
-                        self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._parts.on_delta
+                        self._history.messages,
+                        self._toolbox.specs,
+                        self._parts.affordable(),
+                        on_delta=self._parts.on_delta,
                     )
                 )
                 break
@@ -270,14 +297,6 @@ class AgentRun:
     def _add(self, message: ToolMessage | UserMessage, *, step: int) -> None:
         self._history.add(message)
         self._parts.post(MessageAdded(step=step, message=message))
-
-    def _affordable(self) -> Sampling:
-        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
-        sampling, left, room = self._parts.sampling, self._budget.tokens_left, self._history.room
-        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
-            return sampling
-        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
-        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
 
     async def _ended(self, stop: StopReason, error: str) -> Trajectory:
         answer = answer_of(self._steps)

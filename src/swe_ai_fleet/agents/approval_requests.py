@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.approval_gate import Approver
@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.run_memory import findings
+from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
@@ -25,8 +26,7 @@ from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
-from swe_ai_fleet.ports import ChatModel, Clone, Journal, SecretMask
-from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -43,40 +43,34 @@ class RunApprovalService:
     A request shows people what the agent means to do, what it has found and what it has changed so far.
 
     Args:
+        run: The run.
         clone: Where the agent works.
         history: What it has found.
-        trail: Its audit chain, in which decisions are recorded.
-        mask: Hides secrets.
         spent: What it has spent so far.
-        journal: Where requests are written; None: nowhere.
-        keep: Makes the workspace last beyond the run, before the first request of a reply is written.
-        store: Keeps a diff that is too long to be shown whole.
         approver: Decides at once in this process; None: the log is asked, and the run waits.
         timeout_seconds: How long people have; 0: for ever.
-        known: Ids of what was asked already.
         searched: What searching memory gave so far.
     """
 
+    run: RunContext
     clone: Clone
     history: History
-    trail: AuditTrail
-    mask: SecretMask
     spent: Callable[[], Usage]
-    journal: Journal | None = None
-    keep: Callable[[int], Awaitable[object]] | None = None
-    store: Callable[[bytes], Awaitable[BlobRef]] | None = None
     approver: Approver | None = None
     timeout_seconds: float = 0.0
-    known: set[str] = field(default_factory=set[str])
     searched: Sequence[MemoryResults] = ()
+
+    def __post_init__(self) -> None:
+        self._mask, self._trail, self._journal = self.run.equipment.mask, self.run.trail, self.run.journal
+        self._known = set(self.run.earlier.requests)
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
         """See `ApprovalService`. Raises FleetError where workspace or request cannot be kept."""
-        new = [request for request in requests if request.approval_id not in self.known]
+        new = [request for request in requests if request.approval_id not in self._known]
         if not new:
             return {}
         diff, whole = await self._diff()
-        memory, found = self._memory(), findings(self.searched, self.mask)
+        memory, found = self._memory(), findings(self.searched, self._mask)
         now = datetime.now(UTC)
         expires = (now + timedelta(seconds=self.timeout_seconds)).isoformat() if self.timeout_seconds else ""
         filled = [
@@ -93,18 +87,19 @@ class RunApprovalService:
         ]
         if self.approver is not None:
             return {request.approval_id: await self._decide(self.approver, request) for request in filled}
-        if self.keep is not None:
-            await self.keep(new[0].step)
-        if self.journal is not None:
+        if self.run.keeper is not None:
+            # The workspace must last beyond the run, which ends with the request.
+            await self.run.keeper.keep(new[0].step)
+        if self._journal is not None:
             for request in filled:
-                self.journal.post(ApprovalRequested(request=request, usage=self.spent()))
-            await self.journal.flush()
-        self.known.update(request.approval_id for request in filled)
+                self._journal.post(ApprovalRequested(request=request, usage=self.spent()))
+            await self._journal.flush()
+        self._known.update(request.approval_id for request in filled)
         return {}
 
     def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
         """See `ApprovalService`."""
-        if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self.trail.entries):
+        if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self._trail.entries):
             return
         word = str(resolution.decision)
         spec = OperationSpec(
@@ -113,24 +108,24 @@ class RunApprovalService:
         arguments: dict[str, object] = {
             "call_id": request.call.call_id,
             "operation": request.call.name,
-            "approver": self.mask(resolution.approver),
-            "caller": self.mask(resolution.caller),
+            "approver": self._mask(resolution.approver),
+            "caller": self._mask(resolution.caller),
             "decided_at": resolution.at,
-            "text": self.mask(resolution.text),
+            "text": self._mask(resolution.text),
         }
-        record = self.trail.open(spec, arguments=arguments, secret=arguments, call_id=request.approval_id)
-        result = ToolResult(success=True, operation=spec.name, content=self.mask(resolution.text))
+        record = self._trail.open(spec, arguments=arguments, secret=arguments, call_id=request.approval_id)
+        result = ToolResult(success=True, operation=spec.name, content=self._mask(resolution.text))
         approved = resolution.decision is ApprovalDecision.APPROVED
-        reason = f"{word} by {self.mask(resolution.approver) or 'a person'}"
+        reason = f"{word} by {self._mask(resolution.approver) or 'a person'}"
         record.close(result, Decision.ALLOWED if approved else Decision.REFUSED, reason)
 
     async def _decide(self, approver: Approver, request: ApprovalRequest) -> ApprovalResolution:
-        if self.journal is not None:
-            await self.journal.append(ApprovalRequested(request=request, usage=self.spent()))
+        if self._journal is not None:
+            await self._journal.append(ApprovalRequested(request=request, usage=self.spent()))
         given = await approver(request)
         resolution = replace(given, approval_id=request.approval_id, at=given.at or datetime.now(UTC).isoformat())
-        if self.journal is not None:
-            self.journal.post(ApprovalResolved(resolution=resolution))
+        if self._journal is not None:
+            self._journal.post(ApprovalResolved(resolution=resolution))
         return resolution
 
     async def _diff(self) -> tuple[str, BlobRef | None]:
@@ -138,11 +133,11 @@ class RunApprovalService:
         try:
             patch = (await self.clone.diff()).patch
         except FleetError as fault:
-            return self.mask(f"[the changes cannot be shown: {fault.message}]"), None
-        text = self.mask(patch.decode("utf-8", "replace"))
+            return self._mask(f"[the changes cannot be shown: {fault.message}]"), None
+        text = self._mask(patch.decode("utf-8", "replace"))
         if len(text) <= MAX_DIFF_CHARS:
             return text, None
-        whole = await self.store(text.encode()) if self.store is not None else None
+        whole = await self.run.store(text.encode()) if self.run.store is not None else None
         return beginning(text, MAX_DIFF_CHARS), whole
 
     def _memory(self) -> str:
@@ -154,7 +149,7 @@ class RunApprovalService:
                 asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
             elif isinstance(message, ToolMessage) and message.call_id in asked:
                 found.append(message.content)
-        return beginning(self.mask("\n\n".join(found)), MAX_MEMORY_CHARS)
+        return beginning(self._mask("\n\n".join(found)), MAX_MEMORY_CHARS)
 
 
 @dataclass(frozen=True, kw_only=True)

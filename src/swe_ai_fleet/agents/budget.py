@@ -27,6 +27,11 @@ class Budget:
         self._reserved = Usage()
         self._started_at = time.monotonic() - self.usage.duration_ms / 1000
 
+    def begin(self, prices: Prices | None) -> None:
+        """Start the clock, now that it is known what tokens cost; only what was spent before counts."""
+        self._prices = prices
+        self._started_at = time.monotonic() - self.usage.duration_ms / 1000
+
     @property
     def seconds_left(self) -> float:
         """How long the run may still take."""

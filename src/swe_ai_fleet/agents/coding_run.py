@@ -5,95 +5,113 @@ In a revision the author has its earlier candidate in its clone, and in its prom
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from swe_ai_fleet.agents.model_middleware import CheckpointPolicy
-from swe_ai_fleet.agents.opening import SecondGo, revision_text
-from swe_ai_fleet.agents.prompting import Fence, evidence, in_words
-from swe_ai_fleet.agents.recorded_run import RunServices, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.opening import SecondGo
+from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
+from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result
-from swe_ai_fleet.agents.solving import Consent, solve
+from swe_ai_fleet.agents.solving import Consent, Solver
+from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Revision
-from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.candidate import Candidate, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
-from swe_ai_fleet.domain.event import RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal, ResultBus, SecretMask
-from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.ports import Clone, ResultBus, SecretMask
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
 MAX_SUMMARY_CHARS = 4_000
 MAX_CRITIQUE_CHARS = 6_000
-PATCH_MEDIA_TYPE = "text/x-diff"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierWork:
-    """Puts what an author handed in before into a clean clone.
+@dataclass(frozen=True, kw_only=True)
+class CodingRun:
+    """Has tasks solved, as `CodingAssignment`s say.
 
-    Args:
-        log: Has the author's first run.
-        blobs: Has the patch.
-        mask: Hides secrets.
+    People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
+    model thinks, no more often than every `checkpoint_seconds`.
     """
 
-    log: EventLog
-    blobs: BlobStore
-    mask: SecretMask
+    services: RunServices
+    results: ResultBus
+    approval_timeout_seconds: float = 0.0
+    checkpoint_seconds: float = 20.0
 
-    async def restore(self, assignment: CodingAssignment, clone: Clone) -> SecondGo | None:
-        """Apply the patch of the candidate that is revised; what the author is told, None for a first draft.
+    async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
+        """Run the agent in the clone, record each step, publish and hand in what it leaves.
 
-        It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
-        the repository as all candidates are shown it is not the one in this clone.
+        A run that waits for a person hands in nothing: it has the stop reason `awaiting_approval`, and goes on in
+        another clone when it is assigned again to be resumed.
 
-        Raises NotFound (the patch is gone), Unavailable.
+        Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        revision, task = assignment.revision, assignment.task
-        if revision is None:
-            return None
-        ref = revision.candidate.artifacts.patch
-        patch = await self.blobs.get(ref) if ref is not None else b""
-        try:
-            await clone.apply(patch)
-            applied = True
-        except PatchRejected:
-            applied = False
-        text = told(revision, patch, applied=applied, execution_id=task.execution_id, mask=self.mask)
-        return SecondGo(text=text, first=await self._first(assignment))
+        async with self.services.claimed(assignment, clone) as run:
+            if (known := handed_in(assignment, run)) is not None:
+                return known
+            if run.keeper is not None:
+                run.keeper.max_bytes = assignment.checkpoint_bytes
+            second_go: SecondGo | None = None
+            # A checkpoint has the work that is revised in it.
+            if assignment.revision is not None and run.earlier.checkpoint is None:
+                second_go = await _second_go(assignment, assignment.revision, clone, self.services)
+            solution = await Solver(
+                assignment,
+                clone,
+                run,
+                revision=second_go,
+                consent=Consent(timeout_seconds=self.approval_timeout_seconds),
+                checkpoint_seconds=self.checkpoint_seconds,
+            ).solve()
+            trajectory, patch = solution.trajectory, solution.diff.patch
+            waits = trajectory.stop_reason is StopReason.AWAITING_APPROVAL
+            finished = run_finished(
+                run.trail,
+                trajectory.stop_reason,
+                trajectory.usage,
+                artifacts=None if waits else solution.artifacts(await self.services.keep_patch(assignment, patch)),
+                answer=run.equipment.mask(trajectory.answer),
+                error=trajectory.error,
+            )
+            if waits:
+                return candidate_of(assignment, finished, model=solution.model, at=now())
+            return await hand_in(assignment, run, finished, patch, model=solution.model, results=self.results)
 
-    async def _first(self, assignment: CodingAssignment) -> tuple[Message, ...]:
-        events = self.log.read(
-            assignment.task.tenant, assignment.execution_id, agent_id=assignment.author_id or assignment.agent_id
-        )
-        async with aclosing(events) as stored:
-            async for one in stored:
-                if isinstance(one.event.body, RunStarted):
-                    return one.event.body.messages
-        return ()
 
+async def _second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
+    """Apply the patch of the candidate that is revised; what the author is told.
 
-def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, mask: SecretMask) -> str:
-    """What an author is told behind the opening: its changes, the evidence, and the critiques without names.
+    It begins with what the author's first run began with, to the byte: a model server has that in its cache, and the
+    repository as all candidates are shown it is not the one in this clone.
 
-    Args:
-        revision: What is revised.
-        patch: The changes of the earlier candidate.
-        applied: Whether the clone has them.
-        execution_id: Of the task.
-        mask: Hides secrets.
+    Raises NotFound (the patch is gone), Unavailable.
     """
+    ref = revision.candidate.artifacts.patch
+    patch = await services.blobs.get(ref) if ref is not None else b""
+    try:
+        await clone.apply(patch)
+        applied = True
+    except PatchRejected:
+        applied = False
+    task, author = assignment.task, assignment.author_id or assignment.agent_id
+    first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
+    text = _told(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
+    return SecondGo(text=text, first=first.messages if first is not None else ())
+
+
+def _told(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
+    """What an author is told behind the opening: its changes, the evidence, and the critiques without names."""
     candidate = revision.candidate
-    fence = Fence(mask, execution_id, "revision", candidate.candidate_id, str(revision.round))
-    return revision_text(
+    fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
+    # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
+    critiques = sorted(
+        (one for one in revision.critiques if not one.error), key=lambda one: (one.round, one.reviewer_id)
+    )
+    return rendered(
+        "revision",
         applied=applied,
         warning=fence.warning,
         changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
@@ -105,119 +123,38 @@ def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, 
                 "score": f"{one.score:g} of 1",
                 "text": fence(in_words(one), MAX_CRITIQUE_CHARS),
             }
-            for one in _heard(revision.critiques)
+            for one in critiques
         ],
     )
 
 
-def _heard(critiques: Sequence[Critique]) -> list[Critique]:
-    """The critiques that say something, in an order that tells nothing of who wrote them when."""
-    return sorted((one for one in critiques if not one.error), key=lambda one: (one.round, one.reviewer_id))
+def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:
+    """What a run handed in that an earlier process had brought to its end; None where it can go on."""
+    started, done = run.earlier.started, run.earlier.finished
+    if done is None or done.stop_reason is StopReason.CANCELLED:
+        return None
+    return candidate_of(assignment, done, model=started.model if started else "", at=now())
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodingRun:
-    """Carries out `CodingAssignment`s.
-
-    People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
-    model thinks, no more often than every `checkpoint_seconds`.
-    """
-
-    services: RunServices
-    results: ResultBus
-    approval_timeout_seconds: float = 0.0
-    checkpoint_seconds: float = 20.0
-
-    async def carry_out(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
-        """Run the agent in the clone, record each step, publish and hand in what it leaves.
-
-        A run that waits for a person hands in nothing: it has the stop reason `awaiting_approval`, and goes on in
-        another clone when it is assigned again to be resumed.
-
-        Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
-        """
-        async with self.services.recorded(assignment, resumes=assignment.resume) as run:
-            return await self._hand_in(assignment, clone, run.journal, run.trail)
-
-    async def _hand_in(
-        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
-    ) -> Candidate:
-        task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
-        works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=self.services.equipment.mask)
-        if assignment.resume:
-            earlier, revision = await self._earlier(assignment, keeper, works)
-        else:
-            earlier, revision = None, await works.restore(assignment, clone)
-        if earlier is not None and (done := earlier.finished) and done.stop_reason is not StopReason.CANCELLED:
-            return candidate_of(assignment, done, model=earlier.started.model if earlier.started else "", at=now())
-        solution = await solve(
-            task,
-            clone,
-            equipment=self.services.equipment,
-            trail=trail,
-            journal=journal,
-            store=lambda data: self.services.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
-            perspective=assignment.perspective,
-            consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
-            earlier=earlier,
-            checkpoints=CheckpointPolicy(store=keeper.keep, every_seconds=self.checkpoint_seconds),
-            revision=revision,
-            background=assignment.background,
-        )
-        trajectory = solution.trajectory
-        finished = RunFinished(
-            stop_reason=trajectory.stop_reason,
-            artifacts=Artifacts(),
-            usage=trajectory.usage,
-            audit_head=trail.head,
-            answer=self.services.equipment.mask(trajectory.answer),
-            error=trajectory.error,
-        )
-        if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
-            return candidate_of(assignment, finished, model=solution.model, at=now())
-        patch = await self.services.blobs.put(
-            task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE
-        )
-        finished = replace(finished, artifacts=solution.artifacts(patch))
-        event = await journal.append(finished)
-        if trajectory.stop_reason is not StopReason.CANCELLED:
-            await keeper.release()
-        candidate = candidate_of(assignment, finished, model=solution.model, at=event.at)
-        await self.results.publish(
-            tenant=task.tenant,
-            task_id=task.task_id,
-            execution_id=assignment.execution_id,
-            agent_id=assignment.agent_id,
-            payload=agent_result(candidate, task, trail.entries, solution.diff.patch),
-        )
-        return candidate
-
-    def _keeper(
-        self, assignment: CodingAssignment, clone: Clone, journal: Journal, trail: AuditTrail
-    ) -> WorkspaceKeeper:
-        owner = Owner(tenant=assignment.task.tenant, execution_id=assignment.execution_id)
-        return WorkspaceKeeper(
-            clone=clone,
-            journal=journal,
-            blobs=self.services.blobs,
-            owner=owner,
-            trail=trail,
-            max_bytes=assignment.checkpoint_bytes,
-        )
-
-    async def _earlier(
-        self, assignment: CodingAssignment, keeper: WorkspaceKeeper, works: EarlierWork
-    ) -> tuple[RunState, SecondGo | None]:
-        """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now.
-
-        A checkpoint has the work that is revised in it.
-        """
-        await keeper.journal.flush()
-        earlier = await read_run(
-            self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id
-        )
-        revision = None if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
-        return await resume(earlier, keeper, self.services.blobs), revision
+async def hand_in(
+    assignment: CodingAssignment,
+    run: RunContext,
+    finished: RunFinished,
+    patch: bytes,
+    *,
+    model: str,
+    results: ResultBus,
+) -> Candidate:
+    """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
+    candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
+    await results.publish(
+        tenant=assignment.task.tenant,
+        task_id=assignment.task.task_id,
+        execution_id=assignment.execution_id,
+        agent_id=assignment.agent_id,
+        payload=agent_result(candidate, assignment.task, run.trail.entries, patch),
+    )
+    return candidate
 
 
 def candidate_of(assignment: CodingAssignment, finished: RunFinished, *, model: str, at: str) -> Candidate:

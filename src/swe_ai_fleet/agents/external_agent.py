@@ -13,20 +13,19 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from swe_ai_fleet.agents.coding_run import PATCH_MEDIA_TYPE, candidate_of
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, read_run
-from swe_ai_fleet.agents.results import agent_result
+from swe_ai_fleet.agents.coding_run import hand_in, handed_in
+from swe_ai_fleet.agents.recorded_run import run_finished
+from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted
+from swe_ai_fleet.domain.event import ModelReplied, RunStarted
 from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import Clone, Journal, ResultBus
+from swe_ai_fleet.ports import Clone, ResultBus
 from swe_ai_fleet.tools.truncation import beginning
 
 
@@ -103,7 +102,7 @@ class _Work:
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalRun:
-    """Carries out assignments whose perspective names an endpoint.
+    """Has tasks solved by agents that somebody else runs, as assignments say whose perspective names an endpoint.
 
     Attributes:
         services: What runs share.
@@ -117,71 +116,54 @@ class ExternalRun:
     outside: OutsideAgent
     pause_seconds: float = 2.0
 
-    async def carry_out(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
+    async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
         """Let the agent solve the task, put its patch into the clean clone, and hand in what the clone then holds.
 
         Whatever the agent does wrong is a candidate without changes that says so. A run that was lost begins anew.
         Raises Fenced, Unavailable; a cancellation passes after it was recorded, and the agent's call is cancelled.
         """
-        task = assignment.task
-        async with self.services.recorded(assignment, resumes=assignment.resume) as run:
-            if assignment.resume:
-                await run.journal.flush()
-                earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
-                if (done := earlier.finished) and done.stop_reason is not StopReason.CANCELLED:
-                    model = earlier.started.model if earlier.started else ""
-                    return candidate_of(assignment, done, model=model, at=now())
+        async with self.services.claimed(assignment, clone) as run:
+            if (known := handed_in(assignment, run)) is not None:
+                return known
             return await self._hand_in(assignment, clone, run)
 
-    async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RecordedRun) -> Candidate:
-        task, stop, error = assignment.task, StopReason.FINAL_ANSWER, ""
-        limit = task.constraints.limits.timeout_seconds
+    async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
+        stop, error = StopReason.FINAL_ANSWER, ""
+        limit = assignment.task.constraints.limits.timeout_seconds
         work = _Work(model="external", started_at=time.monotonic())
         diff = Diff(patch=b"")
         try:
             async with asyncio.timeout(limit):
-                await self._work(assignment, clone, run.journal, work)
+                await self._work(assignment, clone, run, work)
             diff = await clone.diff()
         except TimeoutError:
             stop, error = StopReason.TIMEOUT, f"the limit of {limit:g} seconds was reached"
             error = f"{error}; {work.waiting}" if work.waiting else error
-        except AgentFault as fault:
-            stop, error = StopReason.MODEL_ERROR, str(fault)
         except PatchRejected as fault:
             stop, error = StopReason.MODEL_ERROR, f"the agent's patch does not apply: {fault}"
-        except (ResourceExhausted, PreconditionFailed) as fault:
+        except (AgentFault, ResourceExhausted, PreconditionFailed) as fault:
             stop, error = StopReason.MODEL_ERROR, str(fault)
-        patch = await self.services.blobs.put(task.tenant, assignment.execution_id, diff.patch, PATCH_MEDIA_TYPE)
-        finished = RunFinished(
-            stop_reason=stop,
+        finished = run_finished(
+            run.trail,
+            stop,
+            replace(work.usage, duration_ms=_milliseconds_since(work.started_at)),
             artifacts=Artifacts(
                 commit_sha=clone.base_commit,
-                patch=patch,
+                patch=await self.services.keep_patch(assignment, diff.patch),
                 files_changed=diff.files,
                 insertions=diff.insertions,
                 deletions=diff.deletions,
             ),
-            usage=replace(work.usage, duration_ms=_milliseconds_since(work.started_at)),
-            audit_head=run.trail.head,
             answer=work.answer,
             error=self._shown(error, _FAULT_CHARS),
         )
-        event = await run.journal.append(finished)
-        candidate = candidate_of(assignment, finished, model=work.model, at=event.at)
-        await self.results.publish(
-            tenant=task.tenant,
-            task_id=task.task_id,
-            execution_id=assignment.execution_id,
-            agent_id=assignment.agent_id,
-            payload=agent_result(candidate, task, run.trail.entries, diff.patch),
-        )
-        return candidate
+        return await hand_in(assignment, run, finished, diff.patch, model=work.model, results=self.results)
 
-    async def _work(self, assignment: CodingAssignment, clone: Clone, journal: Journal, work: _Work) -> None:
+    async def _work(self, assignment: CodingAssignment, clone: Clone, run: RunContext, work: _Work) -> None:
         """From the first call to the patch in the clone. Raises AgentFault, PatchRejected, ResourceExhausted."""
         endpoint, task = assignment.perspective.endpoint, assignment.task
         work.model = f"external:{self._shown(await self.outside.describe(endpoint), MAX_NAME_CHARS)}"
-        journal.post(
+        run.begin(
             RunStarted(
                 role=task.role,
                 model=work.model,
@@ -196,7 +178,7 @@ class ExternalRun:
         pause = self.pause_seconds
         while True:
             try:
-                handed_in = await self._ask(endpoint, handout, journal, work)
+                handed_in = await self._ask(endpoint, handout, run, work)
                 break
             except AgentBusy as busy:
                 work.waiting = str(busy)
@@ -207,10 +189,10 @@ class ExternalRun:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
         if handed_in.patch and not task.enable_tools:
             raise AgentFault("the agent hands in changes where only an answer is wanted")
-        self._note(Said(text=handed_in.summary), journal, work, usage=handed_in.usage, limit=MAX_SUMMARY_CHARS)
+        self._note(Said(text=handed_in.summary), run, work, usage=handed_in.usage, limit=MAX_SUMMARY_CHARS)
         await clone.apply(handed_in.patch)
 
-    async def _ask(self, endpoint: str, handout: Handout, journal: Journal, work: _Work) -> HandedIn:
+    async def _ask(self, endpoint: str, handout: Handout, run: RunContext, work: _Work) -> HandedIn:
         """One call, to its result."""
         heard = 0
         async with aclosing(self.outside.solve(endpoint, handout)) as answers:
@@ -221,7 +203,7 @@ class ExternalRun:
                 if heard > MAX_MESSAGES:
                     raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
                 if work.steps < MAX_KEPT_MESSAGES:
-                    self._note(answer, journal, work)
+                    self._note(answer, run, work)
         raise AgentFault("the agent ended without a result")
 
     async def _handout(self, assignment: CodingAssignment, clone: Clone) -> Handout:
@@ -234,7 +216,7 @@ class ExternalRun:
     def _note(
         self,
         said: Said,
-        journal: Journal,
+        run: RunContext,
         work: _Work,
         *,
         usage: Usage | None = None,
@@ -248,7 +230,7 @@ class ExternalRun:
         reply = ModelReply(
             message=AssistantMessage(content=text), finish_reason="stop", usage=usage or Usage(), model=work.model
         )
-        journal.post(ModelReplied(step=work.steps, reply=reply, duration_ms=_milliseconds_since(work.started_at)))
+        run.post(ModelReplied(step=work.steps, reply=reply, duration_ms=_milliseconds_since(work.started_at)))
 
     def _shown(self, text: str, limit: int) -> str:
         # Secrets are looked for in more than is shown: a cut could hide one from the mask.

@@ -8,7 +8,7 @@ are told once, as soon as they are known.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.prompting import rendered
@@ -126,36 +126,6 @@ class SecondGo:
         """An opening with the text at the end of its last message: chat templates want turns that alternate."""
         *before, last = opening
         return (*before, UserMessage(content=f"{last.content}\n\n{self.text}"))
-
-
-def revision_text(
-    *,
-    applied: bool,
-    warning: str,
-    changes: str,
-    summary: str,
-    evidence: str,
-    reviews: Sequence[Mapping[str, str]],
-) -> str:
-    """What an author is told who revises its own candidate.
-
-    Args:
-        applied: Whether its clone has its earlier changes.
-        warning: How untrusted text is fenced off.
-        changes: Its earlier diff, fenced off, as everything below.
-        summary: What it said of it.
-        evidence: What the checks said.
-        reviews: `verdict`, `score` and `text` of each review, in order.
-    """
-    return rendered(
-        "revision",
-        applied=applied,
-        warning=warning,
-        changes=changes,
-        summary=summary,
-        evidence=evidence,
-        reviews=reviews,
-    )
 
 
 def _hosts(workspace: Workspace) -> tuple[str, ...]:

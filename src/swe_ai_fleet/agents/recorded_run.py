@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import RecordedAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -202,10 +201,11 @@ def _replaceable(kept: BlobRef) -> bool:
     return not kept.name.endswith(f"/{kept.digest}")
 
 
-async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -> RunState:
+async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *, lasting: bool = True) -> RunState:
     """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
 
     What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
+    Unless the workspace is `lasting`, it is as each process of the run finds it at first, and nothing of it is stored.
     Raises FleetError where the workspace cannot be had again.
     """
     clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
@@ -230,7 +230,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -
         # Where the next restart would begin, so that what is told here is not told then.
         if kept is not None:
             journal.post(kept)
-        else:
+        elif lasting:
             await keeper.keep(len(steps))
         # Calls that were made with the lost files in mind are not carried out without them.
         for call in _unanswered(steps):
@@ -283,31 +283,6 @@ def writer_of(assignment: RecordedAssignment[object]) -> Writer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunServices:
-    """What runs of one process share beside their models.
-
-    Attributes:
-        equipment: Models, access, prices.
-        log: Where runs are recorded.
-        blobs: Has patches, takes what is too long for an event.
-        audit_key: Keys the digests of full arguments.
-        host: Names the process in the log.
-    """
-
-    equipment: Equipment
-    log: EventLog
-    blobs: BlobStore
-    audit_key: bytes = b""
-    host: str = ""
-
-    def recorded(
-        self, assignment: RecordedAssignment[object], *, resumes: bool = False
-    ) -> AbstractAsyncContextManager[RecordedRun]:
-        """A run of this process in the log; see `recorded_run`."""
-        return recorded_run(self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=resumes)
-
-
-@dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """What a run writes to."""
 
@@ -340,17 +315,27 @@ async def recorded_run(
             yield RecordedRun(journal=journal, trail=trail)
         except asyncio.CancelledError:
             async with asyncio.timeout(_RECORD_END_SECONDS):
-                await journal.append(_cancelled(trail, resumes))
+                ended = run_finished(trail, StopReason.CANCELLED, Usage(), error="the run was cancelled")
+                # A chain that was not taken up yet has a head that is not known here.
+                await journal.append(ended if trail.entries or not resumes else replace(ended, audit_head=""))
             raise
 
 
-def _cancelled(trail: AuditTrail, resumes: bool) -> RunFinished:
-    # A chain that was not taken up yet has a head that is not known here.
-    known = bool(trail.entries) or not resumes
+def run_finished(
+    trail: AuditTrail,
+    stop_reason: StopReason,
+    usage: Usage,
+    *,
+    artifacts: Artifacts | None = None,
+    answer: str = "",
+    error: str = "",
+) -> RunFinished:
+    """How a run ended, with the head of its audit chain: every run of the fleet ends with one of these."""
     return RunFinished(
-        stop_reason=StopReason.CANCELLED,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head=trail.head if known else "",
-        error="the run was cancelled",
+        stop_reason=stop_reason,
+        artifacts=artifacts or Artifacts(),
+        usage=usage,
+        audit_head=trail.head,
+        answer=answer,
+        error=error,
     )

@@ -101,7 +101,7 @@ class RubricJudge:
             model = self.equipment.model(task, Perspective(model_profile=next(iter(task.profiles), "")), trail)
             capabilities = await model.probe()
             name = capabilities.model
-            budget = Budget(Limits(timeout_seconds=MAX_SECONDS), prices=self.equipment.price(name))
+            budget.begin(self.equipment.price(name))
             room = round(capabilities.max_model_len * _CHARS_PER_TOKEN * _DIFF_SHARE) or MAX_DIFF_CHARS
             digest = assignment.patch.digest if assignment.patch else ""
             fence = Fence(mask, task.execution_id, assignment.candidate_id, digest)

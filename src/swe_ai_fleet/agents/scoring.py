@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.judging.run import room_for
+from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, concluded, read_run
+from swe_ai_fleet.agents.recorded_run import read_run
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
 from swe_ai_fleet.agents.sub_agents.structured_output import objects_in, opening
-from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import ScoreAssignment
-from swe_ai_fleet.domain.candidate import Artifacts, Perspective
+from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
-from swe_ai_fleet.domain.event import HistoryCondensed, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE, VerifierScore
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.truncation import beginning
 
-MAX_SECONDS = 600.0
-"""For a score, and no more than the task allows its agents."""
 TOP_LOGPROBS = 20
 LEAST_MASS = 0.5
 """Of the probability of all first words, yes and no have so much together at least, or the reply is no answer."""
@@ -41,13 +37,11 @@ SCHEMA = {
     "required": ["probability"],
     "additionalProperties": False,
 }
-ASKED_AGAIN = "asked again"
 _BLANKS = " \t\r\n▁Ġ"
 """Blanks at both ends of tokens, as some servers write them, too."""
 _TASK_CHARS = 16_000
 _LEAST_CHARS = 400
 _LAST_CALLS = 30
-_CHARS_PER_TOKEN = 4
 _ERROR_CHARS = 2_000
 
 
@@ -91,27 +85,18 @@ def trajectory(run: RunState, summary: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    """Carries out `ScoreAssignment`s, each recorded like every run."""
+    """Has candidates scored, as `ScoreAssignment`s say."""
 
     services: RunServices
 
-    async def carry_out(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
+    async def run(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
         """The verifier model's score of a candidate.
 
-        Faults of the model, unusable answers and spent limits are scores with an error. A scoring that had ended in an
-        earlier process is handed in again; one that had not begins anew.
-
-        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        Faults of the model, unusable answers and spent limits are scores with an error. A scoring that had not come to
+        its end begins anew: it is a request or two. Raises as `RunServices.run` does.
         """
-        resumes = assignment.generation > 1
-        async with self.services.recorded(assignment, resumes=resumes) as run:
-            await run.journal.flush()
-            if resumes:
-                tenant = assignment.task.tenant
-                earlier = await read_run(self.services.log, tenant, assignment.execution_id, assignment.agent_id)
-                if known := concluded(earlier, VerifierScore):
-                    return known
-            return await _Scoring(self.services, assignment, clone.environment.key, run).carry_out()
+        scoring = _Scoring(self.services, assignment, clone.environment.key)
+        return await self.services.run(assignment, clone, scoring.work)
 
 
 class _Spent(Exception):
@@ -125,112 +110,75 @@ class _Spent(Exception):
 class _Scoring:
     """One scoring under way."""
 
-    def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str, run: RecordedRun) -> None:
+    def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str) -> None:
         self._services = services
         self._assignment = assignment
         self._environment = environment
-        self._journal, self._trail = run.journal, run.trail
         self._mask = services.equipment.mask
-        limits = assignment.task.constraints.limits
-        self._budget = Budget(replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds)))
         self._patch = self._did = ""
-        self._room = self._step = 0
-        self._shown: tuple[Message, ...] = ()
+        self._room = 0
 
-    async def carry_out(self) -> VerifierScore:
-        """Ask, and record the end."""
+    async def work(self, run: RunContext) -> Ending[VerifierScore]:
+        """Ask."""
+        budget = Budget(short(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:
-            async with asyncio.timeout(self._budget.seconds_left):
-                model, found = await self._open()
+            async with asyncio.timeout(budget.seconds_left):
+                questions, found = await self._open(run, budget)
                 score = replace(score, model=found.model)
-                raw, reason = await self._ask(model, found), StopReason.FINAL_ANSWER
+                raw, reason = await self._ask(questions, logprobs=found.logprobs), StopReason.FINAL_ANSWER
         except TimeoutError:
-            error = f"the verifier had no more than {self._budget.limits.timeout_seconds:g} seconds"
+            error = f"the verifier had no more than {budget.limits.timeout_seconds:g} seconds"
         except (ModelError, InvalidRequest, NotFound) as fault:
             error = str(fault)
         except _Spent as fault:
             error, reason = str(fault), fault.limit
         except ValueError as fault:
             error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
-        score = replace(score, raw=raw, score=raw, usage=self._budget.total(), error=self._mask(error)[:_ERROR_CHARS])
-        await self._journal.append(
-            RunFinished(
-                stop_reason=reason,
-                artifacts=Artifacts(),
-                usage=score.usage,
-                audit_head=self._trail.head,
-                answer=to_json(score).decode(),
-                error=score.error,
-            )
-        )
-        return score
+        score = replace(score, raw=raw, score=raw, usage=budget.total(), error=self._mask(error)[:_ERROR_CHARS])
+        return Ending(value=score, stop_reason=reason, usage=score.usage, error=score.error)
 
-    async def _open(self) -> tuple[ChatModel, ModelCapabilities]:
+    async def _open(self, run: RunContext, budget: Budget) -> tuple[RecordedQuestions, ModelCapabilities]:
         """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
-        assignment, candidate = self._assignment, self._assignment.candidate
+        assignment, candidate, task = self._assignment, self._assignment.candidate, self._assignment.task
         if candidate.artifacts.patch is not None:
             self._patch = (await self._services.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
-        task = assignment.task
-        run = await read_run(self._services.log, task.tenant, assignment.execution_id, candidate.agent_id)
-        self._did = trajectory(run, candidate.summary)
-        model = self._services.equipment.model(task, Perspective(model_profile=VERIFIER_PROFILE), self._trail)
-        found = await model.probe()
-        self._budget = Budget(self._budget.limits, prices=self._services.equipment.price(found.model))
-        self._room = room_for(found.max_model_len)
-        return model, found
+        work = await read_run(self._services.log, task.tenant, assignment.execution_id, candidate.agent_id)
+        self._did = trajectory(work, candidate.summary)
+        perspective = Perspective(model_profile=VERIFIER_PROFILE)
+        # The log keeps no probabilities of replies that could be counted once more.
+        opened = await RecordedQuestions.opened(
+            run, task, perspective, budget, environment=self._environment, anew=True
+        )
+        self._room = room_for(opened[1].max_model_len)
+        return opened
 
-    async def _ask(self, model: ChatModel, found: ModelCapabilities) -> float:
+    async def _ask(self, questions: RecordedQuestions, *, logprobs: bool) -> float:
         """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _Spent."""
-        if found.logprobs:
+        if logprobs:
             # A server's own temperature would make its probabilities other than the model's.
             sampling = Sampling(temperature=1.0, max_tokens=1)
             request = ModelRequest((), sampling=sampling, top_logprobs=TOP_LOGPROBS)
-            reply = await self._reply(model, found.model, BY_WORD, request)
+            reply = await self._reply(questions, BY_WORD, request)
             if (share := yes_share(reply.top_logprobs)) is not None:
                 return share
-        reply = await self._reply(model, found.model, BY_SCHEMA, ModelRequest((), schema=SCHEMA))
+        reply = await self._reply(questions, BY_SCHEMA, ModelRequest((), schema=SCHEMA))
         return probability_in([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
 
-    async def _reply(self, model: ChatModel, name: str, form: str, request: ModelRequest) -> ModelReply:
+    async def _reply(self, questions: RecordedQuestions, form: str, request: ModelRequest) -> ModelReply:
         """The reply to the question in a form. Raises _Spent, ModelError."""
-        if spent := self._budget.spent(iterations=0):
+        if spent := questions.budget.spent(iterations=0):
             raise _Spent(spent)
-        began = time.monotonic()
         try:
-            reply = await model.reply(replace(request, messages=self._told(name, form)))
+            return await questions.reply(replace(request, messages=questions.begin(self._told(form))))
         except ContextTooLong:
             # The estimate of what fits was wrong.
             self._room //= 2
-            reply = await model.reply(replace(request, messages=self._told(name, form)))
-        self._budget.settle(reply.usage)
-        self._step += 1
-        took = round((time.monotonic() - began) * 1000)
-        self._journal.post(ModelReplied(step=self._step, reply=reply, duration_ms=took))
-        return reply
+            return await questions.reply(replace(request, messages=questions.begin(self._told(form))))
 
-    def _told(self, name: str, form: str) -> tuple[Message, ...]:
-        """What the model is told, recorded as the whole of the conversation from here on."""
-        task = self._assignment.task
-        messages = opening("score", list(self._sections(form)), warning=self._fence.warning)
-        if not self._shown:
-            self._journal.post(
-                RunStarted(role=task.role, model=name, messages=messages, tools=(), environment=self._environment)
-            )
-        else:
-            before, after = (sum(len(one.content) for one in some) for some in (self._shown, messages))
-            self._journal.post(
-                HistoryCondensed(
-                    step=self._step,
-                    method=ASKED_AGAIN,
-                    messages=messages,
-                    tokens_before=before // _CHARS_PER_TOKEN,
-                    tokens_after=after // _CHARS_PER_TOKEN,
-                )
-            )
-        self._shown = messages
-        return messages
+    def _told(self, form: str) -> tuple[Message, ...]:
+        return opening("score", list(self._sections(form)), warning=self._fence.warning)
 
     def _sections(self, form: str) -> Iterator[tuple[str, str]]:
         """What the request is made of; the question comes last, so that all before it is the same in both forms."""

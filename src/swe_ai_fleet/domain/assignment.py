@@ -77,6 +77,11 @@ class RecordedAssignment(Assignment[R_co]):
     agent_id: str
     generation: int = 1
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from its log, or begins anew."""
+        return self.generation > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingAssignment(RecordedAssignment[Candidate]):
@@ -98,6 +103,11 @@ class CodingAssignment(RecordedAssignment[Candidate]):
     revision: Revision | None = None
     background: str = ""
     checkpoint_bytes: int | None = None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from its log, or begins anew."""
+        return self.resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
-from swe_ai_fleet.agents.recorded_run import read_run
+from swe_ai_fleet.agents.deriving import STRATEGIES
+from swe_ai_fleet.agents.recorded_run import concluded, read_run
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, ResourceExhausted, Unavailable
@@ -131,7 +131,7 @@ class Derivations:
 
     async def _derive(self, plan: Plan, task: Task, pinned: PinnedRepository | None) -> Derivation:
         earlier = await read_run(self._log, task.tenant, task.execution_id, PLANNER)
-        if (known := derivation_in(earlier)) is not None:
+        if (known := concluded(earlier, Derivation)) is not None:
             return known
         assignment = DeriveAssignment(
             execution_id=task.execution_id,

@@ -14,10 +14,10 @@ from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.external_agent import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
-from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.agents.scoring import ScoreRun
+from swe_ai_fleet.agents.spec import RunServices
 from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
     Assignment,
@@ -47,9 +47,9 @@ T = TypeVar("T")
 
 
 class Run(Protocol):
-    """Carries out one kind of assignment in a clone."""
+    """Does what one kind of assignment says, in a clone."""
 
-    def carry_out(self, assignment: Any, clone: Clone) -> Awaitable[object]: ...
+    def run(self, assignment: Any, clone: Clone) -> Awaitable[object]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,10 @@ class AgentWorker:
         if isinstance(assignment, ExamineAssignment):
             return await self.evidence.examine(assignment)
         if assignment.repository is None:
-            return await self.derivations.carry_out(cast("DeriveAssignment", assignment), None)
+            return await self.derivations.run(cast("DeriveAssignment", assignment), None)
         run = cast("Run", self.external) if _outside(assignment) else self.runs[assignment.kind]
         async with self._clone(cast("RecordedAssignment[object]", assignment), assignment.repository) as clone:
-            return await run.carry_out(assignment, clone)
+            return await run.run(assignment, clone)
 
     @asynccontextmanager
     async def _clone(

@@ -8,13 +8,15 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.agents.recorded_run import RunJournal
+from swe_ai_fleet.agents.recorded_run import RunJournal, run_finished
 from swe_ai_fleet.agents.results import operation
-from swe_ai_fleet.agents.solving import Solution, solve
+from swe_ai_fleet.agents.solving import Solution, Solver
+from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import RunFinished, Writer
+from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
     Constraints,
@@ -146,15 +148,22 @@ class ToolEnabledAgent:
                 journal=journal,
                 key=self._settings.audit_key.encode(),
             )
-            solution = await solve(
-                request,
-                clone,
-                equipment=equipment,
-                trail=trail,
-                journal=journal,
+            assignment = CodingAssignment(
+                execution_id=self.execution_id, agent_id=self.agent_id, task=request, repository=pinned
             )
-            if journal is not None:
-                await journal.append(_finished(solution, trail))
+            run = RunContext(equipment=equipment, trail=trail, journal=journal)
+            solution = await Solver(assignment, clone, run).solve()
+            trajectory = solution.trajectory
+            await run.end(
+                run_finished(
+                    trail,
+                    trajectory.stop_reason,
+                    trajectory.usage,
+                    artifacts=solution.artifacts(None),
+                    answer=trajectory.answer,
+                    error=trajectory.error,
+                )
+            )
         return _result(solution, trail)
 
     async def _journal(self, stack: AsyncExitStack, task_id: str) -> Journal | None:
@@ -165,18 +174,6 @@ class ToolEnabledAgent:
         await log.ensure_streams()
         writer = Writer(tenant=DEFAULT_TENANT, execution_id=self.execution_id, task_id=task_id, agent_id=self.agent_id)
         return RunJournal(await stack.enter_async_context(log.journal(writer)))
-
-
-def _finished(solution: Solution, trail: AuditTrail) -> RunFinished:
-    trajectory = solution.trajectory
-    return RunFinished(
-        stop_reason=trajectory.stop_reason,
-        artifacts=solution.artifacts(None),
-        usage=trajectory.usage,
-        audit_head=trail.head,
-        answer=trajectory.answer,
-        error=trajectory.error,
-    )
 
 
 def _result(solution: Solution, trail: AuditTrail) -> AgentResult:

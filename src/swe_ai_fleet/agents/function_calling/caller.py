@@ -185,7 +185,7 @@ class FunctionCaller:
         current = self.task = AgentTask(id=uuid.uuid4().hex[:12], description=request.task)
         told: asyncio.Queue[AgentResponse | None] = asyncio.Queue()
         run = FunctionRun(self._setup, request, current, model, told.put_nowait)
-        work = asyncio.create_task(run.carry_out())
+        work = asyncio.create_task(run.run())
         work.add_done_callback(lambda _: told.put_nowait(None))
         try:
             while (response := await told.get()) is not None:

@@ -92,7 +92,7 @@ class Request:
 
 
 class FunctionRun:
-    """Carries out one request.
+    """Has one request answered.
 
     Args:
         setup: The functions and the rules.
@@ -123,7 +123,7 @@ class FunctionRun:
         self._toolbox = setup.toolbox(self._narration, task)
         self.history = History(request.before)
 
-    async def carry_out(self) -> AgentResponse:
+    async def run(self) -> AgentResponse:
         """Run to the end; the final response. Spent limits and model faults are in it; bugs are raised.
 
         Raises ValueError where the cost is limited and the model has no price.

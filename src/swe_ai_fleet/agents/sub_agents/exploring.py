@@ -56,11 +56,14 @@ class Explored(Generic[S]):
         return self.trajectory.answer.strip()
 
 
-def offered(toolkits: Mapping[str, Toolkit], pipeline: Pipeline, names: Collection[str]) -> tuple[str, ...]:
-    """Those of the named operations that are there, only read, and that the run's policy allows."""
-    specs = (definition.spec for kit in toolkits.values() for definition in kit.definitions.values())
-    found = {spec.name for spec in specs if spec.read_only and not spec.executes and pipeline.policy.offers(spec)}
-    return tuple(name for name in names if name in found)
+def offered(
+    toolkits: Mapping[str, Toolkit], pipeline: Pipeline, names: Collection[str], *, read_only: bool = True
+) -> tuple[str, ...]:
+    """Those of the named operations that are there, that the run's policy allows and, as a rule, that only read."""
+    specs = [definition.spec for kit in toolkits.values() for definition in kit.definitions.values()]
+    looks = {spec.name for spec in specs if spec.read_only and not spec.executes}
+    found = {spec.name for spec in specs if pipeline.policy.offers(spec)}
+    return tuple(name for name in names if name in found and (name in looks or not read_only))
 
 
 async def explore(

@@ -15,7 +15,9 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.agents.questions import AnswerForm, Questions
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
@@ -183,7 +185,6 @@ def _decoded(text: str) -> Iterator[Mapping[str, object]]:
             yield cast("Mapping[str, object]", value)
 
 
-ATTEMPTS = 2
 AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
 _CHARS_PER_TOKEN = 4
 
@@ -205,40 +206,43 @@ async def reply_in_shape(
         budget: Pays for it, and limits the time.
         check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
     """
-    conversation, problem = list(messages), ""
+
+    def checked(texts: Sequence[str]) -> S:
+        answer = read(shape, *texts)
+        if check is not None and (problem := check(answer)):
+            raise ValueError(problem)
+        return answer
+
+    questions = Questions(_Thrifty(model, budget), budget)
     try:
         async with asyncio.timeout(budget.seconds_left):
-            for _ in range(ATTEMPTS):
-                reply = await _reply(model, conversation, shape, budget)
-                try:
-                    answer = read(shape, reply.message.content, *(call.arguments for call in reply.message.tool_calls))
-                except ValueError as error:
-                    problem = str(error)
-                else:
-                    problem = check(answer) if check is not None else ""
-                    if not problem:
-                        return answer
-                answered = replace(reply.message, tool_calls=())
-                conversation += [answered, UserMessage(content=AGAIN.format(problem=problem))]
+            return await questions.answer(messages, AnswerForm(schema=schema_of(shape), read=checked, again=AGAIN))
     except TimeoutError:
         limit = budget.limits.timeout_seconds
         raise ToolTimeout(f"the sub-agent did not answer within its {limit:.3g} seconds") from None
     except ModelError as error:
         raise ToolFailure(f"the model of the sub-agent gave no answer: {error}") from None
-    raise ToolFailure(f"the sub-agent answered {ATTEMPTS} times in a form that cannot be used: {problem}")
+    except ValueError as error:
+        times = questions.step
+        raise ToolFailure(f"the sub-agent answered {times} times in a form that cannot be used: {error}") from None
 
 
-async def _reply(model: ChatModel, messages: Sequence[Message], shape: type[Shape], budget: Budget) -> ModelReply:
-    left, prompt = budget.tokens_left, sum(len(message.content) for message in messages) // _CHARS_PER_TOKEN
-    if left is not None and left <= prompt:
-        raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
-    # A server refuses to be asked for more than its context holds, so the limit is sent only where it binds.
-    context = (await model.probe()).max_model_len
-    bound = None if left is None or left >= context > 0 else left - prompt
-    sampling = Sampling(max_tokens=bound)
-    reply = await model.reply(ModelRequest(messages, (), sampling, schema=schema_of(shape)))
-    budget.settle(reply.usage)
-    return reply
+class _Thrifty(ModelWrapper):
+    """A model that is asked for no more than its budget has left. Raises ToolFailure where that is not enough."""
+
+    def __init__(self, model: ChatModel, budget: Budget) -> None:
+        self.model = model
+        self._budget = budget
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        left = self._budget.tokens_left
+        prompt = sum(len(message.content) for message in request.messages) // _CHARS_PER_TOKEN
+        if left is not None and left <= prompt:
+            raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
+        # A server refuses to be asked for more than its context holds, so the limit is sent only where it binds.
+        context = (await self.model.probe()).max_model_len
+        bound = None if left is None or left >= context > 0 else left - prompt
+        return await self.model.reply(replace(request, sampling=Sampling(max_tokens=bound)))
 
 
 def opening(

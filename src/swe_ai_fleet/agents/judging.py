@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -26,19 +25,17 @@ from swe_ai_fleet.agents.prompting import (
     in_words,
     wishes,
 )
-from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices, concluded, read_run
+from swe_ai_fleet.agents.questions import AnswerForm
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
 from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
-from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import JudgeAssignment
-from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, CheckReport
+from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
-from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, UserMessage
+from swe_ai_fleet.domain.message import Message, Sampling
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
+from swe_ai_fleet.ports import BlobStore, Clone, SecretMask
 from swe_ai_fleet.tools.truncation import beginning
 
 MAX_CHARS = 120_000
@@ -176,210 +173,133 @@ def _letter(text: str, letters: str) -> str:
 
 ATTEMPTS = 2
 """Replies to one ballot before the vote counts as unreadable."""
-MAX_SECONDS = 600.0
-"""For all samples of a judge, and no more than the task allows its agents."""
 MAX_REASON_CHARS = 2_000
 AGAIN = (
-    "That names no candidate: {problem}. Answer with nothing but a JSON object with the keys reason and choice; choice "
-    "is one of {letters}."
+    "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
+    "choice is one of {letters}."
 )
 NEXT_BALLOT = "next ballot"
-_CHARS_PER_TOKEN = 4
 _SEEDS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRun:
-    """Carries out `JudgeAssignment`s, each recorded like every run."""
+    """Has candidates judged, as `JudgeAssignment`s say."""
 
     services: RunServices
 
-    async def carry_out(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
+    async def run(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
         """One judge's votes, `samples` of them, each over the candidates in another order.
 
         A reply that names no candidate (asked for a second time), faults of the model and spent limits are votes with
-        an error. A judging that had ended in an earlier process is handed in again; one that had not begins anew.
-
-        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        an error. Raises as `RunServices.run` does.
         """
-        resumes = assignment.generation > 1
-        async with self.services.recorded(assignment, resumes=resumes) as run:
-            await run.journal.flush()
-            if resumes:
-                task = assignment.task
-                earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
-                if known := concluded(earlier, tuple[Vote, ...]):
-                    return known
-            return await _Judging(self.services, assignment, clone.environment.key, run).carry_out()
+        judging = _Judging(assignment, clone.environment.key, self.services.blobs)
+        return await self.services.run(assignment, clone, judging.work)
 
 
 class _Judging:
     """One judging under way. Its conversation in the log is that of the ballot before the model."""
 
-    def __init__(self, services: RunServices, assignment: JudgeAssignment, environment: str, run: RecordedRun) -> None:
-        self._services = services
+    def __init__(self, assignment: JudgeAssignment, environment: str, blobs: BlobStore) -> None:
         self._assignment = assignment
         self._environment = environment
-        self._journal, self._trail = run.journal, run.trail
-        self._mask = services.equipment.mask
-        self._budget = Budget(_limits(assignment.task.constraints.limits))
+        self._blobs = blobs
         self._patches: dict[str, bytes] = {}
         self._room = 0
         self._narrowed = False
-        self._step = 0
-        self._shown: tuple[Message, ...] = ()
         self._fault = ""
 
-    async def carry_out(self) -> tuple[Vote, ...]:
-        """Vote, and record the end."""
-        votes: list[Vote] = []
-        model: ChatModel | None = None
-        name = ""
+    async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
+        """Vote."""
+        assignment, self._mask = self._assignment, run.equipment.mask
+        budget = Budget(short(assignment.task.constraints.limits), spent=run.earlier.usage)
+        questions: RecordedQuestions | None = None
         try:
-            async with asyncio.timeout(self._budget.seconds_left):
-                model, name = await self._open()
+            async with asyncio.timeout(budget.seconds_left):
+                questions = await self._open(run, budget)
         except TimeoutError:
-            self._fault = self._late
+            self._fault = _late(budget)
         except (ModelError, InvalidRequest, NotFound) as error:
             self._fault = str(error)
-        names = [one.candidate_id for one in self._assignment.candidates]
-        known = self._assignment.known
-        for sample in range(known + 1, known + self._assignment.samples + 1):
-            vote = Vote(
-                judge_id=self._assignment.judge_id,
-                sample=sample,
-                order=ballot_order(names, self._assignment.seed, sample),
-            )
+        names = [one.candidate_id for one in assignment.candidates]
+        votes: list[Vote] = []
+        for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1):
+            order = ballot_order(names, assignment.seed, sample)
+            vote = Vote(judge_id=assignment.judge_id, sample=sample, order=order)
             # What the server refuses once it would refuse again.
-            votes.append(await self._vote(vote, model, name) if model and not self._fault else self._lost(vote))
-        await self._journal.append(
-            RunFinished(
-                stop_reason=self._stop_reason(votes),
-                artifacts=Artifacts(),
-                usage=self._budget.total(),
-                audit_head=self._trail.head,
-                answer=to_json(tuple(votes)).decode(),
-                error=self._hidden(self._fault),
-            )
-        )
-        return tuple(votes)
+            votes.append(await self._vote(vote, questions, budget) if questions and not self._fault else vote)
+        lost = self._hidden(self._fault) or "the judge could not be asked"
+        votes = [vote if vote.choice or vote.error else replace(vote, error=lost) for vote in votes]
+        stop = StopReason.MODEL_ERROR if self._fault else StopReason.MALFORMED_REPLIES
+        if any(vote.choice for vote in votes):
+            stop = StopReason.FINAL_ANSWER
+        return Ending(value=tuple(votes), stop_reason=stop, usage=budget.total(), error=self._hidden(self._fault))
 
-    async def _open(self) -> tuple[ChatModel, str]:
-        """The model, its name, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""
-        assignment, equipment = self._assignment, self._services.equipment
+    async def _open(self, run: RunContext, budget: Budget) -> RecordedQuestions:
+        """The judge, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""
+        assignment = self._assignment
         for one in assignment.candidates:
             if (patch := one.artifacts.patch) is not None:
-                self._patches[one.candidate_id] = await self._services.blobs.get(patch)
-        model = equipment.model(assignment.task, assignment.perspective, self._trail)
-        capabilities = await model.probe()
-        self._budget = Budget(self._budget.limits, prices=equipment.price(capabilities.model))
+                self._patches[one.candidate_id] = await self._blobs.get(patch)
+        perspective = replace(assignment.perspective, seed=assignment.seed)
+        questions, capabilities = await RecordedQuestions.opened(
+            run, assignment.task, perspective, budget, environment=self._environment
+        )
         self._room = room_for(capabilities.max_model_len)
-        return model, capabilities.model
+        return questions
 
-    async def _vote(self, vote: Vote, model: ChatModel, name: str) -> Vote:
-        """One vote. Raises nothing that the model is to blame for."""
-        if spent := self._budget.spent(iterations=0):
+    async def _vote(self, vote: Vote, questions: RecordedQuestions, budget: Budget) -> Vote:
+        """One vote, without an error only where it is one. Raises nothing that the model is to blame for."""
+        if spent := budget.spent(iterations=0):
             self._fault = f"the judge's limit is reached ({spent})"
-            return self._lost(vote)
-        with self._budget.child(self._budget.limits) as budget:
-            letter, reason, error = "", "", ""
+            return vote
+        letter, reason, error = "", "", ""
+        with budget.child(budget.limits) as questions.budget:
             try:
-                async with asyncio.timeout(self._budget.seconds_left):
-                    letter, reason = await self._choice(vote, model, name, budget)
+                async with asyncio.timeout(budget.seconds_left):
+                    letter, reason = await self._choice(vote, questions)
             except TimeoutError:
-                error = self._fault = self._late
+                error = self._fault = _late(budget)
             except ModelError as fault:
                 error = self._fault = str(fault)
             except ValueError as fault:
                 error = f"the judge's answer cannot be used: {fault}"
-            usage = budget.total()
+            usage = questions.budget.total()
         choice = vote.order[LETTERS.index(letter)] if letter else ""
         return replace(vote, choice=choice, reason=self._hidden(reason), usage=usage, error=self._hidden(error))
 
-    async def _choice(self, vote: Vote, model: ChatModel, name: str, budget: Budget) -> tuple[str, str]:
+    async def _choice(self, vote: Vote, questions: RecordedQuestions) -> tuple[str, str]:
         """The letter chosen and why. Raises ValueError saying why there is none, ModelError."""
         letters = LETTERS[: len(vote.order)]
-        conversation = list(self._ballot(vote, name))
-        problem = ""
-        for _ in range(ATTEMPTS):
-            try:
-                reply = await self._ask(model, conversation, vote.sample, letters, budget)
-            except ContextTooLong:
-                if self._narrowed:
-                    raise
-                # The estimate of what fits was wrong; for the other ballots it would be too.
-                problem, self._narrowed, self._room = "the ballot is too long for the model", True, self._room // 2
-                conversation = list(self._ballot(vote, name))
-                continue
-            answer = reply.message
-            try:
-                return read_choice([answer.content, *(call.arguments for call in answer.tool_calls)], letters)
-            except ValueError as error:
-                problem = str(error)
-            again = UserMessage(content=AGAIN.format(problem=problem, letters=", ".join(letters)))
-            self._journal.post(MessageAdded(step=self._step, message=again))
-            conversation += [replace(answer, tool_calls=()), again]
-        raise ValueError(problem)
-
-    async def _ask(
-        self, model: ChatModel, conversation: Sequence[Message], sample: int, letters: str, budget: Budget
-    ) -> ModelReply:
-        sampling = Sampling(
-            temperature=self._assignment.perspective.temperature, seed=(self._assignment.seed + sample) % _SEEDS
+        form = AnswerForm(
+            schema=choice_schema(letters),
+            read=lambda texts: read_choice(texts, letters),
+            again=AGAIN.format(letters=", ".join(letters)),
+            attempts=ATTEMPTS,
         )
-        began = time.monotonic()
-        reply = await model.reply(ModelRequest(conversation, (), sampling, schema=choice_schema(letters)))
-        budget.settle(reply.usage)
-        self._step += 1
-        took = round((time.monotonic() - began) * 1000)
-        self._journal.post(ModelReplied(step=self._step, reply=reply, duration_ms=took))
-        return reply
+        sampling = Sampling(
+            temperature=self._assignment.perspective.temperature, seed=(self._assignment.seed + vote.sample) % _SEEDS
+        )
+        asked = questions.step
+        try:
+            return await questions.answer(self._ballot(vote, questions), form, sampling)
+        except ContextTooLong:
+            if self._narrowed:
+                raise
+            # The estimate of what fits was wrong; for the other ballots it would be too.
+            self._narrowed, self._room = True, self._room // 2
+            form = replace(form, attempts=ATTEMPTS - (questions.step - asked))
+            return await questions.answer(self._ballot(vote, questions), form, sampling)
 
-    def _ballot(self, vote: Vote, name: str) -> tuple[Message, ...]:
-        """The messages of a ballot, recorded as the whole of the conversation from here on."""
+    def _ballot(self, vote: Vote, questions: RecordedQuestions) -> tuple[Message, ...]:
+        """The messages of a ballot."""
         messages = judge_messages(self._assignment, vote.order, self._patches, room=self._room, mask=self._mask)
-        if not self._shown:
-            self._journal.post(
-                RunStarted(
-                    role=self._assignment.task.role,
-                    model=name,
-                    messages=messages,
-                    tools=(),
-                    temperature=self._assignment.perspective.temperature,
-                    seed=self._assignment.seed,
-                    environment=self._environment,
-                )
-            )
-        else:
-            before, after = (sum(len(one.content) for one in some) for some in (self._shown, messages))
-            self._journal.post(
-                HistoryCondensed(
-                    step=self._step,
-                    method=NEXT_BALLOT,
-                    messages=messages,
-                    tokens_before=before // _CHARS_PER_TOKEN,
-                    tokens_after=after // _CHARS_PER_TOKEN,
-                )
-            )
-        self._shown = messages
-        return messages
-
-    @property
-    def _late(self) -> str:
-        return f"the judge had no more than {self._budget.limits.timeout_seconds:g} seconds"
-
-    def _lost(self, vote: Vote) -> Vote:
-        return replace(vote, error=self._hidden(self._fault) or "the judge could not be asked", usage=Usage())
-
-    def _stop_reason(self, votes: Sequence[Vote]) -> StopReason:
-        if any(vote.choice for vote in votes):
-            return StopReason.FINAL_ANSWER
-        return StopReason.MODEL_ERROR if self._fault else StopReason.MALFORMED_REPLIES
+        return questions.begin(messages, NEXT_BALLOT)
 
     def _hidden(self, text: str) -> str:
         return self._mask(text)[:MAX_REASON_CHARS]
 
 
-def _limits(limits: Limits) -> Limits:
-    """What a judging may spend, given what an agent of its task may."""
-    return replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds))
+def _late(budget: Budget) -> str:
+    return f"the judge had no more than {budget.limits.timeout_seconds:g} seconds"

@@ -1,0 +1,262 @@
+"""Runs for the nodes of a workflow: a question answered by an agent, and a single call of a tool.
+
+A question takes the one loop with the tools that the node names, in a clone that is thrown away. A tool call goes the
+way of every call: validated, held to policy, audited, masked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+from swe_ai_fleet.agents.agent_run import RunParts
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.prompting import Fence
+from swe_ai_fleet.agents.recorded_run import close_interrupted
+from swe_ai_fleet.agents.spec import AgentSpec, AtHand, Ending, RunContext, RunServices, run_agent
+from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
+from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
+from swe_ai_fleet.domain.event import RunStarted, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
+from swe_ai_fleet.tools.definition import Definition
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+
+MAX_BACKGROUND_CHARS = 12_000
+_ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
+MAX_RESULT_CHARS = 60_000
+"""So much of a tool's output goes on to the next nodes; the whole of a longer one is kept as an artifact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerRun:
+    """Has questions answered, as `AnswerAssignment`s say."""
+
+    services: RunServices
+
+    async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
+        """An agent's answer; faults of the model, spent limits and tools that are not there are answers with an error.
+
+        Raises as `RunServices.run` does.
+        """
+        return await self.services.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
+
+
+class _Answerer(AgentSpec[Answer]):
+    """One question under way."""
+
+    def __init__(self, assignment: AnswerAssignment, clone: Clone, run: RunContext) -> None:
+        task, config = assignment.task, assignment.config
+        limits = task.constraints.limits
+        if config.max_iterations > 0:
+            limits = replace(limits, max_iterations=min(config.max_iterations, limits.max_iterations))
+        super().__init__(
+            task=replace(task, tools=tuple(config.tools)),
+            budget=Budget(limits, spent=run.earlier.usage),
+            policy=Policy(role=task.role, read_only=True),
+            perspective=Perspective(model_profile=config.model or next(iter(task.profiles), "")),
+            environment=clone.environment.key,
+        )
+        self._assignment, self._clone, self._run = assignment, clone, run
+        self._model = ""
+
+    async def work(self) -> Ending[Answer]:
+        """Let the agent look around until it answers."""
+        try:
+            answer = await run_agent(self, self._run)
+        except (ModelError, InvalidRequest) as fault:
+            answer = self._answer(StopReason.MODEL_ERROR, error=str(fault))
+        return Ending(value=answer, stop_reason=answer.stop_reason, usage=answer.usage, error=answer.error)
+
+    @asynccontextmanager
+    async def tools(self, at_hand: AtHand) -> AsyncGenerator[Toolbox]:
+        """What the node names, as far as its task allows it. Raises InvalidRequest for a tool that is not here."""
+        self._model, pipeline = at_hand.capabilities.model, at_hand.pipeline
+        answer = final_answer_in(self._assignment.schema) if self._assignment.schema else FINAL_ANSWER
+        if not self._assignment.config.use_tools:
+            yield Toolbox({}, pipeline, answer=answer)
+            return
+        async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
+            yield _toolbox(held, pipeline, self.task, answer)
+
+    async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> tuple[Message, ...]:
+        """The question, and what is remembered."""
+        assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
+        fence = Fence(mask, assignment.execution_id, assignment.agent_id)
+        background = fence(assignment.background, MAX_BACKGROUND_CHARS)
+        sections = [
+            ("What is remembered, and may be wrong", background),
+            ("Context", mask(assignment.task.context)),
+            ("Question", mask(assignment.query)),
+        ]
+        return opening(
+            "answer",
+            sections,
+            role=str(assignment.task.role),
+            system_prompt=mask(config.system_prompt.strip()),
+            tools=config.use_tools,
+            mount=self._clone.mount,
+            iterations=self.budget.limits.max_iterations,
+            warning=fence.warning if background else "",
+        )
+
+    async def read(self, parts: RunParts, trajectory: Trajectory) -> Answer:
+        """What the agent said; an answer with an error where it came to none."""
+        mask, stop = self._run.equipment.mask, trajectory.stop_reason
+        text = mask(trajectory.answer).strip()
+        error = "" if stop in _ANSWERED else trajectory.error or f"the run stopped: {stop}"
+        tools = tuple(
+            mask(well_formed(call.name))[:MAX_NAME_CHARS]
+            for step in trajectory.steps
+            for call in step.reply.tool_calls
+            if call.name != FINAL_ANSWER.name
+        )
+        return self._answer(stop, text=text, tools=tools, error=error or ("" if text else "the agent answered nothing"))
+
+    def _answer(self, stop: StopReason, *, text: str = "", tools: tuple[str, ...] = (), error: str) -> Answer:
+        return Answer(
+            text=text,
+            stop_reason=stop,
+            usage=self.budget.total(),
+            model=self._model,
+            audit_head=self._run.trail.head,
+            tools=tools,
+            error=error,
+        )
+
+
+def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
+    """The tools that the node names, as far as its task allows them; where it names none, those that only read.
+
+    Raises InvalidRequest for a tool that is not here.
+    """
+    specs = [one.spec for kit in held.toolkits.values() for one in kit.definitions.values()]
+    known = {name for spec in specs for name in (spec.name, spec.tool)}
+    if missing := [name for name in task.tools if name not in known]:
+        raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
+    wanted, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
+    allowed = frozenset(
+        spec.name
+        for spec in specs
+        if (not wanted or {spec.name, spec.tool} & wanted) and (not permitted or {spec.name, spec.tool} & permitted)
+    )
+    policy = Policy(
+        role=task.role,
+        read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
+        # An empty set would allow everything.
+        allowed=allowed or frozenset({"none"}),
+        denied=frozenset(task.constraints.denied_tools),
+        allowed_paths=task.constraints.allowed_paths,
+    )
+    return Toolbox(held.toolkits, pipeline.under(policy), idle=held.idle, unlisted=held.unlisted, answer=answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperateRun:
+    """Makes single calls of tools, as `OperateAssignment`s say."""
+
+    services: RunServices
+
+    async def run(self, assignment: OperateAssignment, clone: Clone) -> ToolResult:
+        """What one call gives; a tool that fails, or is not there, gives a result that says so.
+
+        A call that had begun to change something in an earlier process, and of which nothing more is known, is not made
+        again: its outcome is `interrupted`. Raises as `RunServices.run` does.
+        """
+        return await self.services.run(assignment, clone, lambda run: self._work(assignment, clone, run))
+
+    async def _work(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> Ending[ToolResult]:
+        run.trail.entries.extend(run.earlier.entries)
+        result = await self._left_by(assignment, run) if assignment.resumes else None
+        if run.earlier.started is None:
+            run.begin(RunStarted(role=assignment.task.role, model="", messages=(), tools=(assignment.tool,)))
+        if result is None:
+            result = await self._call(assignment, clone, run)
+        stop = StopReason.FINAL_ANSWER if result.success else StopReason.TOOL_ERROR
+        return Ending(value=result, stop_reason=stop, usage=Usage(tool_calls=1), error=result.error)
+
+    async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
+        """What is known of the call that an earlier process made; None where nothing had begun."""
+        begun: AuditEntry | None = None
+        stored = self.services.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
+        async with aclosing(stored) as events:
+            async for one in events:
+                match one.event.body:
+                    case ToolStarted(entry=entry):
+                        begun = entry
+                    case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
+                        return result
+                    case _:
+                        pass
+        if begun is None or run.journal is None:
+            return None
+        return close_interrupted(begun, run.trail, run.journal)
+
+    async def _call(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> ToolResult:
+        equipment, task = run.equipment, assignment.task
+        pipeline = Pipeline(
+            trail=run.trail,
+            policy=Policy(
+                role=task.role,
+                read_only=not task.enable_tools,
+                allowed=frozenset(task.constraints.allowed_tools),
+                denied=frozenset(task.constraints.denied_tools),
+                allowed_paths=task.constraints.allowed_paths,
+            ),
+            mask=equipment.mask,
+            store=run.store,
+            limits=ToolLimits(
+                command_timeout_seconds=task.constraints.limits.command_timeout_seconds,
+                observation_chars=MAX_RESULT_CHARS,
+            ),
+            cache=equipment.cache(task),
+        )
+        async with open_toolkits(clone, pipeline, equipment.access, task) as held:
+            found = _found(held.toolkits, assignment.tool)
+            if found is None:
+                return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
+            arguments = _arguments(assignment.arguments)
+            if arguments is None:
+                return _refused(assignment, pipeline, "the arguments are no JSON object")
+            kit, definition = found
+            return await pipeline.call(definition, kit, arguments)
+
+
+def _found(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] | None:
+    for kit in kits.values():
+        for definition in kit.definitions.values():
+            if definition.spec.name == name:
+                return kit, definition
+    return None
+
+
+def _arguments(text: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
+def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> ToolResult:
+    """An audited result for a call that reached no tool."""
+    name = assignment.tool[:64]
+    spec = OperationSpec(name=name, tool="unknown", operation=name, description="", parameters={}, read_only=True)
+    record = pipeline.trail.open(spec, arguments={}, secret={"raw": assignment.arguments}, call_id="")
+    return record.close(ToolResult(success=False, operation=name, error=error, outcome=Outcome.INVALID), reason=error)

@@ -1,0 +1,310 @@
+"""One task split into subtasks: the planner is asked, and once more with everything that is wrong with its answer.
+
+The prompt holds the task, and fenced off what the repository says of itself. The answer is read loosely and turned into
+subtasks: bounded, masked, under ids of our own making, and a graph that can be carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, Field
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.prompting import Fence
+from swe_ai_fleet.agents.questions import AnswerForm
+from swe_ai_fleet.agents.repository_facts import RepositoryFacts
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
+from swe_ai_fleet.agents.sub_agents.structured_output import (
+    Said,
+    Shape,
+    Text,
+    Texts,
+    as_text,
+    opening,
+    read,
+    schema_of,
+)
+from swe_ai_fleet.domain.assignment import DeriveAssignment
+from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.subtask import MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import shortened, well_formed
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import Clone, SecretMask
+
+MAX_CONTEXT_CHARS = 24_000
+MAX_FACTS_CHARS = 16_000
+_ORDERS = {
+    "sequential": "Each subtask is carried out after the one before it, on top of its result.",
+    "parallel": "All subtasks are carried out at the same time: none may depend on another.",
+    "auto": "Subtasks that do not depend on each other are carried out at the same time.",
+}
+STRATEGIES = tuple(_ORDERS)
+
+
+async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> tuple[Message, ...]:
+    """The first messages of a planner's run."""
+    task, mask, facts = assignment.task, run.equipment.mask, None
+    if clone is not None:
+        key = (task.tenant, assignment.execution_id, assignment.agent_id)
+        facts = await run.equipment.facts.of(key, clone, focus=task.description, map_tokens=MAP_TOKENS)
+    fence, constraints = Fence(mask, task.execution_id, "derive"), task.constraints
+    sections = [
+        ("Task", mask(task.description)),
+        ("Context", fence(task.context, MAX_CONTEXT_CHARS)),
+        ("Requirements", mask("\n".join(f"- {requirement}" for requirement in constraints.requirements))),
+        ("What it is judged by", mask(constraints.rubric)),
+        ("Checks that must pass in the end", mask("\n".join(f"- `{check.command}`" for check in constraints.checks))),
+        ("Paths that may be changed", mask(", ".join(constraints.allowed_paths))),
+        ("The repository", fence(_facts(facts), MAX_FACTS_CHARS) if facts is not None else ""),
+    ]
+    return opening(
+        "derive",
+        sections,
+        roles=", ".join(sorted(assignment.roles or Role)),
+        order=_ORDERS[assignment.strategy],
+        most=MAX_SUBTASKS,
+        agents=task.num_agents,
+        warning=fence.warning,
+    )
+
+
+def _facts(facts: RepositoryFacts) -> str:
+    parts: Sequence[str] = (
+        f"Languages: {', '.join(facts.languages)}" if facts.languages else "",
+        f"Where the code is:\n{facts.map}" if facts.map else "",
+        *(f"{one.path}:\n{one.text}" for one in facts.instructions),
+    )
+    return "\n\n".join(part for part in parts if part)
+
+
+MAP_TOKENS = 3_000
+AGAIN = "These subtasks cannot be carried out: {problem}. Mend that: answer with the whole JSON object, nothing else."
+_MAX_PROBLEM_CHARS = 2_000
+_NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeriveRun:
+    """Splits tasks, as `DeriveAssignment`s say."""
+
+    services: RunServices
+
+    async def run(self, assignment: DeriveAssignment, clone: Clone | None) -> Derivation:
+        """Split a task; with a clone, the planner is told what the repository says of itself.
+
+        Raises InvalidRequest (an unknown strategy; no sound split, and what is wrong with it), ModelError, Unavailable
+        (also where the time is up), and as `RunServices.run` does.
+        """
+        if assignment.strategy not in STRATEGIES:
+            raise InvalidRequest(
+                f"unknown strategy {assignment.strategy[:64]!r}",
+                field="strategy",
+                hint=f"one of {', '.join(STRATEGIES)}",
+            )
+        return await self.services.run(assignment, clone, lambda run: _derive(assignment, clone, run))
+
+
+async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> Ending[Derivation]:
+    task = assignment.task
+    budget = Budget(short(task.constraints.limits), spent=run.earlier.usage)
+    stop, fault, subtasks = StopReason.FINAL_ANSWER, None, tuple[Subtask, ...]()
+
+    def split(texts: Sequence[str]) -> tuple[Subtask, ...]:
+        try:
+            return subtasks_of(read(SplitShape, *texts), assignment, mask=run.equipment.mask)
+        except ValueError as error:
+            raise ValueError(str(error)[:_MAX_PROBLEM_CHARS]) from None
+
+    try:
+        async with asyncio.timeout(budget.seconds_left):
+            perspective = Perspective(model_profile=next(iter(task.profiles), ""))
+            questions, _ = await RecordedQuestions.opened(run, task, perspective, budget)
+            messages = questions.begin(questions.opening or await _opening(assignment, clone, run))
+            form = AnswerForm(schema=schema_of(SplitShape), read=split, again=AGAIN)
+            subtasks = await questions.answer(messages, form)
+    except TimeoutError:
+        stop = StopReason.TIMEOUT
+        fault = Unavailable(f"the planner did not answer within {budget.limits.timeout_seconds:g} seconds")
+    except ModelError as error:
+        stop, fault = StopReason.MODEL_ERROR, error
+    except InvalidRequest as error:
+        stop, fault = StopReason.PLAN_FAILED, error
+    except ValueError as error:
+        stop, fault = StopReason.PLAN_FAILED, _no_split(error)
+    name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
+    found = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total())
+    return Ending(value=found, stop_reason=stop, usage=found.usage, fault=fault)
+
+
+def _no_split(error: ValueError) -> FleetError:
+    return InvalidRequest(
+        f"the planner found no split that can be carried out: {error}",
+        field="task_description",
+        hint="describe the parts, or hand them in one by one",
+    )
+
+
+_MOST_READ = 200
+_MAX_NAME_CHARS = 200
+_HIGHEST = 9
+
+
+def _as_name(value: object) -> str:
+    return " ".join(as_text(value)[:_MAX_NAME_CHARS].split())
+
+
+def _as_priority(value: object) -> int:
+    """A priority between 0 and 9; 0 for what is no number."""
+    try:
+        number = int(str(value)[:10])
+    except ValueError:
+        return 0
+    return min(_HIGHEST, max(0, number))
+
+
+def _as_subtasks(value: object) -> object:
+    """Subtasks in a list; models also write an object with their ids as keys."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, object]", value).items()
+        value = [{"id": name, **cast("Mapping[str, object]", one)} for name, one in pairs if isinstance(one, Mapping)]
+    return cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else value
+
+
+class SubtaskShape(Shape):
+    id: Annotated[str, BeforeValidator(_as_name), Field(min_length=1)] = Field(
+        description="A short name of its own, such as `parser` or `parser-tests`."
+    )
+    role: Text = Field(default="", description="The role that does it.")
+    description: Said = Field(
+        description="What is to be done, whole: whoever does it reads this, the task, and the code as it is by then."
+    )
+    depends_on: Texts = Field(default=[], description="The ids of the subtasks whose result it needs.")
+    priority: Annotated[int, BeforeValidator(_as_priority)] = Field(
+        default=0, description="0 to 9; of those that are ready, the higher goes first."
+    )
+    paths: Texts = Field(default=[], description="Globs of all files that it may change; none: any.")
+
+
+class SplitShape(Shape):
+    subtasks: Annotated[list[SubtaskShape], BeforeValidator(_as_subtasks), Field(min_length=1)] = Field(
+        description="The subtasks, what comes first before what needs it."
+    )
+    reasoning: Text = Field(default="", description="Why it is split this way, in a sentence or two.")
+
+
+MAX_ID_CHARS = 32
+MAX_ALL_CHARS = 64_000
+"""Of all descriptions together."""
+MAX_NAMES = 50
+MAX_PATHS = 20
+MAX_PATH_CHARS = 300
+_NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
+
+
+def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: SecretMask) -> tuple[Subtask, ...]:
+    """The subtasks in topological order. Raises ValueError saying everything that is wrong with them.
+
+    With the strategy `sequential` each stands behind the one before it, with `parallel` none may have dependencies.
+    """
+    role, roles, strategy = assignment.task.role, assignment.roles, assignment.strategy
+    ids = _ids(answer.subtasks)
+    limit = min(MAX_SUBTASK_CHARS, MAX_ALL_CHARS // len(answer.subtasks))
+    problems: list[str] = []
+    found: list[Subtask] = []
+    for name, said in zip(ids, answer.subtasks, strict=True):
+        try:
+            given = Role.parse(said.role or (role if not roles or role in roles else min(roles)))
+        except InvalidRequest as error:
+            problems.append(f"{name!r}: {error}")
+            given = role
+        found.append(
+            Subtask(
+                subtask_id=name,
+                description=_shown(said.description, mask, limit),
+                role=given,
+                dependencies=_dependencies(said, ids, answer.subtasks),
+                priority=said.priority,
+                allowed_paths=_paths(said),
+            )
+        )
+    if strategy == "parallel" and any(one.dependencies for one in found):
+        problems.append("none may depend on another: all are carried out at the same time")
+    try:
+        ordered = check_graph(found, roles)
+    except InvalidRequest as error:
+        problems.append(error.message)
+        ordered = ()
+    if problems:
+        raise ValueError("; ".join(problems))
+    return _chained(ordered) if strategy == "sequential" else ordered
+
+
+def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
+    """Safe ids, different for different names; the same name twice is the same id, to be found fault with."""
+    by_name: dict[str, str] = {}
+    for number, one in enumerate(subtasks, start=1):
+        name = _name(one.id)
+        if name in by_name:
+            continue
+        slug = _NOT_IN_AN_ID.sub("-", name).strip("-")[:MAX_ID_CHARS].strip("-") or f"subtask-{number}"
+        taken, again = set(by_name.values()), 2
+        unique = slug
+        while unique in taken:
+            unique, again = f"{slug}-{again}", again + 1
+        by_name[name] = unique
+    return [by_name[_name(one.id)] for one in subtasks]
+
+
+def _dependencies(said: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:
+    """The ids of what is named; a name that nobody has stays as it is, to be found fault with."""
+    known = {_name(one.id): name for name, one in zip(ids, subtasks, strict=True)}
+    known |= {name: name for name in ids if name not in known}
+    named: list[str] = []
+    for name in said.depends_on:
+        named += [name] if _name(name) in known else name.split(",")[:MAX_NAMES]
+    names = (name.strip() for name in named)
+    return tuple(dict.fromkeys(known.get(_name(name), name[:MAX_ID_CHARS]) for name in names if name))
+
+
+def _name(text: str) -> str:
+    return " ".join(text.strip("`'\" ").lower().split())
+
+
+def _paths(said: SubtaskShape) -> tuple[str, ...]:
+    """The globs that can be ones of the repository; a directory means all in it."""
+    found: list[str] = []
+    for path in said.paths:
+        one = path.strip().strip("`'\"").removeprefix("/workspace/").removeprefix("./")
+        if (
+            not one
+            or len(one) > MAX_PATH_CHARS
+            or one.startswith("/")
+            or ".." in one.split("/")
+            or not one.isprintable()
+        ):
+            continue
+        found.append(f"{one}**" if one.endswith("/") else one)
+    return tuple(dict.fromkeys(found))[:MAX_PATHS]
+
+
+def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
+    before = ("", *(one.subtask_id for one in ordered))
+    return tuple(
+        replace(one, dependencies=(*one.dependencies, earlier) if earlier not in one.dependencies else one.dependencies)
+        if earlier
+        else one
+        for earlier, one in zip(before, ordered, strict=False)
+    )
+
+
+def _shown(text: str, mask: SecretMask, limit: int) -> str:
+    return shortened(mask(well_formed(text)).replace("\0", "").strip(), limit)
