@@ -33,11 +33,11 @@ from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.servicer import orchestrator_service
 from services.orchestrator.uploads import Uploads
-from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
+from swe_ai_fleet.extensions import brought
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -208,6 +208,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             model=ScriptedModel(),
             owner="test",
             pauses=(0.0,),
+            workflows=next(iter(brought("workflows")), None),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         councils = CouncilStore(
@@ -250,7 +251,6 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [
             orchestrator_service(servicer),
-            workflow_service(workflow_servicer(executions, settings)),
             conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
             planning_service(PlanningServicer(plans.of, mask=Secrets())),
             *others,

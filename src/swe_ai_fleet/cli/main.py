@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands, workflow
+from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.edge import carry_out
@@ -109,10 +109,6 @@ CODE: Mapping[str, Callable[..., Any]] = {
     "tools run": tool_commands.run_tool,
     "env explain": env_commands.explain,
     "env export": env_commands.export,
-    "workflow run": workflow.run,
-    "workflow validate": workflow.validate,
-    "workflow graph": workflow.graph,
-    "workflow show": workflow.show,
     "plan goal": goal,
     "dlq list": dead_letters.list_letters,
     "dlq replay": dead_letters.replay,
@@ -130,7 +126,6 @@ GROUPS: Mapping[str, str] = {
     "councils": "Who solves the tasks of each role.",
     "context": "Stories, their tasks and decisions, and what agents are told of them.",
     "memory": "What agents remember from one run to the next.",
-    "workflow": "Steps of agents, tools and people, run as one.",
     "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
     "dlq": "Messages on NATS that could not be handled.",
     "access": "Who may come in: the access file.",

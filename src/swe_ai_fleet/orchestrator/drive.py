@@ -7,16 +7,16 @@ discarded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import cast
+from typing import Protocol, cast
 
 import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     BreakpointsSet,
@@ -50,7 +50,6 @@ from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
-from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
     ChatModel,
@@ -125,6 +124,49 @@ class Orchestration:
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
 
 
+class WorkflowDrive(Protocol):
+    """One run of a workflow under way."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of its nodes are under way."""
+        ...
+
+    def steered(self) -> None:
+        """Hear that somebody steered; what they said stands in the log."""
+        ...
+
+    async def run(self) -> Ending:
+        """Run it to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        ...
+
+
+class Workflows(Protocol):
+    """What runs workflows; an extension brings it."""
+
+    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
+        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
+        ...
+
+    def drive(
+        self,
+        work: ExecutionContext,
+        *,
+        approval_timeout_seconds: float,
+        context: ContextSource | None,
+        memories: Memories | None,
+    ) -> WorkflowDrive:
+        """A run; nothing that ended under an earlier driver is done again.
+
+        Args:
+            work: The workflow's execution.
+            approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
+            context: What answering agents are told beside their question; None: nothing.
+            memories: Where what they answer is remembered; None: nowhere.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """What every drive of a process works with.
@@ -133,7 +175,7 @@ class Surroundings:
     are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
     `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
     environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
-    chains stand; None: nobody does.
+    chains stand; None: nobody does. `workflows` runs workflows; None: there are none.
     """
 
     log: EventLog
@@ -150,6 +192,7 @@ class Surroundings:
     recipes: KnownRecipes = field(default_factory=Recipes)
     signer: HeadSigner | None = None
     verifier: Verifier | None = None
+    workflows: Workflows | None = None
 
 
 class Drive:
@@ -327,8 +370,10 @@ class Drive:
             verifier=self._with.verifier,
         )
         if self._task.kind is TaskKind.WORKFLOW:
-            self._workflow = WorkflowDrive(
-                work=work,
+            if self._with.workflows is None:
+                raise InvalidRequest("this fleet runs no workflows", field="workflow")
+            self._workflow = self._with.workflows.drive(
+                work,
                 approval_timeout_seconds=self._with.approval_timeout_seconds,
                 context=self._with.context,
                 memories=self._with.memories,

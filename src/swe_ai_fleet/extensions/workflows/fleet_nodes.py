@@ -18,11 +18,10 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_id
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
-from swe_ai_fleet.orchestrator.background import context_request
-from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.subtasks import child_task_id
-from swe_ai_fleet.orchestrator.workflow_tasks import (
+from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.node_results import NodeResults
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.tasks import (
     assignment_task,
     check_left,
     child_task,
@@ -30,11 +29,12 @@ from swe_ai_fleet.orchestrator.workflow_tasks import (
     node_name,
     node_run,
 )
+from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
+from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
-from swe_ai_fleet.workflows.node_inputs import answer_output
-from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
 
 MAX_PROMPT_CHARS = 16_000
 MAX_REMEMBERED_CHARS = 2_000

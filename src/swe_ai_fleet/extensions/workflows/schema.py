@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any, cast
 
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, NodeType, json_type
-from swe_ai_fleet.workflows.conditions import OPS
-from swe_ai_fleet.workflows.documents import Path, Problem
-from swe_ai_fleet.workflows.values import INPUT_TYPES
+from swe_ai_fleet.extensions.workflows.conditions import OPS
+from swe_ai_fleet.extensions.workflows.documents import Path, Problem
+from swe_ai_fleet.extensions.workflows.values import INPUT_TYPES
 
 Schema = Mapping[str, Any]
 

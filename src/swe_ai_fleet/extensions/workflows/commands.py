@@ -7,23 +7,27 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
+from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.command import Commands, Row, argument, option
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.messages import pairs
+from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import of
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.text import one_line
 
+_SERVICE = "fleet.workflow.v1.WorkflowService"
 Workflow = Annotated[
     str,
     typer.Argument(metavar="NAME|FILE", help="A workflow that the fleet knows, or a file (*.yaml)."),
@@ -78,7 +82,7 @@ class WorkflowOrder:
         request = pb.RunWorkflowRequest()
         # What was given is turned below: its types are the workflow's.
         fill(request, replace(self, given=()))
-        from swe_ai_fleet.cli.workflow_runs import file_text, is_file
+        from swe_ai_fleet.extensions.workflows.command_runs import file_text, is_file
 
         if is_file(self.workflow):
             request.ClearField("name")
@@ -141,7 +145,7 @@ def _value(name: str, text: str, kind: str) -> object:
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
     """Run a workflow; show its nodes as they go on, then what it gave."""
-    from swe_ai_fleet.cli.workflow_runs import run as work
+    from swe_ai_fleet.extensions.workflows.command_runs import run as work
 
     return await work(screen, fleet, order)
 
@@ -152,7 +156,7 @@ async def validate(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Workflow files.")],
 ) -> Exit:
     """Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet."""
-    from swe_ai_fleet.cli.workflow_runs import validate as work
+    from swe_ai_fleet.extensions.workflows.command_runs import validate as work
 
     return await work(screen, settings, paths)
 
@@ -165,13 +169,80 @@ async def graph(
     output: options.Output = None,
 ) -> Exit:
     """Draw a workflow as Mermaid text; needs no fleet."""
-    from swe_ai_fleet.cli.workflow_runs import draw as work
+    from swe_ai_fleet.extensions.workflows.command_runs import draw as work
 
     return await work(screen, settings, workflow, output=output)
 
 
 async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
     """Show a run as it stands: its nodes, what paused ones would be given, what it gave."""
-    from swe_ai_fleet.cli.workflow_runs import show as work
+    from swe_ai_fleet.extensions.workflows.command_runs import show as work
 
     return await work(screen, client, name)
+
+
+def workflows_document(answer: Any) -> dict[str, object]:
+    told: dict[str, Any] = document(answer)
+    for one in told["workflows"]:
+        for given in one["inputs"]:
+            text = given.pop("default_json")
+            given["default"] = json.loads(text) if text else None
+    return {"workflows": told["workflows"], "broken": told["broken"]}
+
+
+def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
+    for one in answer.workflows:
+        screen.line(f"{one.name}  {one_line(one.description, 200)}", style="bold")
+        for given in one.inputs:
+            default = f" (default {one_line(given.default_json, 60)})" if given.default_json else ""
+            needed = "" if given.required else " optional" if not default else ""
+            screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
+    for fault in answer.broken:
+        screen.note(fault, style="yellow")
+
+
+COMMANDS = Commands(
+    groups={"workflow": "Steps of agents, tools and people, run as one."},
+    rows={
+        "workflow list": Row(
+            rpc=f"{_SERVICE}.ListWorkflows",
+            about="Show the workflows that the fleet knows, with their inputs.",
+            json=workflows_document,
+            view=show_workflows,
+        ),
+        "workflow steer": Row(
+            rpc=f"{_SERVICE}.SteerWorkflow",
+            about="Pause a run before its next nodes, let paused nodes go, or have it continue.",
+            takes={
+                "execution": options.Execution,
+                "action": argument("pause, step or continue."),
+                "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
+                "by": option(
+                    "Who steers, for the log. Default: you.",
+                    words=("--as",),
+                    metavar="NAME",
+                    turn=lambda name: name or caller_name(),
+                ),
+            },
+            json="execution_id action paused",
+            line=lambda told: (
+                f"{told['execution_id']}: {told['action']}"
+                + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
+            ),
+        ),
+    },
+    code={
+        "workflow run": run,
+        "workflow validate": validate,
+        "workflow graph": graph,
+        "workflow show": show,
+    },
+    examples={
+        "workflow list": ("fleet workflow list",),
+        "workflow run": ("fleet workflow run review.yaml --input branch=main --repo .",),
+        "workflow validate": ("fleet workflow validate review.yaml",),
+        "workflow graph": ("fleet workflow graph review.yaml -o review.mmd",),
+        "workflow show": ("fleet workflow show nightly-review",),
+        "workflow steer": ("fleet workflow steer nightly-review step --node merge",),
+    },
+)

@@ -18,10 +18,17 @@ from swe_ai_fleet.domain.workflow import (
     Workflow,
     WorkflowInput,
 )
-from swe_ai_fleet.workflows.checking import problems_of, resolved_workflows
-from swe_ai_fleet.workflows.conditions import condition_of
-from swe_ai_fleet.workflows.documents import Document, InvalidWorkflow, Path, Problem, WorkflowFault, read_document
-from swe_ai_fleet.workflows.schema import ID, shape_problems
+from swe_ai_fleet.extensions.workflows.checking import problems_of, resolved_workflows
+from swe_ai_fleet.extensions.workflows.conditions import condition_of
+from swe_ai_fleet.extensions.workflows.documents import (
+    Document,
+    InvalidWorkflow,
+    Path,
+    Problem,
+    WorkflowFault,
+    read_document,
+)
+from swe_ai_fleet.extensions.workflows.schema import ID, shape_problems
 
 _NODE_FIELDS = (
     "id", "query", "tool", "arguments", "prompt", "over", "max_parallel", "inputs", "retries", "retry_seconds",

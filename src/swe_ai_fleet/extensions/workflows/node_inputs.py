@@ -8,15 +8,9 @@ from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus, NodeType, Workflow, json_type
-from swe_ai_fleet.workflows.conditions import condition_references
-from swe_ai_fleet.workflows.references import (
-    BadReference,
-    Scope,
-    looked_up,
-    resolved,
-    resolved_text,
-)
-from swe_ai_fleet.workflows.values import exact_json
+from swe_ai_fleet.extensions.workflows.conditions import condition_references
+from swe_ai_fleet.extensions.workflows.references import BadReference, Scope, looked_up, resolved, resolved_text
+from swe_ai_fleet.extensions.workflows.values import exact_json
 
 _FENCE = "```"
 _MOST_CHARS = 1_000_000

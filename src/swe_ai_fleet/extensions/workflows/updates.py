@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
-from swe_ai_fleet.workflows.values import parsed_json
-
-Level = Literal["debug", "info", "warning", "error"]
+from swe_ai_fleet.watching.nodes import Level, node_state, usage_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,38 +85,3 @@ def end_update(execution_id: str, sequence: int, state: ExecutionState) -> Updat
         )
     result = {"status": state.status.value, "outputs": dict(state.outputs), "usage": usage_state(state.usage)}
     return Update(type="completion", execution_id=execution_id, sequence=sequence, result=result)
-
-
-def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
-    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
-    return {
-        "status": update.status.value,
-        "attempt": update.attempt,
-        "failures": update.failures,
-        "inputs": json_or_text(update.inputs),
-        "output": json_or_text(update.output),
-        "error": update.error,
-        "label": update.label,
-        "execution_id": update.execution_id,
-        "duration_ms": update.duration_ms,
-        "usage": usage_state(update.usage),
-    }
-
-
-def json_or_text(text: str) -> JsonValue:
-    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is no JSON."""
-    try:
-        return parsed_json(text, "value") if text else None
-    except InvalidRequest:
-        return text
-
-
-def usage_state(usage: Usage) -> Mapping[str, JsonValue]:
-    """What was spent, as JSON."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "model_calls": usage.model_calls,
-        "tool_calls": usage.tool_calls,
-        "cost": usage.cost,
-    }

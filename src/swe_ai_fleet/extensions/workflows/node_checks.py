@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeType, Workflow, WorkflowInput, json_type
-from swe_ai_fleet.workflows.conditions import condition_references, verify
-from swe_ai_fleet.workflows.documents import Path, Problem
-from swe_ai_fleet.workflows.node_inputs import DEFAULT_QUERY
-from swe_ai_fleet.workflows.references import BadReference, Reference, parsed, references_in
-from swe_ai_fleet.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS, nearest
-from swe_ai_fleet.workflows.values import exact_json, fits
+from swe_ai_fleet.extensions.workflows.conditions import condition_references, verify
+from swe_ai_fleet.extensions.workflows.documents import Path, Problem
+from swe_ai_fleet.extensions.workflows.node_inputs import DEFAULT_QUERY
+from swe_ai_fleet.extensions.workflows.references import BadReference, Reference, parsed, references_in
+from swe_ai_fleet.extensions.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS, nearest
+from swe_ai_fleet.extensions.workflows.values import exact_json, fits
 
 _TRIED = (NodeType.AGENT, NodeType.TOOL)
 _WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {

@@ -14,15 +14,12 @@ from uuid import uuid4
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
-from swe_ai_fleet.runtime.local_nodes import Approve, LocalNodes
-from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
-from swe_ai_fleet.workflows.checking import checked
-from swe_ai_fleet.workflows.engine import Steering, WorkflowRun
-from swe_ai_fleet.workflows.runner import NodeRunner
-from swe_ai_fleet.workflows.state_file import StateFile
-from swe_ai_fleet.workflows.updates import (
+from swe_ai_fleet.extensions.workflows.checking import checked
+from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
+from swe_ai_fleet.extensions.workflows.local_nodes import Approve, LocalNodes
+from swe_ai_fleet.extensions.workflows.runner import NodeRunner
+from swe_ai_fleet.extensions.workflows.state_file import StateFile
+from swe_ai_fleet.extensions.workflows.updates import (
     ExecutionState,
     Update,
     end_update,
@@ -31,7 +28,10 @@ from swe_ai_fleet.workflows.updates import (
     node_update,
     status_update,
 )
-from swe_ai_fleet.workflows.values import checked_inputs
+from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.registry.registry import ToolRegistry
 
 AT_ONCE = 16
 """Agents and tools at work at the same time; maps without `max_parallel` would ask for any number."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.workflow import Workflow
-from swe_ai_fleet.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
 
 SUFFIXES = (".yaml", ".yml")
 MAX_FILES = 500
@@ -75,7 +75,7 @@ def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | N
 
 
 def _built_in() -> Iterator[tuple[str, str, bool]]:
-    for one in sorted(files("swe_ai_fleet.workflows").joinpath("templates").iterdir(), key=lambda each: each.name):
+    for one in sorted(files(__package__ or "").joinpath("templates").iterdir(), key=lambda each: each.name):
         if one.name.endswith(SUFFIXES):
             yield one.name, one.read_text("utf-8"), True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from fleet.workflow.v1 import workflow_pb2_grpc
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
+from services.extensions import Served
 from services.grpc_server import Service
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
@@ -29,15 +31,15 @@ from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
+from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
+from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow
+from swe_ai_fleet.extensions.workflows.drawing import mermaid, said_of
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows.values import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
-from swe_ai_fleet.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
-from swe_ai_fleet.workflows.documents import InvalidWorkflow
-from swe_ai_fleet.workflows.drawing import mermaid, said_of
-from swe_ai_fleet.workflows.reading import read_workflow
-from swe_ai_fleet.workflows.values import exact_json
 
 SERVICE = "fleet.workflow.v1.WorkflowService"
 MAX_STORED_BYTES = 1024 * 1024
@@ -253,6 +255,12 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
         return None
     specs = [definition.spec for definition in operations().values()]
     return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
+
+
+@asynccontextmanager
+async def open_service(served: Served) -> AsyncGenerator[Service]:
+    """What the orchestrator serves."""
+    yield workflow_service(workflow_servicer(served.executions, served.settings))
 
 
 def workflow_service(servicer: WorkflowServicer) -> Service:

@@ -19,16 +19,16 @@ from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import gist, node_row, nodes_table
 from swe_ai_fleet.cli.terminal import interrupts
-from swe_ai_fleet.cli.workflow import WorkflowOrder
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.extensions.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
+from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
+from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.extensions.workflows.drawing import mermaid
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.watching.text import one_line
-from swe_ai_fleet.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
-from swe_ai_fleet.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.workflows.drawing import mermaid
-from swe_ai_fleet.workflows.reading import read_workflow
 
 _SHOWN_CHARS = 4_000
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, NodeStatus, NodeType, Workflow
-from swe_ai_fleet.workflows import mermaid
-from swe_ai_fleet.workflows.conditions import condition_of, holds, verify
-from swe_ai_fleet.workflows.node_inputs import answer_output
-from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
+from swe_ai_fleet.extensions.workflows import mermaid
+from swe_ai_fleet.extensions.workflows.conditions import condition_of, holds, verify
+from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
 
 SCOPE = Scope(
     inputs={"name": "Ada", "n": 3, "list": [1, {"deep": [True, None]}], "none": None, "odd key": {"a b": 1}},
@@ -84,7 +84,7 @@ class TestReferences:
         assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
 
     def test_it_does_not_grow_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("swe_ai_fleet.workflows.references.MAX_CHARS", 1000)
+        monkeypatch.setattr("swe_ai_fleet.extensions.workflows.references.MAX_CHARS", 1000)
         scope = Scope(inputs={"x": "y" * 90, "l": ["y" * 90]})
         assert len(resolved("${inputs.x}" * 11, scope)) == 990
         for value in ("${inputs.x}" * 12, ["${inputs.x}"] * 12, ["${inputs.l}"] * 12, {"a": ["_${inputs.l}"] * 12}):

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import (
@@ -27,10 +26,10 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
 )
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, Workflow, WorkflowTask
+from swe_ai_fleet.extensions.workflows.values import checked_inputs
 from swe_ai_fleet.orchestrator.subtasks import child_task_id, part
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
-from swe_ai_fleet.workflows.values import checked_inputs
 
 NODE = "node-"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -166,22 +165,8 @@ def _told(query: str, context: str) -> tuple[str, str]:
     return beginning(query, _TOLD_CHARS), "\n\n".join(filter(None, (context, f"The whole of the task:\n{query}")))
 
 
-def normalised(task: Task) -> Task:
-    """A run of a workflow as the log will have it, so that its nodes' tasks are the same to every driver; with a
-    repository: one that names none works on one that has nothing in it. Other tasks as they are."""
-    if task.kind is not TaskKind.WORKFLOW:
-        return task
-    if not task.repo.location.strip():
-        task = replace(task, repo=replace(task.repo, location=SCRATCH))
-    return from_json(Task, to_json(task))
-
-
 def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, memory: bool = False) -> None:
     """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest naming the field."""
-    if (task.kind is TaskKind.WORKFLOW) != (task.workflow is not None):
-        raise InvalidRequest("a task has a workflow if, and only if, it is a run of one", field="workflow")
-    if task.kind is TaskKind.ORCHESTRATE and task.repo.location == SCRATCH:
-        raise InvalidRequest("nothing can be delivered to an empty repository", field="repo", hint="name another one")
     if task.workflow is None:
         return
     for node in nodes_of(task.workflow.workflow):

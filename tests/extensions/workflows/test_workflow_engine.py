@@ -26,9 +26,9 @@ from swe_ai_fleet.domain.workflow import (
     Workflow,
     WorkflowInput,
 )
-from swe_ai_fleet.workflows import ExecutionState, NodeApproval, NodeDecision
-from swe_ai_fleet.workflows.engine import WorkflowRun
-from swe_ai_fleet.workflows.runner import NodeOutcome
+from swe_ai_fleet.extensions.workflows import ExecutionState, NodeApproval, NodeDecision
+from swe_ai_fleet.extensions.workflows.engine import WorkflowRun
+from swe_ai_fleet.extensions.workflows.runner import NodeOutcome
 
 DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
 
@@ -326,7 +326,7 @@ class TestMaps:
         assert world.told("m[1]") == DONE
 
     async def test_the_limit_on_nodes_is_no_other_behind_a_resumption(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("swe_ai_fleet.workflows.engine.MAX_NODES", 6)
+        monkeypatch.setattr("swe_ai_fleet.extensions.workflows.engine.MAX_NODES", 6)
         world = World()
         workflow = flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS)
         for _ in range(3):
@@ -336,7 +336,7 @@ class TestMaps:
         assert len(world.ran()) <= 6
 
     async def test_outputs_of_all_items_together_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("swe_ai_fleet.workflows.tries.MAX_CHARS", 1_000)
+        monkeypatch.setattr("swe_ai_fleet.extensions.workflows.tries.MAX_CHARS", 1_000)
         world = World(does={f"all[{at}]": "x" * 100 for at in range(20)})
         ended = await world.go(flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS), range(20))
         assert (ended.status, "too large to be kept" in ended.error) == (ExecutionStatus.FAILED, True)

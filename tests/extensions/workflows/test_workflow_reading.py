@@ -27,8 +27,14 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.workflows import InvalidWorkflow, WorkflowExecutor, WorkflowFault, read_workflow, workflow_schema
-from swe_ai_fleet.workflows.catalog import read_catalog
+from swe_ai_fleet.extensions.workflows import (
+    InvalidWorkflow,
+    WorkflowExecutor,
+    WorkflowFault,
+    read_workflow,
+    workflow_schema,
+)
+from swe_ai_fleet.extensions.workflows.catalog import read_catalog
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(
@@ -122,7 +128,7 @@ class TestReading:
         schema: Any = workflow_schema()
         Draft202012Validator.check_schema(schema)
         Draft202012Validator(schema).validate(yaml.safe_load(WHOLE))
-        kept = Path(__file__).parents[2] / "docs/schemas/workflow.json"
+        kept = Path(__file__).parents[3] / "docs/schemas/workflow.json"
         assert json.loads(kept.read_text()) == schema, "write workflow_schema() to docs/schemas/workflow.json"
 
 

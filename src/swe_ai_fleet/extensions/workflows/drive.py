@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -14,13 +14,14 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
+from swe_ai_fleet.extensions.workflows.fleet_nodes import CutOff, FleetNodes
+from swe_ai_fleet.extensions.workflows.node_results import NodeResults
+from swe_ai_fleet.extensions.workflows.tasks import NODE, check_workflow, inputs_of
 from swe_ai_fleet.orchestrator.deliberation import Ending
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
-from swe_ai_fleet.orchestrator.workflow_tasks import NODE, inputs_of
 from swe_ai_fleet.ports import ContextSource, Memories
-from swe_ai_fleet.workflows.engine import Steering, WorkflowRun
 
 _log = structlog.get_logger(__name__)
 
@@ -152,3 +153,27 @@ def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
     own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
     theirs = (update.usage for update in nodes.values() if update.execution_id)
     return sum((*own, *theirs), Usage())
+
+
+class FleetWorkflows:
+    """Runs of workflows as the orchestrator has them checked and driven."""
+
+    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
+        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
+        check_workflow(task, profiles=profiles, max_agents=max_agents, memory=memory)
+
+    def drive(
+        self,
+        work: ExecutionContext,
+        *,
+        approval_timeout_seconds: float = 0.0,
+        context: ContextSource | None = None,
+        memories: Memories | None = None,
+    ) -> WorkflowDrive:
+        """A run; nothing that ended under an earlier driver is done again."""
+        return WorkflowDrive(
+            work=work, approval_timeout_seconds=approval_timeout_seconds, context=context, memories=memories
+        )
+
+
+WORKFLOWS = FleetWorkflows()

@@ -43,13 +43,14 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
+from swe_ai_fleet.extensions.workflows.catalog import read_catalog
+from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
+from swe_ai_fleet.extensions.workflows.tasks import node_name, node_run
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.workflow_tasks import node_name, node_run
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
-from swe_ai_fleet.workflows.catalog import read_catalog
 from tests.unit.test_executions import World, published
 
 
@@ -148,7 +149,7 @@ async def driven(world: World, task: Task, **options: object) -> AsyncIterator[R
 
 @pytest.fixture
 def world() -> World:
-    world = World()
+    world = World(workflows=WORKFLOWS)
     world.fleet.answering = echo
     return world
 
@@ -588,7 +589,7 @@ async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole():
             async with super().journal(writer, fresh=True) as journal:
                 yield journal
 
-    slow = World(log=SlowToAccept())
+    slow = World(log=SlowToAccept(), workflows=WORKFLOWS)
     slow.fleet.default = ScriptedRun(after=asyncio.Event())
     async with driven(slow, a_run(agent("busy", mode=AgentMode.DELIBERATE))) as run:
         await accepting.wait()

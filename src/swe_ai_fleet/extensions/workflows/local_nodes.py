@@ -12,14 +12,14 @@ from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
+from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
 from swe_ai_fleet.runtime.memory_manager import MemoryManager
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, jsonable
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
-from swe_ai_fleet.workflows.node_inputs import answer_output
-from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
 
 _ITERATIONS = 10
 _MAX_LOGGED = 500

@@ -16,10 +16,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, Edge, Node, NodeStatus, NodeType, Workflow, WorkflowInput
-from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.tools import FunctionTool, ToolRegistry
-from swe_ai_fleet.workflows import (
+from swe_ai_fleet.extensions.workflows import (
     ApprovalDecision,
     ExecutionState,
     ExecutionStatus,
@@ -29,6 +26,9 @@ from swe_ai_fleet.workflows import (
     WorkflowExecutor,
     read_workflow,
 )
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.tools import FunctionTool, ToolRegistry
 
 SECRET = "hunter2-hunter2"
 
@@ -126,8 +126,8 @@ class TestAgents:
         assert forgetful.outputs["chat"]["answer"] == "You never told me."
         program = (
             "import asyncio\n"
-            "from swe_ai_fleet.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
-            "from swe_ai_fleet.workflows import WorkflowExecutor\n"
+            "from swe_ai_fleet.extensions.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
+            "from swe_ai_fleet.extensions.workflows import WorkflowExecutor\n"
             "node = Node(id='chat', type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))\n"
             "flow = Workflow(name='later', nodes=(node,), inputs=(WorkflowInput(name='query'),))\n"
             "state = asyncio.run(WorkflowExecutor(flow).execute({'query': 'What is my favourite colour?'}))\n"
@@ -327,7 +327,7 @@ class TestSteering:
 async def test_the_document(
     server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = (Path(__file__).parents[2] / "docs/workflows.md").read_text()
+    document = (Path(__file__).parents[3] / "docs/workflows.md").read_text()
     for name, value in {"MODEL_URL": server.url, "MODEL": "scripted", "HOME": "home", "EMBEDDINGS": "none"}.items():
         monkeypatch.setenv(f"FLEET_{name}", value)
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import Condition, JsonValue, json_type
-from swe_ai_fleet.workflows.references import (
+from swe_ai_fleet.extensions.workflows.references import (
     BadReference,
     Reference,
     Scope,
