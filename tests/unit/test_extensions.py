@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import swe_ai_fleet
 from swe_ai_fleet.extensions import Extension, brought, extensions
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +55,13 @@ def test_what_extensions_bring_is_there() -> None:
     for part in fields(Extension):
         named = [one for one in extensions().values() if getattr(one, part.name)]
         assert len(brought(part.name)) == len(named)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_contract_of_imports_names_the_whole_core() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (sources,) = [one["source_modules"] for one in contracts if one["name"] == "The core imports no extension"]
+    modules = {one.name for one in pkgutil.iter_modules(swe_ai_fleet.__path__)} - {"extensions"}
+    assert set(sources) == {"services", "workers", *(f"swe_ai_fleet.{name}" for name in modules)}
 
 
 @pytest.mark.slow

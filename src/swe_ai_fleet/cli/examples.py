@@ -11,7 +11,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("fleet metrics --since 7d --role QA",),
     "up": ("fleet up", "fleet up --vllm Qwen/Qwen2.5-Coder-7B-Instruct --vllm-args '--max-model-len 32768'"),
     "open": ("fleet open --browser",),
-    "mcp": ("fleet mcp", "fleet mcp --allow-approve --server fleet.example.org:50055"),
     "run": (
         "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
         "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",

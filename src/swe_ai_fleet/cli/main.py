@@ -65,25 +65,6 @@ async def open_command(
     return await open_page(screen, settings, browser=browser)
 
 
-def mcp(
-    *,
-    allow_approve: Annotated[
-        bool, typer.Option("--allow-approve", help="Let the client answer approvals, and waive them.")
-    ] = False,
-    server: Server = "",
-    token: Token = "",
-) -> None:
-    """Serve the fleet as MCP tools over standard input and output, for editors and other agents."""
-
-    async def work(_: Screen, settings: Settings) -> Exit:
-        from swe_ai_fleet.cli.mcp.server import serve
-
-        await serve(settings, server=server, token=token, may_approve=allow_approve)
-        return Exit.ACCEPTED
-
-    carry_out(work, json=False)
-
-
 async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     """Try everything the fleet stands on, and say what is wrong and how to mend it."""
     from swe_ai_fleet.cli.doctor import doctor as work
@@ -94,7 +75,6 @@ async def doctor(screen: Screen, settings: Settings, *, server: Server = "", tok
 CODE: Mapping[str, Callable[..., Any]] = {
     "up": up,
     "open": open_command,
-    "mcp": mcp,
     "run": execution_commands.run,
     "judge": judge,
     "init": init,

@@ -6,8 +6,8 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.cli.mcp.server import submission
 from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.extensions.mcp.server import submission
 
 
 @pytest.mark.parametrize("deliberate_only", [True, False])

@@ -18,14 +18,14 @@ from pydantic import Field
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.mcp import answers
-from swe_ai_fleet.cli.mcp.answers import execution, listed, result, standing, told
-from swe_ai_fleet.cli.mcp.waiting import Waiting
 from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.extensions.mcp import answers
+from swe_ai_fleet.extensions.mcp.answers import execution, listed, result, standing, told
+from swe_ai_fleet.extensions.mcp.waiting import Waiting
 from swe_ai_fleet.settings import Settings
 
 MAX_DIFF_CHARS = 200_000
