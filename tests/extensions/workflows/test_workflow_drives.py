@@ -509,6 +509,7 @@ async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(w
         owner="test",
         context=memory,
         memories=memory,
+        workflows=WORKFLOWS,
     )
     async with asyncio.timeout(10), Executions(surroundings) as executions:
         task = a_run(agent("plain"), ask, edges=chain("plain", "ask"))
