@@ -13,7 +13,7 @@ LIBRARY = "e2e/test_documented_commands.py::test_the_library_block_runs"
 KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there"
 SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"
 FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
-WORKFLOWS = "integration/test_workflow_executor.py::test_the_document"
+WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "unit/test_chat_document.py"
 IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
 BY_HAND = "by hand"
@@ -89,7 +89,11 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "integration/test_gateway_streams.py::test_the_client_of_the_document_shows_a_whole_execution",
         BY_HAND,
     ),
-    "docs/workflows.md": (WORKFLOWS, WORKFLOWS, "e2e/test_workflow_cli.py::test_a_run_waits_for_people_and_is_stepped"),
+    "docs/workflows.md": (
+        WORKFLOWS,
+        WORKFLOWS,
+        "extensions/workflows/test_workflow_cli.py::test_a_run_waits_for_people_and_is_stepped",
+    ),
     "docs/workspace-runner.md": ("integration/test_workspace_runner.py", KUBECTL),
 }
 """Of each document its blocks in `sh`, `console`, `python` and `js`, in their order."""

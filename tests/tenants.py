@@ -32,11 +32,11 @@ from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.uploads import Uploads
-from services.orchestrator.workflows import workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
+from swe_ai_fleet.extensions import brought
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -207,6 +207,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             model=ScriptedModel(),
             owner="test",
             pauses=(0.0,),
+            workflows=next(iter(brought("workflows")), None),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         councils = CouncilStore(
@@ -249,7 +250,6 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [
             service_of(servicer),
-            service_of(workflow_servicer(executions, settings)),
             service_of(ConversationServicer(chats.of, admit=executions.check_tokens)),
             planning_service(PlanningServicer(plans.of, mask=Secrets())),
             *others,

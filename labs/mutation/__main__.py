@@ -39,7 +39,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_golden_logs.py",
         "tests/unit/test_ended_executions.py",
         "tests/unit/test_execution_approvals.py",
-        "tests/unit/test_workflow_drives.py",
+        "tests/extensions/workflows/test_workflow_drives.py",
         "tests/simulation/test_folds.py",
     ),
     f"{_CORE}/domain/run.py": ("tests/unit/test_run_fold.py", "tests/simulation/test_folds.py"),

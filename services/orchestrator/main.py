@@ -27,7 +27,6 @@ from services.orchestrator.planning import open_plan_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
-from services.orchestrator.workflows import workflow_servicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -115,13 +114,12 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             if stack.context
             else None,
         )
-        workflows = service_of(workflow_servicer(stack.executions, stack.settings))
         async with (
             open_conversations(stack) as chats,
             open_plan_service(stack) as plans,
             open_services(stack) as others,
             serve_grpc(
-                [service_of(servicer), workflows, chats, plans, *others],
+                [service_of(servicer), chats, plans, *others],
                 settings.listen,
                 access,
                 stack.ready,

@@ -1,50 +1,50 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`, `MemoryManager`, `LLMAgent`,
-`WorkflowExecutor`, `DeliberateAsync` and `VLLMAgentJob` are the entry points of the library; each is loaded
-when first asked for, since the last one brings Ray along.
+`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`, `MemoryManager`, `DeliberateAsync`
+and `VLLMAgentJob` are the entry points of the library, beside those of extensions (`WorkflowExecutor`, `LLMAgent`);
+each is loaded when first asked for, since the last one brings Ray along.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
-    from swe_ai_fleet.runtime.local_nodes import LLMAgent
     from swe_ai_fleet.runtime.memory_manager import MemoryManager
     from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
-    from swe_ai_fleet.runtime.workflow_executor import WorkflowExecutor
 
 __all__ = [
     "ChatSession",
     "DeliberateAsync",
     "FunctionCallingAgent",
     "FunctionCallingClient",
-    "LLMAgent",
     "MemoryManager",
     "ToolEnabledAgent",
     "VLLMAgentJob",
-    "WorkflowExecutor",
 ]
 _HOMES = {
     "ChatSession": "swe_ai_fleet.runtime.chat_session",
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",
-    "LLMAgent": "swe_ai_fleet.runtime.local_nodes",
     "MemoryManager": "swe_ai_fleet.runtime.memory_manager",
     "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",
     "VLLMAgentJob": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job",
-    "WorkflowExecutor": "swe_ai_fleet.runtime.workflow_executor",
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if not name.startswith("_"):
+        from swe_ai_fleet.extensions import exported
+
+        with suppress(KeyError):
+            return exported(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,13 +30,11 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.running import read_events, sealed
-from swe_ai_fleet.workflows.reading import read_workflow
 from tests.fuzz.mutation import mutated
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.3"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 GOLDEN = Path(__file__).parents[1] / "unit/golden"
-TEMPLATES = Path(__file__).parents[2] / "src/swe_ai_fleet/workflows/templates"
 PATCH = """diff --git a/app.py b/app.py
 index 3b18e51..8f9b4ee 100644
 --- a/app.py
@@ -106,7 +104,6 @@ def _sealed(text: str) -> bytes:
 
 
 EVENTS = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
-WORKFLOWS = [path.read_text() for path in sorted(TEMPLATES.glob("*.yaml"))]
 TARGETS = (
     Target("event codec", lambda text: codec.from_json(Event, text), EVENTS, ValueError),
     Target("patch", parse_patch, (PATCH,), (ToolFailure, ToolRefusal)),
@@ -115,7 +112,6 @@ TARGETS = (
     Target("choice", lambda text: read_choice((text,), "ABC"), ('{"choice": "B"}',), ValueError),
     Target("tool calls", tool_call_dialects.parse, CALLS),
     Target("arguments", read_arguments, (PLAN, "{'a': 1, b: [1,2,],}", "{}"), ValueError),
-    Target("workflow", read_workflow, WORKFLOWS, FleetError),
     Target("test events", lambda text: read_events(_sealed(text), "k"), (TEST_EVENTS,)),
     Target("pytest output", parse_pytest_output, (OUTPUT,)),
     Target("bundle", lambda text: read_header(_bytes(text)), (BUNDLE,), FleetError),

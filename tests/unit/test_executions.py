@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
+from swe_ai_fleet.orchestrator.drive import Workflows
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
@@ -55,6 +56,7 @@ class World:
     fleet: ScriptedFleet = field(init=False)
     verifier: Verifier | None = None
     signer: Any = None
+    workflows: Workflows | None = None
 
     def __post_init__(self) -> None:
         self.fleet = ScriptedFleet(storage=self.log)
@@ -72,6 +74,7 @@ class World:
             pauses=(0.0, 0.0),
             verifier=self.verifier,
             signer=self.signer,
+            workflows=self.workflows,
         )
         async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions

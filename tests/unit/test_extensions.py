@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.extensions import Extension, brought, extensions
+import swe_ai_fleet
+from swe_ai_fleet.extensions import brought, exported, extensions
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
@@ -48,10 +50,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_extensions_bring_is_there() -> None:
-    assert extensions()
-    for part in fields(Extension):
-        named = [one for one in extensions().values() if getattr(one, part.name)]
-        assert len(brought(part.name)) == len(named)  # pyright: ignore[reportArgumentType]
+    for part in ("services", "commands", "workflows"):
+        assert len(brought(part)) == len([one for one in extensions().values() if getattr(one, part)])
+    for name in (name for one in extensions().values() for name in one.exports):
+        assert getattr(swe_ai_fleet, name) is exported(name)
+
+
+def test_the_contract_of_imports_names_the_whole_core() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (sources,) = [one["source_modules"] for one in contracts if one["name"] == "The core imports no extension"]
+    modules = {one.name for one in pkgutil.iter_modules(swe_ai_fleet.__path__)} - {"extensions"}
+    assert set(sources) == {"services", "workers", *(f"swe_ai_fleet.{name}" for name in modules)}
 
 
 @pytest.mark.slow

@@ -49,9 +49,9 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import line_of
+from swe_ai_fleet.watching.nodes import Level, json_or_text, node_state, usage_state
 from swe_ai_fleet.watching.progress import Progress
 from swe_ai_fleet.watching.text import one_line
-from swe_ai_fleet.workflows.updates import Level, json_or_text, node_state, usage_state
 
 State = dict[str, JsonValue]
 _SHOWN_CHARS = 400

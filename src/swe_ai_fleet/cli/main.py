@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands, workflow
+from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.edge import carry_out
@@ -65,25 +65,6 @@ async def open_command(
     return await open_page(screen, settings, browser=browser)
 
 
-def mcp(
-    *,
-    allow_approve: Annotated[
-        bool, typer.Option("--allow-approve", help="Let the client answer approvals, and waive them.")
-    ] = False,
-    server: Server = "",
-    token: Token = "",
-) -> None:
-    """Serve the fleet as MCP tools over standard input and output, for editors and other agents."""
-
-    async def work(_: Screen, settings: Settings) -> Exit:
-        from swe_ai_fleet.cli.mcp.server import serve
-
-        await serve(settings, server=server, token=token, may_approve=allow_approve)
-        return Exit.ACCEPTED
-
-    carry_out(work, json=False)
-
-
 async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     """Try everything the fleet stands on, and say what is wrong and how to mend it."""
     from swe_ai_fleet.cli.doctor import doctor as work
@@ -94,7 +75,6 @@ async def doctor(screen: Screen, settings: Settings, *, server: Server = "", tok
 CODE: Mapping[str, Callable[..., Any]] = {
     "up": up,
     "open": open_command,
-    "mcp": mcp,
     "run": execution_commands.run,
     "judge": judge,
     "init": init,
@@ -109,10 +89,6 @@ CODE: Mapping[str, Callable[..., Any]] = {
     "tools run": tool_commands.run_tool,
     "env explain": env_commands.explain,
     "env export": env_commands.export,
-    "workflow run": workflow.run,
-    "workflow validate": workflow.validate,
-    "workflow graph": workflow.graph,
-    "workflow show": workflow.show,
     "plan goal": goal,
     "dlq list": dead_letters.list_letters,
     "dlq replay": dead_letters.replay,
@@ -130,7 +106,6 @@ GROUPS: Mapping[str, str] = {
     "councils": "Who solves the tasks of each role.",
     "context": "Stories, their tasks and decisions, and what agents are told of them.",
     "memory": "What agents remember from one run to the next.",
-    "workflow": "Steps of agents, tools and people, run as one.",
     "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
     "dlq": "Messages on NATS that could not be handled.",
     "access": "Who may come in: the access file.",

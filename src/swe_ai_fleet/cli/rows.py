@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swe_ai_fleet.cli import views
-from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS
 from swe_ai_fleet.cli.command import Row, table
 from swe_ai_fleet.cli.exits import Exit
@@ -18,7 +17,6 @@ from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.watching.text import one_line
 
 _FLEET = "fleet.orchestrator.v1.OrchestratorService"
-_WORKFLOW = "fleet.workflow.v1.WorkflowService"
 _CONTEXT = "fleet.context.v1.ContextService"
 _PLANNING = "fleet.planning.v1.PlanningService"
 
@@ -406,32 +404,6 @@ ROWS: Mapping[str, Row] = {
             "everywhere": option("In all namespaces."),
         },
         line="forgotten: {removed}",
-    ),
-    "workflow list": Row(
-        rpc=f"{_WORKFLOW}.ListWorkflows",
-        about="Show the workflows that the fleet knows, with their inputs.",
-        json=views.workflows_document,
-        view=views.show_workflows,
-    ),
-    "workflow steer": Row(
-        rpc=f"{_WORKFLOW}.SteerWorkflow",
-        about="Pause a run before its next nodes, let paused nodes go, or have it continue.",
-        takes={
-            "execution": Execution,
-            "action": argument("pause, step or continue."),
-            "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
-            "by": option(
-                "Who steers, for the log. Default: you.",
-                words="--as",
-                metavar="NAME",
-                turn=lambda name: name or caller_name(),
-            ),
-        },
-        json="execution_id action paused",
-        line=lambda told: (
-            f"{told['execution_id']}: {told['action']}"
-            + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
-        ),
     ),
     "plan approve": _deciding("approved", "Approve the approach that waits; `fleet plan continue` carries it out."),
     "plan reject": _deciding(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -231,26 +230,3 @@ def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
         screen.note(nothing)
     for line in lines:
         screen.line(line)
-
-
-# Workflows
-
-
-def workflows_document(answer: Any) -> dict[str, object]:
-    told: dict[str, Any] = document(answer)
-    for one in told["workflows"]:
-        for given in one["inputs"]:
-            text = given.pop("default_json")
-            given["default"] = json.loads(text) if text else None
-    return {"workflows": told["workflows"], "broken": told["broken"]}
-
-
-def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
-    for one in answer.workflows:
-        screen.line(f"{one.name}  {one_line(one.description, 200)}", style="bold")
-        for given in one.inputs:
-            default = f" (default {one_line(given.default_json, 60)})" if given.default_json else ""
-            needed = "" if given.required else " optional" if not default else ""
-            screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
-    for fault in answer.broken:
-        screen.note(fault, style="yellow")

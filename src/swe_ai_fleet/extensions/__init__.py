@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["services", "commands"]
+Part = Literal["services", "commands", "workflows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,14 @@ class Extension:
     Attributes:
         services: A gRPC service that the orchestrator serves: `services.extensions.OpenService`.
         commands: What `fleet` has of it: `swe_ai_fleet.cli.command.Commands`.
+        workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
+        exports: Names of the extension's package that `swe_ai_fleet` offers, too.
     """
 
     services: str = ""
     commands: str = ""
+    workflows: str = ""
+    exports: tuple[str, ...] = ()
 
 
 @cache
@@ -37,6 +41,14 @@ def extensions() -> Mapping[str, Extension]:
     """The extensions that are there, by name: what the folders call `EXTENSION`."""
     names = sorted(one.name for one in pkgutil.iter_modules(__path__))
     return {name: import_module(f"{__name__}.{name}").EXTENSION for name in names}
+
+
+def exported(name: str) -> Any:
+    """What an extension lets `swe_ai_fleet` offer under a name. Raises KeyError for a name that none has."""
+    for folder, extension in extensions().items():
+        if name in extension.exports:
+            return getattr(import_module(f"{__name__}.{folder}"), name)
+    raise KeyError(name)
 
 
 def brought(part: Part) -> list[Any]:

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import seated
@@ -19,7 +20,6 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
 from swe_ai_fleet.tools.catalogue import ToolAccess
 
 Store = Callable[[], Awaitable[None]]
@@ -84,6 +84,7 @@ class Acceptance:
         self._workspaces = deps.workspaces
         self._model = deps.model
         self._remembers = deps.context is not None
+        self._workflows = deps.workflows
         self._projection = projection
         self._quotas = quotas
         self._room = room
@@ -197,7 +198,7 @@ class Acceptance:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
         self._access.check(task.constraints)
         check_context(task, there=self._remembers)
-        check_workflow(task, profiles=self._profiles, max_agents=self._room.agents, memory=self._remembers)
+        self._check_workflow(task)
         for profile in task.profiles:
             if profile not in self._profiles:
                 known = ", ".join(sorted(self._profiles)) or "none is configured"
@@ -208,6 +209,18 @@ class Acceptance:
                 raise InvalidRequest(
                     "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
                 )
+
+    def _check_workflow(self, task: Task) -> None:
+        if (task.kind is TaskKind.WORKFLOW) != (task.workflow is not None):
+            raise InvalidRequest("a task has a workflow if, and only if, it is a run of one", field="workflow")
+        if task.kind is TaskKind.ORCHESTRATE and task.repo.location == SCRATCH:
+            hint = "name another one"
+            raise InvalidRequest("nothing can be delivered to an empty repository", field="repo", hint=hint)
+        if task.workflow is None:
+            return
+        if self._workflows is None:
+            raise InvalidRequest("this fleet runs no workflows", field="workflow")
+        self._workflows.check(task, profiles=self._profiles, max_agents=self._room.agents, memory=self._remembers)
 
     async def _accept(
         self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
@@ -244,3 +257,13 @@ def _same(known: ExecutionState, task: Task) -> Submission:
             hint="choose another task_id, or a higher attempt to run it again",
         )
     return Submission(execution_id=task.execution_id, existed=True)
+
+
+def normalised(task: Task) -> Task:
+    """A run of a workflow as the log will have it, so that its nodes' tasks are the same to every driver; with a
+    repository: one that names none works on one that has nothing in it. Other tasks as they are."""
+    if task.kind is not TaskKind.WORKFLOW:
+        return task
+    if not task.repo.location.strip():
+        task = replace(task, repo=replace(task.repo, location=SCRATCH))
+    return from_json(Task, to_json(task))

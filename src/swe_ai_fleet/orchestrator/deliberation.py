@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
-from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
@@ -286,16 +286,6 @@ def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], s
 def _masked(text: str) -> str:
     """The text itself: what the log has was masked when it was written."""
     return text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How the work on a task ended, to be recorded."""
-
-    status: ExecutionStatus
-    winner_id: str = ""
-    error: str = ""
-    usage: Usage = field(default_factory=Usage)
 
 
 def without_winner(verdict: Conclusion) -> Ending:

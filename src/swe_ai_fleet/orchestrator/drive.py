@@ -16,7 +16,7 @@ from typing import cast
 import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     BreakpointsSet,
@@ -39,16 +39,14 @@ from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberation import (
     Conclusion,
     Deliberation,
-    Ending,
     PatchJudgement,
     stands,
     without_winner,
 )
 from swe_ai_fleet.orchestrator.delivery import Delivering
-from swe_ai_fleet.orchestrator.execution_context import ExecutionContext, ExecutionDeps, Parts
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps, Parts, WorkflowDrive
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
-from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
     EventLog,
@@ -283,7 +281,9 @@ class Drive:
         )
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
         if self._task.kind is TaskKind.WORKFLOW:
-            self._workflow = WorkflowDrive(work=work)
+            if self._deps.workflows is None:
+                raise InvalidRequest("this fleet runs no workflows", field="workflow")
+            self._workflow = self._deps.workflows.drive(work)
             return await self._workflow.run()
         deliberation = Deliberation(work=work)
         if self._task.kind is TaskKind.ORCHESTRATE:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
@@ -42,6 +44,45 @@ class Parts(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the work on a task ended, to be recorded."""
+
+    status: ExecutionStatus
+    winner_id: str = ""
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+class WorkflowDrive(Protocol):
+    """One run of a workflow under way."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of its nodes are under way."""
+        ...
+
+    def steered(self) -> None:
+        """Hear that somebody steered; what they said stands in the log."""
+        ...
+
+    async def run(self) -> Ending:
+        """Run it to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        ...
+
+
+class Workflows(Protocol):
+    """What runs workflows; an extension brings it."""
+
+    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
+        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
+        ...
+
+    def drive(self, work: ExecutionContext) -> WorkflowDrive:
+        """A run of the workflow of an execution; nothing that ended under an earlier driver is done again."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutionDeps:
     """What every drive of a process works with.
@@ -50,7 +91,7 @@ class ExecutionDeps:
     are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
     `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
     environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
-    chains stand; None: nobody does.
+    chains stand; None: nobody does. `workflows` runs workflows; None: there are none.
     """
 
     log: EventLog
@@ -67,6 +108,7 @@ class ExecutionDeps:
     recipes: KnownRecipes = field(default_factory=Recipes)
     signer: HeadSigner | None = None
     verifier: Verifier | None = None
+    workflows: Workflows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

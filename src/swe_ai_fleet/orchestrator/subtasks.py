@@ -36,9 +36,9 @@ from swe_ai_fleet.domain.subtask import (
     ready,
 )
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
-from swe_ai_fleet.orchestrator.deliberation import Ending, stands
+from swe_ai_fleet.orchestrator.deliberation import stands
 from swe_ai_fleet.orchestrator.delivery import Delivering
-from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.orchestrator.spending import Spending

@@ -1,1 +1,0 @@
-"""`fleet mcp`: the fleet as tools for editors and other agents (Model Context Protocol)."""

@@ -1,0 +1,39 @@
+"""`fleet mcp`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swe_ai_fleet.cli.command import Commands
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.options import Server, Token
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.settings import Settings
+
+
+def mcp(
+    *,
+    allow_approve: Annotated[
+        bool, typer.Option("--allow-approve", help="Let the client answer approvals, and waive them.")
+    ] = False,
+    server: Server = "",
+    token: Token = "",
+) -> None:
+    """Serve the fleet as MCP tools over standard input and output, for editors and other agents."""
+
+    async def work(_: Screen, settings: Settings) -> Exit:
+        from swe_ai_fleet.extensions.mcp.server import serve
+
+        await serve(settings, server=server, token=token, may_approve=allow_approve)
+        return Exit.ACCEPTED
+
+    carry_out(work, json=False)
+
+
+COMMANDS = Commands(
+    code={"mcp": mcp},
+    examples={"mcp": ("fleet mcp", "fleet mcp --allow-approve --server fleet.example.org:50055")},
+)

@@ -1,0 +1,91 @@
+"""Workflows by name: those that come with the fleet, and those in an operator's directories."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
+
+SUFFIXES = (".yaml", ".yml")
+MAX_FILES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """A workflow that can run, its sub-workflows resolved, and the text of its file."""
+
+    workflow: Workflow
+    text: str
+    file: str
+    built_in: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowCatalog:
+    """The workflows by name. `broken` is the first fault of each file that cannot run."""
+
+    workflows: Mapping[str, CatalogEntry] = field(default_factory=dict[str, CatalogEntry])
+    broken: tuple[WorkflowFault, ...] = ()
+
+    @property
+    def named(self) -> Mapping[str, Workflow]:
+        """What files may name as their sub-workflows."""
+        return {name: one.workflow for name, one in self.workflows.items()}
+
+    def get(self, name: str) -> CatalogEntry:
+        """The workflow of that name. Raises NotFound."""
+        if name not in self.workflows:
+            known = ", ".join(sorted(self.workflows)) or "there are none"
+            raise NotFound(f"there is no workflow {name[:64]!r}", field="name", hint=known)
+        return self.workflows[name]
+
+
+def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | None = None) -> WorkflowCatalog:
+    """Read all files; one in a later directory takes the place of an earlier one of the same name.
+
+    Blocking: call it in a thread. `tools` None: names of tools are not checked.
+    """
+    found = [*_built_in(), *(one for directory in directories for one in _in(directory))]
+    named: dict[str, Workflow] = {}
+    broken: list[WorkflowFault] = []
+    sound: list[tuple[str, str, bool]] = []
+    for file, text, built_in in found:
+        try:
+            workflow = read_workflow(text, file=file, tools=tools)
+        except InvalidWorkflow as error:
+            broken.append(error.faults[0])
+        else:
+            named[workflow.name] = workflow
+            sound.append((file, text, built_in))
+    entries: dict[str, CatalogEntry] = {}
+    for file, text, built_in in sound:
+        try:
+            workflow = read_workflow(text, file=file, tools=tools, workflows=named)
+        except InvalidWorkflow as error:
+            broken.append(error.faults[0])
+        else:
+            entries[workflow.name] = CatalogEntry(workflow=workflow, text=text, file=file, built_in=built_in)
+    return WorkflowCatalog(workflows=dict(sorted(entries.items())), broken=tuple(broken))
+
+
+def _built_in() -> Iterator[tuple[str, str, bool]]:
+    for one in sorted(files(__package__ or "").joinpath("templates").iterdir(), key=lambda each: each.name):
+        if one.name.endswith(SUFFIXES):
+            yield one.name, one.read_text("utf-8"), True
+
+
+def _in(directory: Path) -> Iterator[tuple[str, str, bool]]:
+    """The workflow files of a directory; one that is not there has none."""
+    if not directory.is_dir():
+        return
+    names = sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    for path in names[:MAX_FILES]:
+        # One byte more than a reader takes, so that it says so itself.
+        with path.open("rb") as file:
+            yield str(path), file.read(MAX_BYTES + 1).decode("utf-8", "replace"), False

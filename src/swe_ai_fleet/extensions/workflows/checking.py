@@ -1,0 +1,364 @@
+"""The check whether a workflow can run: what its nodes, edges, branches and references mean together.
+
+It counts how large a workflow is with all the workflows in it, and finds one that contains itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.workflow import Edge, Node, NodeType, Workflow
+from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow, Path, Problem, WorkflowFault
+from swe_ai_fleet.extensions.workflows.graph import cycle, ordered, upstream
+from swe_ai_fleet.extensions.workflows.node_checks import Known, Level, node_problems
+from swe_ai_fleet.extensions.workflows.references import BadReference, references_in
+from swe_ai_fleet.extensions.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES, nearest
+from swe_ai_fleet.extensions.workflows.values import INPUT_TYPES, fits
+
+MAX_NESTED = 8
+"""Workflows within workflows."""
+MAX_WHOLE = 5_000
+"""Nodes of a workflow and of all workflows in it."""
+_ID = re.compile(ID)
+
+
+def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
+    """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
+    nodes = {node.id: node for node in workflow.nodes}
+    found: list[Problem] = []
+    whole: list[Edge] = []
+    seen: set[tuple[str, str, str]] = set()
+    for at, edge in enumerate(workflow.edges):
+        place = (*path, "edges", at)
+        missing = [
+            Problem(
+                path=(*place, end),
+                message=f"the edge {edge.source} -> {edge.target} names no node {name!r}",
+                hint=nearest(name, [*nodes]),
+            )
+            for end, name in (("source", edge.source), ("target", edge.target))
+            if name not in nodes
+        ]
+        found.extend(missing)
+        if missing:
+            continue
+        whole.append(edge)
+        key = (edge.source, edge.target, edge.label)
+        if key in seen:
+            found.append(Problem(path=place, message=f"the edge {edge.source} -> {edge.target} is given twice"))
+        seen.add(key)
+        found.extend(_label_problems(nodes[edge.source], edge, (*place, "label")))
+    for at, node in enumerate(workflow.nodes):
+        if node.type is NodeType.BRANCH:
+            labels = {edge.label for edge in whole if edge.source == node.id}
+            found.extend(_case_problems(node, labels, (*path, "nodes", at)))
+    pairs = [(edge.source, edge.target) for edge in whole]
+    circle = cycle([*nodes], pairs)
+    if circle:
+        at = next(at for at, edge in enumerate(workflow.edges) if (edge.source, edge.target) == circle[:2])
+        message = f"the edges go in a circle: {' -> '.join(circle)}"
+        found.append(Problem(path=(*path, "edges", at), message=message, hint="a map or retries repeat work"))
+    else:
+        found.extend(_unreachable(workflow, whole, path))
+    return found
+
+
+def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
+    if not edge.label:
+        return []
+    match source.type:
+        case NodeType.BRANCH:
+            known = [case.label for case in source.cases]
+            said = f"no case of {source.id} has the label {edge.label!r}"
+        case NodeType.APPROVAL:
+            known = [decision.value for decision in ApprovalDecision]
+            said = f"{edge.label!r} is no decision"
+        case _:
+            message = f"{source.id} chooses nothing, so the edge cannot have the label {edge.label!r}"
+            return [Problem(path=place, message=message, hint="branches and approvals choose")]
+    return [] if edge.label in known else [Problem(path=place, message=said, hint=nearest(edge.label, known))]
+
+
+def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
+    found: list[Problem] = []
+    seen: set[str] = set()
+    always = ""
+    for at, case in enumerate(node.cases):
+        here = (*place, "cases", at)
+        if not case.label:
+            found.append(Problem(path=here, message="a case needs a label"))
+            continue
+        if case.label in seen:
+            found.append(Problem(path=here, message=f"there is another case {case.label!r}"))
+        elif case.label not in labels:
+            message = f"no edge from {node.id} has the label {case.label!r}"
+            found.append(Problem(path=here, message=message, hint="add one, or leave the case out"))
+        if always:
+            message = f"the case {case.label!r} is never reached: {always!r} before it always holds"
+            found.append(Problem(path=here, message=message))
+        seen.add(case.label)
+        if case.when is None:
+            always = always or case.label
+    return found
+
+
+def _unreachable(workflow: Workflow, edges: list[Edge], path: Path) -> list[Problem]:
+    """Nodes to which only ways lead that are never taken: behind cases that can never be chosen."""
+    nodes = {node.id: node for node in workflow.nodes}
+    dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
+    into: dict[str, list[Edge]] = {name: [] for name in nodes}
+    for edge in edges:
+        into[edge.target].append(edge)
+    reached: set[str] = set()
+    for name in ordered([*nodes], [(edge.source, edge.target) for edge in edges]):
+        ways = into[name]
+        if not ways or any(edge.source in reached and (edge.source, edge.label) not in dead for edge in ways):
+            reached.add(name)
+    return [
+        Problem(path=(*path, "nodes", at), message=f"the node {node.id} is never reached")
+        for at, node in enumerate(workflow.nodes)
+        if node.id not in reached
+    ]
+
+
+def _never_chosen(node: Node) -> list[str]:
+    first = next((at for at, case in enumerate(node.cases) if case.when is None), len(node.cases))
+    taken = {case.label for case in node.cases[: first + 1]}
+    return [case.label for case in node.cases[first + 1 :] if case.label not in taken]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """`nodes` are counted once for each place where they stand; `depth` 1 is a workflow without others in it."""
+
+    nodes: int = 0
+    depth: int = 0
+
+
+def inner_nodes(workflow: Workflow) -> Iterator[Node]:
+    """The nodes of a workflow that hold a workflow each, those within maps included."""
+    for node in workflow.nodes:
+        while node.node is not None:
+            node = node.node
+        if node.type is NodeType.WORKFLOW:
+            yield node
+
+
+def way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
+    """The way on which the workflow `name` comes to contain itself or one that it is in; empty where it does not."""
+    return _way_back(name, within, workflows, set())
+
+
+def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow], seen: set[str]) -> tuple[str, ...]:
+    if name in within:
+        return (*within[within.index(name) :], name)
+    if name in seen or name not in workflows:
+        return ()
+    seen.add(name)
+    waiting = [(workflows[name], (*within, name))]
+    while waiting:
+        workflow, names = waiting.pop()
+        for node in inner_nodes(workflow):
+            if isinstance(node.workflow, Workflow):
+                waiting.append((node.workflow, (*names, node.workflow.name)))
+            elif found := _way_back(node.workflow, names, workflows, seen):
+                return found
+    return ()
+
+
+def size(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Size:
+    """The size of a workflow that does not contain itself; what is not known counts as nothing."""
+    return _size(workflow, workflows, {})
+
+
+def _size(workflow: Workflow, workflows: Mapping[str, Workflow], known: dict[str, Size]) -> Size:
+    nodes, depth = len(workflow.nodes), 0
+    for node in inner_nodes(workflow):
+        inner = node.workflow
+        if isinstance(inner, Workflow):
+            found = _size(inner, workflows, known)
+        elif inner in known:
+            found = known[inner]
+        else:
+            found = _size(workflows[inner], workflows, known) if inner in workflows else Size()
+            known[inner] = found
+        nodes, depth = nodes + found.nodes, max(depth, found.depth)
+    return Size(nodes=nodes, depth=depth + 1)
+
+
+def checked(
+    workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
+) -> Workflow:
+    """The workflow, the sub-workflows that it names put in.
+
+    Args:
+        workflow: Made in Python, or read.
+        tools: The names of tools that there are; None: they are not checked.
+        workflows: The workflows that may be named; None: names are neither checked nor resolved.
+
+    Raises:
+        InvalidWorkflow: With all that is wrong.
+    """
+    faults = faults_of(workflow, tools=tools, workflows=workflows)
+    if faults:
+        raise InvalidWorkflow(faults)
+    return resolved_workflows(workflow, workflows) if workflows is not None else workflow
+
+
+def faults_of(
+    workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
+) -> tuple[WorkflowFault, ...]:
+    """All that is wrong with a workflow; lines are those of its nodes and edges, as far as they have any."""
+    found = [
+        WorkflowFault(message=each.message, hint=each.hint, node=_place(workflow, each.path)[0], line=line)
+        for each in problems_of(workflow, tools=tools, workflows=workflows)
+        for line in (_place(workflow, each.path)[1],)
+    ]
+    return tuple(sorted(dict.fromkeys(found), key=lambda fault: fault.line))
+
+
+def problems_of(
+    workflow: Workflow, *, tools: Collection[str] | None, workflows: Mapping[str, Workflow] | None
+) -> list[Problem]:
+    """What is wrong with the meaning of a workflow, with places as in its file."""
+    if len(workflow.nodes) > MAX_NODES or len(workflow.edges) > MAX_EDGES:
+        message = f"a workflow has at most {MAX_NODES} nodes and {MAX_EDGES} edges"
+        return [Problem(path=("nodes",), message=message, hint="a map repeats a node for each item of a list")]
+    found = _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
+    if not found:
+        whole = size(workflow, workflows or {})
+        if whole.depth > MAX_NESTED:
+            found.append(Problem(path=("nodes",), message=f"workflows are nested more than {MAX_NESTED} deep"))
+        if whole.nodes > MAX_WHOLE:
+            message = f"with the workflows in it there are {whole.nodes} nodes, at most {MAX_WHOLE} are run"
+            found.append(Problem(path=("nodes",), message=message))
+    return found
+
+
+def resolved_workflows(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Workflow:
+    """A checked workflow, the sub-workflows that it names put in."""
+    return _resolved_workflow(workflow, workflows, {})
+
+
+def _resolved_workflow(workflow: Workflow, workflows: Mapping[str, Workflow], done: dict[str, Workflow]) -> Workflow:
+    return replace(workflow, nodes=tuple(_resolved(node, workflows, done) for node in workflow.nodes))
+
+
+def _resolved(node: Node, workflows: Mapping[str, Workflow], done: dict[str, Workflow]) -> Node:
+    if node.node is not None:
+        return replace(node, node=_resolved(node.node, workflows, done))
+    inner = node.workflow
+    if node.type is not NodeType.WORKFLOW:
+        return node
+    if isinstance(inner, Workflow):
+        return replace(node, workflow=_resolved_workflow(inner, workflows, done))
+    if inner not in done:
+        done[inner] = _resolved_workflow(workflows[inner], workflows, done)
+    return replace(node, workflow=done[inner])
+
+
+def _problems(workflow: Workflow, path: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
+    found = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
+    ids = [node.id for node in workflow.nodes]
+    pairs = [(edge.source, edge.target) for edge in workflow.edges if {edge.source, edge.target} <= set(ids)]
+    # What lies in a cycle, or behind one, has no order: what it may refer to cannot be told.
+    before = upstream(ids, pairs)
+    inputs = {one.name: one for one in workflow.inputs}
+    nodes = {node.id: node for node in workflow.nodes}
+    for at, node in enumerate(workflow.nodes):
+        place = (*path, "nodes", at)
+        level = Level(inputs=inputs, nodes=nodes, before=before.get(node.id), known=known)
+        found.extend(node_problems(node, place, level))
+        found.extend(_inner_problems(node, place, known, within))
+    level = Level(inputs=inputs, nodes=nodes, before=frozenset(ordered(ids, pairs)), known=known)
+    for name, text in workflow.outputs.items():
+        place = (*path, "outputs", name)
+        try:
+            references = [*references_in(text)]
+        except BadReference as error:
+            found.append(Problem(path=place, message=error.message, hint=error.hint))
+            continue
+        found.extend(level.problems(references, place))
+        if not references:
+            message = f"the output {name!r} names nothing"
+            found.append(Problem(path=place, message=message, hint="such as ${nodes.ID.output}"))
+    return found
+
+
+def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
+    """What is wrong within a sub-workflow, or with its being there."""
+    while node.node is not None:
+        node, place = node.node, (*place, "node")
+    if node.type is not NodeType.WORKFLOW:
+        return []
+    place, inner = (*place, "workflow"), node.workflow
+    if isinstance(inner, Workflow):
+        if len(within) > MAX_NESTED:
+            return [Problem(path=place, message=f"workflows are nested more than {MAX_NESTED} deep")]
+        return _problems(inner, place, known, (*within, inner.name))
+    if known.workflows is None or not inner:
+        return []
+    # What is named was checked when it was read; what remains is whether it leads back here.
+    if back := way_back(inner, within, known.workflows):
+        return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=" -> ".join(back))]
+    if inner not in known.workflows:
+        hint = nearest(inner, sorted(known.workflows))
+        return [Problem(path=place, message=f"there is no workflow {inner!r:.60}", hint=hint)]
+    return []
+
+
+def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
+    found: list[Problem] = []
+    if not _ID.fullmatch(workflow.name):
+        found.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=ID_HINT))
+    if not workflow.nodes:
+        found.append(Problem(path=path, message="a workflow needs nodes"))
+    seen: set[str] = set()
+    for at, node in enumerate(workflow.nodes):
+        place = (*path, "nodes", at, "id")
+        if not _ID.fullmatch(node.id):
+            found.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=ID_HINT))
+        if node.id in seen:
+            found.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
+        seen.add(node.id)
+    found.extend(
+        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=ID_HINT)
+        for name in workflow.outputs
+        if not _ID.fullmatch(name)
+    )
+    named: set[str] = set()
+    for one in workflow.inputs:
+        place = (*path, "inputs", one.name)
+        if not _ID.fullmatch(one.name):
+            found.append(Problem(path=place, message=f"{one.name!r:.60} is no name", hint=ID_HINT))
+        if one.name in named:
+            found.append(Problem(path=place, message=f"there is another input {one.name!r}"))
+        named.add(one.name)
+        if one.type not in INPUT_TYPES:
+            message = f"{one.type!r:.60} is no type of an input"
+            found.append(Problem(path=(*place, "type"), message=message, hint=", ".join(INPUT_TYPES)))
+        elif one.default is not None and not fits(one.default, one.type):
+            found.append(
+                Problem(path=(*place, "default"), message=f"the default of {one.name!r} is not of type {one.type}")
+            )
+    return found
+
+
+def _place(workflow: Workflow, path: Path) -> tuple[str, int]:
+    """(node, line) of a place."""
+    match path:
+        case ("nodes", int(number), *rest):
+            node = inner = workflow.nodes[number]
+            while rest[:1] == ["node"] and inner.node is not None:
+                inner, rest = inner.node, rest[1:]
+            if rest[:1] == ["workflow"] and isinstance(inner.workflow, Workflow):
+                below, line = _place(inner.workflow, tuple(rest[1:]))
+                return (f"{node.id}/{below}" if below else node.id), line or node.line
+            return node.id, node.line
+        case ("edges", int(number), *_):
+            return workflow.edges[number].source, workflow.edges[number].line
+        case _:
+            return "", 0

@@ -1,0 +1,220 @@
+"""Workflows from the command line: files read, checked and drawn; runs submitted, watched and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from rich.table import Table
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import gist, node_row, nodes_table
+from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.extensions.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
+from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
+from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.extensions.workflows.drawing import mermaid
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.watching.text import one_line
+
+_SHOWN_CHARS = 4_000
+
+
+def is_file(text: str) -> bool:
+    """Whether the text names a file rather than a workflow that a fleet knows."""
+    return text.endswith(SUFFIXES) or "/" in text
+
+
+def file_text(path: Path) -> str:
+    """A workflow file's text; too long a one is cut where its reader refuses it. Raises CommandFault."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
+    except OSError as error:
+        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+
+
+async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
+    """Print what is wrong with files, a fault a line; exit code 2 where anything is."""
+    catalog = await _catalog(settings)
+    faults: list[WorkflowFault] = []
+    for path in paths:
+        try:
+            await asyncio.to_thread(_read, path, catalog)
+        except InvalidWorkflow as error:
+            faults.extend(error.faults)
+    if screen.json:
+        told = [
+            {"file": one.file, "line": one.line, "node": one.node, "message": one.message, "hint": one.hint}
+            for one in faults
+        ]
+        screen.document({"faults": told, "files": len(paths)})
+    else:
+        for fault in faults:
+            screen.line(one_line(str(fault), 2000))
+        if not faults:
+            screen.note(f"{len(paths)} file{'' if len(paths) == 1 else 's'}: nothing is wrong", style="green")
+    return Exit.USAGE if faults else Exit.ACCEPTED
+
+
+async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
+    """Print or write a workflow's picture."""
+    workflow = await known(settings, name)
+    picture = mermaid(workflow)
+    if output is not None:
+        await asyncio.to_thread(output.write_text, picture, encoding="utf-8")
+        screen.note(f"written to {output}")
+        return Exit.ACCEPTED
+    if screen.json:
+        screen.document({"name": workflow.name, "format": "mermaid", "picture": picture})
+        return Exit.ACCEPTED
+    screen.content(f"{picture.rstrip()}\n".encode())
+    return Exit.ACCEPTED
+
+
+async def known(settings: Settings, name: str) -> Workflow:
+    """The workflow of a file, or one that is known here by name. Raises CommandFault, InvalidWorkflow."""
+    catalog = await _catalog(settings)
+    if is_file(name):
+        return await asyncio.to_thread(_read, Path(name), catalog)
+    try:
+        return catalog.get(name).workflow
+    except NotFound as error:
+        raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+
+
+def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
+    # Servers and plug-ins may bring further tools, of which only a fleet knows.
+    return read_workflow(file_text(path), file=str(path), workflows=catalog.named, tools=None)
+
+
+async def _catalog(settings: Settings) -> WorkflowCatalog:
+    directories = tuple(Path(name) for name in listed(settings.workflows))
+    return await asyncio.to_thread(read_catalog, directories)
+
+
+async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
+    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves at once."""
+    with interrupts() as signals:
+        async with fleet as client:
+            request = await order.request(client)
+            accepted = await client.calls.one("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
+            existed = " (the same run was handed in before)" if accepted.already_existed else ""
+            screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
+            if order.detach:
+                return _handed_in(screen, accepted)
+            progress = NodeProgress()
+            with view(screen, progress) as show_event:
+                following = await signals.race(follow(client, accepted.execution_id, progress, show_event))
+                if not following.done():
+                    screen.note("cancelling the run; Ctrl-C again leaves without waiting", style="yellow")
+                    try:
+                        await client.cancel(accepted.execution_id, "Ctrl-C")
+                        await following
+                    finally:
+                        following.cancel()
+                following.result()
+            return await _shown(screen, client, accepted.execution_id)
+
+
+async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
+    """Print a run as it stands; the exit code tells how it ended, 0 while it goes on."""
+    return await _shown(screen, client, await client.find(name), as_it_stands=True)
+
+
+class NodeProgress(Progress):
+    """What a watcher of a run has seen so far, node by node."""
+
+    def table(self) -> Table:
+        nodes = self.state.nodes.values() if self.state is not None else ()
+        return nodes_table(node_row(one) for one in nodes)
+
+
+async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_it_stands: bool = False) -> Exit:
+    run = (await client.calls.one("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
+    outputs = run.outputs_json
+    if run.HasField("output_artifact"):
+        outputs = (await client.artifact(execution_id, run.output_artifact.digest)).decode("utf-8", "replace")
+    status = ExecutionStatus(enum_word(orchestrator.DeliberationStatus, run.status))
+    ended = exit_of(status) if status.terminal or not as_it_stands else Exit.ACCEPTED
+    if screen.json:
+        screen.document(_document(run, outputs))
+        return ended
+    screen.line(f"workflow {run.workflow}, task {run.task_id}", style="bold")
+    screen.line(f"execution {run.execution_id}")
+    rows = [
+        (
+            one.node_id,
+            enum_word(pb.NodeStatus, one.status),
+            str(one.attempt),
+            f"{one.duration_ms / 1000:.1f}" if one.duration_ms else "",
+            f"{one.usage.prompt_tokens + one.usage.completion_tokens:,}" if one.usage.prompt_tokens else "",
+            one.error_message or gist(one.output_json or one.inputs_json),
+        )
+        for one in run.nodes
+    ]
+    screen.out.print(nodes_table(rows))
+    for one in run.nodes:
+        if one.status == pb.NODE_STATUS_PAUSED:
+            screen.line(f"{one.node_id} is paused; it would be given {one.inputs_json}")
+    for name, value in _fields(outputs).items():
+        screen.line(f"{name}:", style="bold")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        screen.line(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ... (--json has all)")
+    told = str(status) + (f": {one_line(run.error_message, 1000)}" if run.error_message else "")
+    tokens = run.usage.prompt_tokens + run.usage.completion_tokens
+    cost = f" ({run.duration_ms / 1000:.1f} s, {tokens:,} tokens)" if status.terminal else ""
+    screen.line(told + cost, style="bold green" if status is ExecutionStatus.COMPLETED else "bold yellow")
+    return ended
+
+
+def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
+    return {
+        "execution_id": run.execution_id,
+        "task_id": run.task_id,
+        "workflow": run.workflow,
+        "status": enum_word(orchestrator.DeliberationStatus, run.status),
+        "inputs": _fields(run.inputs_json),
+        "outputs": _fields(outputs),
+        "nodes": [
+            {
+                "node_id": one.node_id,
+                "status": enum_word(pb.NodeStatus, one.status),
+                "attempt": one.attempt,
+                "failures": one.failures,
+                "inputs": json.loads(one.inputs_json) if one.inputs_json else None,
+                "output": json.loads(one.output_json) if one.output_json else None,
+                "error": one.error_message,
+                "execution_id": one.execution_id,
+                "label": one.label,
+                "duration_ms": one.duration_ms,
+            }
+            for one in run.nodes
+        ],
+        "error": run.error_message,
+        "tokens": run.usage.prompt_tokens + run.usage.completion_tokens,
+        "duration_ms": run.duration_ms,
+    }
+
+
+def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
+    screen.result({"execution_id": accepted.execution_id, "task_id": accepted.task_id}, accepted.execution_id)
+    return Exit.ACCEPTED
+
+
+def _fields(text: str) -> dict[str, object]:
+    found: object = json.loads(text) if text else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {"output": found}

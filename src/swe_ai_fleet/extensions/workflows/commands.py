@@ -1,0 +1,232 @@
+"""`fleet workflow`: workflows checked, drawn, run and shown; the options of a run, and the request that they become."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
+from swe_ai_fleet.cli import options
+from swe_ai_fleet.cli.calls import caller_name
+from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.command import Commands, Row
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.messages import document, pairs
+from swe_ai_fleet.cli.options import argument, option
+from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.text import one_line
+
+_SERVICE = "fleet.workflow.v1.WorkflowService"
+Workflow = Annotated[
+    str,
+    argument(
+        "A workflow that the fleet knows, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowOrder:
+    """A run as the command line gives it."""
+
+    workflow: Workflow
+    given: Annotated[
+        tuple[str, ...], option("One input; repeat it.", "inputs_json", "inputs", words="--input", metavar="K=V")
+    ] = ()
+    inputs: Annotated[Path | None, option("Inputs as a JSON object.", exists=True, dir_okay=False, metavar="FILE")] = (
+        None
+    )
+    repo: Annotated[
+        str, option("The repository to work on. Default: an empty one of the run's own.", "repo", metavar="PATH|URL")
+    ] = ""
+    ref: options.Ref = ""
+    uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
+    task_id: Annotated[str, option("Makes the call repeatable: the same id is the same run.", "task_id")] = ""
+    approve: options.Approve = ""
+    profile: Annotated[str, option("A model profile of the server.", "model_profile", metavar="NAME")] = ""
+    network: options.Network = ()
+    timeout_seconds: Annotated[
+        int,
+        option(
+            "For each agent's work. Default: 1800.",
+            "constraints.timeout_seconds",
+            words="--timeout",
+            min=0,
+            metavar="SECONDS",
+        ),
+    ] = 0
+    memory: Annotated[bool, option("Agents recall what is remembered; outcomes are.", "memory")] = False
+    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
+    name: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
+        """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
+        request = pb.RunWorkflowRequest()
+        # What was given is turned below: its types are the workflow's.
+        fill(request, replace(self, given=()))
+        from swe_ai_fleet.extensions.workflows.command_runs import file_text, is_file
+
+        if is_file(self.workflow):
+            request.ClearField("name")
+            request.definition = file_text(Path(self.workflow))
+            checked = await client.calls.one(
+                "ValidateWorkflow",
+                pb.ValidateWorkflowRequest(definition=request.definition),
+                pb.ValidateWorkflowResponse,
+            )
+            if checked.faults:
+                raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
+            summary = checked.summary
+        else:
+            found = await client.calls.one(
+                "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
+            )
+            summary = found.summary
+        request.inputs_json = json.dumps(self._inputs({one.name: one.type for one in summary.inputs}))
+        if self.repo:
+            request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
+        if self.memory:
+            request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
+        try:
+            wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
+            request.task_id = check_identifier(wanted, field="task_id")
+        except FleetError as error:
+            raise fault_of(error) from None
+        return request
+
+    def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self.inputs is not None:
+            try:
+                read = parse_json(self.inputs.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
+            if not isinstance(read, dict):
+                raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
+            found |= mapping(cast("object", read))
+        for name, text in pairs(self.given, "input").items():
+            found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
+        return found
+
+
+def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
+    first = checked.faults[0]
+    more = f" (and {len(checked.faults) - 1} more; see `fleet workflow validate`)" if len(checked.faults) > 1 else ""
+    where = f": {first.node}" if first.node else ""
+    return f"{file}:{first.line}{where}: {first.message}{more}"
+
+
+def _value(name: str, text: str, kind: str) -> object:
+    try:
+        return parse_json(text)
+    except ValueError:
+        raise CommandFault(
+            f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
+        ) from None
+
+
+async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
+    """Run a workflow; show its nodes as they go on, then what it gave."""
+    from swe_ai_fleet.extensions.workflows.command_runs import run as work
+
+    return await work(screen, fleet, order)
+
+
+async def validate(
+    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
+) -> Exit:
+    """Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet."""
+    from swe_ai_fleet.extensions.workflows.command_runs import validate as work
+
+    return await work(screen, settings, paths)
+
+
+async def graph(screen: Screen, settings: Settings, workflow: Workflow, *, output: options.Output = None) -> Exit:
+    """Draw a workflow as Mermaid text; needs no fleet."""
+    from swe_ai_fleet.extensions.workflows.command_runs import draw as work
+
+    return await work(screen, settings, workflow, output=output)
+
+
+async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
+    """Show a run as it stands: its nodes, what paused ones would be given, what it gave."""
+    from swe_ai_fleet.extensions.workflows.command_runs import show as work
+
+    return await work(screen, client, name)
+
+
+def workflows_document(answer: Any) -> dict[str, object]:
+    told: dict[str, Any] = document(answer)
+    for one in told["workflows"]:
+        for given in one["inputs"]:
+            text = given.pop("default_json")
+            given["default"] = json.loads(text) if text else None
+    return {"workflows": told["workflows"], "broken": told["broken"]}
+
+
+def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
+    for one in answer.workflows:
+        screen.line(f"{one.name}  {one_line(one.description, 200)}", style="bold")
+        for given in one.inputs:
+            default = f" (default {one_line(given.default_json, 60)})" if given.default_json else ""
+            needed = "" if given.required else " optional" if not default else ""
+            screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
+    for fault in answer.broken:
+        screen.note(fault, style="yellow")
+
+
+COMMANDS = Commands(
+    groups={"workflow": "Steps of agents, tools and people, run as one."},
+    rows={
+        "workflow list": Row(
+            rpc=f"{_SERVICE}.ListWorkflows",
+            about="Show the workflows that the fleet knows, with their inputs.",
+            json=workflows_document,
+            view=show_workflows,
+        ),
+        "workflow steer": Row(
+            rpc=f"{_SERVICE}.SteerWorkflow",
+            about="Pause a run before its next nodes, let paused nodes go, or have it continue.",
+            takes={
+                "execution": options.Execution,
+                "action": argument("pause, step or continue."),
+                "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
+                "by": option(
+                    "Who steers, for the log. Default: you.",
+                    words="--as",
+                    metavar="NAME",
+                    turn=lambda name: name or caller_name(),
+                ),
+            },
+            json="execution_id action paused",
+            line=lambda told: (
+                f"{told['execution_id']}: {told['action']}"
+                + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
+            ),
+        ),
+    },
+    code={
+        "workflow run": run,
+        "workflow validate": validate,
+        "workflow graph": graph,
+        "workflow show": show,
+    },
+    examples={
+        "workflow list": ("fleet workflow list",),
+        "workflow run": ("fleet workflow run review.yaml --input branch=main --repo .",),
+        "workflow validate": ("fleet workflow validate review.yaml",),
+        "workflow graph": ("fleet workflow graph review.yaml -o review.mmd",),
+        "workflow show": ("fleet workflow show nightly-review",),
+        "workflow steer": ("fleet workflow steer nightly-review step --node merge",),
+    },
+)

@@ -1,0 +1,159 @@
+"""One run of a workflow: the engine over the execution's own journal, steered and approved through its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
+from swe_ai_fleet.extensions.workflows.fleet_nodes import CutOff, FleetNodes
+from swe_ai_fleet.extensions.workflows.node_results import NodeResults
+from swe_ai_fleet.extensions.workflows.tasks import NODE, check_workflow, inputs_of
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
+
+_log = structlog.get_logger(__name__)
+
+MAX_INLINE_BYTES = 64 * 1024
+"""A longer output is kept in the blob store."""
+AT_ONCE = 100
+"""Agents, tools and executions of nodes at work at the same time; a map without `max_parallel` asks for any number."""
+JSON_TYPE = "application/json"
+AGAIN_SECONDS = 1.0
+"""After so long the log is asked again what people said, where it did not answer."""
+LEFT_OVER = "the workflow ended without it"
+
+
+@dataclass(kw_only=True)
+class WorkflowDrive:
+    """One run under way.
+
+    Args:
+        work: The workflow's execution; nothing that ended under an earlier driver is done again.
+    """
+
+    work: ExecutionContext
+    _nodes: FleetNodes | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def steered(self) -> None:
+        """Hear that somebody steered; what they said stands in the log."""
+        self._news.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of its nodes are under way."""
+        return self._nodes is not None and self._nodes.waits
+
+    async def run(self) -> Ending:
+        """Carry it out to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        order = self.work.task.workflow
+        if order is None:
+            raise InvalidRequest("the task has no workflow", field="workflow")
+        known, steering = await self._known(), Steering()
+        results = NodeResults(work=self.work, known=known)
+        nodes = self._nodes = FleetNodes(
+            work=self.work,
+            results=results,
+            known=known,
+            spent=_spent(self.work.known, known),
+        )
+        run = WorkflowRun(
+            order.workflow,
+            inputs_of(order),
+            runner=nodes,
+            journal=self._record,
+            known=known,
+            steering=steering,
+            at_once=AT_ONCE,
+        )
+        nodes.sharing = run.sharing
+        for said in self.work.known.steering:
+            steering.apply(said)
+        self._news.set()
+        following = asyncio.create_task(self._follow(steering, len(self.work.known.steering)), name="steering")
+        try:
+            ended = await run.run()
+        except CutOff as cut:
+            raise cut.cause from cut
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await nodes.cancel_rest(ended.nodes, LEFT_OVER)
+        if ended.status is ExecutionStatus.COMPLETED and self.work.known.output is None:
+            text, blob = await self._kept(json.dumps(dict(ended.outputs), ensure_ascii=False))
+            await self.work.journal.append(WorkflowFinished(output=text, output_blob=blob))
+        return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
+
+    async def _follow(self, steering: Steering, heard: int) -> None:
+        """Tell the engine what people say, in the order of the log."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                said = (await self.work.runs.approvals.refresh()).steering
+            except FleetError as fault:
+                _log.warning("what people say to a workflow cannot be read now", reason=fault.message)
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._news.set()
+                continue
+            for one in said[heard:]:
+                steering.apply(one)
+            heard = len(said)
+
+    async def _record(self, update: NodeUpdated) -> None:
+        text, blob = await self._kept(update.output)
+        inputs = update.inputs
+        if len(inputs.encode()) > MAX_INLINE_BYTES:
+            inputs = json.dumps({"left_out": f"{len(inputs)} characters of JSON"})
+        await self.work.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
+
+    async def _kept(self, text: str) -> tuple[str, BlobRef | None]:
+        """A text where it is short, else where it is kept."""
+        data = text.encode()
+        if len(data) <= MAX_INLINE_BYTES:
+            return text, None
+        return "", await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
+
+    async def _known(self) -> Mapping[str, NodeUpdated]:
+        """The nodes as an earlier driver left them, their outputs whole."""
+        found: dict[str, NodeUpdated] = {}
+        for node_id, update in self.work.known.nodes.items():
+            if update.output_blob is not None:
+                update = replace(update, output=(await self.work.deps.blobs.get(update.output_blob)).decode())
+            found[node_id] = update
+        return found
+
+    async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
+        return _spent(await self.work.runs.approvals.refresh(), nodes)
+
+
+def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
+    """What everything cost: the runs of this execution, tries that failed among them, and the nodes' own ones."""
+    own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
+    theirs = (update.usage for update in nodes.values() if update.execution_id)
+    return sum((*own, *theirs), Usage())
+
+
+class FleetWorkflows:
+    """Runs of workflows as the orchestrator has them checked and driven."""
+
+    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
+        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
+        check_workflow(task, profiles=profiles, max_agents=max_agents, memory=memory)
+
+    def drive(self, work: ExecutionContext) -> WorkflowDrive:
+        """A run; nothing that ended under an earlier driver is done again."""
+        return WorkflowDrive(work=work)
+
+
+WORKFLOWS = FleetWorkflows()

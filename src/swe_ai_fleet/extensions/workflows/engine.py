@@ -1,0 +1,357 @@
+"""A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
+
+People steer it while it goes on: pause, step, continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import Edge, JsonValue, Node, NodeStatus, NodeType, Workflow
+from swe_ai_fleet.extensions.workflows.node_inputs import inputs_of, outputs_of
+from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
+from swe_ai_fleet.extensions.workflows.runner import NodeOutcome, NodeRunner
+from swe_ai_fleet.extensions.workflows.tries import (
+    Cancelled,
+    Journal,
+    NodeFailed,
+    Record,
+    Rejected,
+    Sleep,
+    Step,
+    Tries,
+    TryFailed,
+    Work,
+    together,
+)
+from swe_ai_fleet.extensions.workflows.updates import ExecutionState
+from swe_ai_fleet.extensions.workflows.values import checked_inputs, shown_json
+
+MAX_ITEMS = 1_000
+"""Of the list that one map goes over."""
+MAX_NODES = 10_000
+"""Of one run, items and the nodes of sub-workflows counted."""
+_REJECTED = "rejected"
+
+
+class Steering:
+    """Holds nodes back before they begin, and lets them go.
+
+    Made anew after a restart it is told again what was said (`apply`, in order). A step that names its node holds for
+    that node whenever it comes, so it survives this; one without a name means those that are paused at that moment.
+
+    Args:
+        holding: Whether every node that has not begun is held back from the start.
+    """
+
+    def __init__(self, *, holding: bool = False) -> None:
+        self.holding = holding
+        self._let_go: set[str] = set()
+        self._paused: dict[str, asyncio.Event] = {}
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The ids of the nodes that wait now, in the order in which they came."""
+        return tuple(self._paused)
+
+    def pause(self) -> None:
+        """Hold before every node that has not begun."""
+        self.holding = True
+
+    def step(self, node_id: str = "") -> None:
+        """Let one node go, paused now or later; without an id all that are paused now. Then hold again."""
+        self.holding = True
+        for name in (node_id,) if node_id else self.paused:
+            self._let_go.add(name)
+            self._release(name)
+
+    def proceed(self) -> None:
+        """Let all go that are paused now, up to the next breakpoint."""
+        self.holding = False
+        for name in self.paused:
+            self._release(name)
+
+    def apply(self, said: BreakpointsSet) -> None:
+        """Do what an event says. Raises InvalidRequest for an action that is none."""
+        match said.action:
+            case "pause":
+                self.pause()
+            case "step":
+                self.step(said.node_id)
+            case "continue":
+                self.proceed()
+            case _:
+                raise InvalidRequest(
+                    f"{said.action[:40]!r} is no action", field="action", hint="pause, step or continue"
+                )
+
+    async def wait(self, node_id: str, *, at_breakpoint: bool, told: Callable[[], Awaitable[None]]) -> None:
+        """Wait until this node may begin; `told` is awaited first where it has to."""
+        if node_id in self._let_go or not (self.holding or at_breakpoint):
+            return
+        # It counts as paused before that is told, so that nothing said meanwhile passes it by.
+        released = self._paused.setdefault(node_id, asyncio.Event())
+        try:
+            await told()
+            await released.wait()
+        finally:
+            self._paused.pop(node_id, None)
+
+    def _release(self, node_id: str) -> None:
+        if node_id in self._paused:
+            self._paused[node_id].set()
+
+
+class WorkflowRun:
+    """One run of a checked workflow whose sub-workflows are resolved.
+
+    A node runs once all edges to it are decided and one of them was taken; where none was, it is skipped. Given the
+    same outputs, a run ends the same however often it was interrupted and resumed: what is completed is not run again,
+    what was running is tried again (one attempt more), decisions stand.
+
+    Args:
+        workflow: What is run.
+        inputs: Its inputs.
+        runner: Carries nodes out.
+        journal: Awaited with each change before it counts, one at a time; what it raises ends the run and comes out.
+        known: The last update of each node, from the log. Outputs kept by reference must stand in `output` again;
+            inputs may be missing.
+        steering: What people say while it runs.
+        at_once: How many agents and tools work at the same time; 0: as many as are ready.
+        sleep: Waits between tries, in seconds.
+
+    Raises:
+        InvalidRequest: The inputs are not those that the workflow declares.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        inputs: Mapping[str, JsonValue],
+        *,
+        runner: NodeRunner,
+        journal: Journal,
+        known: Mapping[str, NodeUpdated] | None = None,
+        steering: Steering | None = None,
+        at_once: int = 0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._workflow = workflow
+        self._inputs = checked_inputs(workflow, inputs)
+        self._record = Record(journal, known or {})
+        self._tries = Tries(runner, self._record, sleep, at_once)
+        self._runner = runner
+        self._steering = steering or Steering()
+        self._cancelled = asyncio.Event()
+        self._reason = ""
+        self._places: set[str] = set(known or {})
+        self._counts: dict[str, int] = {}
+
+    def cancel(self, reason: str = "") -> None:
+        """Stop what runs: `run` returns a cancelled state."""
+        self._reason = reason or "cancelled"
+        self._cancelled.set()
+
+    def sharing(self, node_id: str) -> int:
+        """How many nodes there are in the place of this one, items of maps counted; the same after a resumption."""
+        places = (node_id[:at] for at, each in enumerate(node_id) if each == "[")
+        return prod(self._counts.get(place, 1) for place in places)
+
+    @property
+    def state(self) -> ExecutionState:
+        """The run as it stands."""
+        return self._state(ExecutionStatus.IN_PROGRESS)
+
+    async def run(self) -> ExecutionState:
+        """Run to the end: completed, failed, rejected, or cancelled by `cancel`.
+
+        A task that is cancelled while it awaits this leaves the log as it is, to be resumed.
+
+        Raises:
+            Whatever the journal raises, and Fenced where the runner does.
+        """
+        try:
+            outputs = await self._whole()
+        except NodeFailed as error:
+            return await self._ended(ExecutionStatus.FAILED, str(error))
+        except Rejected as error:
+            return await self._ended(ExecutionStatus.REJECTED, str(error))
+        except Cancelled as error:
+            return await self._ended(ExecutionStatus.CANCELLED, str(error))
+        return self._state(ExecutionStatus.COMPLETED, outputs=outputs)
+
+    async def _whole(self) -> Mapping[str, JsonValue]:
+        async with together() as group:
+            watch = group.create_task(self._watch())
+            try:
+                return await self._graph(self._workflow, Scope(inputs=self._inputs), "")
+            except TryFailed as error:
+                raise NodeFailed("", str(error)) from error
+            finally:
+                watch.cancel()
+
+    async def _watch(self) -> None:
+        await self._cancelled.wait()
+        raise Cancelled(self._reason)
+
+    async def _ended(self, status: ExecutionStatus, error: str) -> ExecutionState:
+        await self._stop_below("", error)
+        return self._state(status, error=error)
+
+    def _state(
+        self, status: ExecutionStatus, *, outputs: Mapping[str, JsonValue] | None = None, error: str = ""
+    ) -> ExecutionState:
+        nodes = dict(self._record.updates)
+        return ExecutionState(status=status, outputs=outputs or {}, nodes=nodes, error=error, usage=self._record.usage)
+
+    async def _stop_below(self, node_id: str, why: str) -> None:
+        for update in self._record.below(node_id):
+            await self._record.put(replace(update, status=NodeStatus.SKIPPED, error=f"stopped: {why}"[:500]))
+
+    async def _graph(self, workflow: Workflow, scope: Scope, prefix: str) -> Mapping[str, JsonValue]:
+        """The outputs of a workflow, all of whose nodes have ended. Raises TryFailed where its outputs fail."""
+        into: dict[str, list[Edge]] = defaultdict(list)
+        after: dict[str, dict[str, None]] = defaultdict(dict)
+        for edge in workflow.edges:
+            into[edge.target].append(edge)
+            after[edge.source][edge.target] = None
+        nodes = {node.id: node for node in workflow.nodes}
+        values: dict[str, NodeValue] = {}
+        level = replace(scope, nodes=values)
+        decides = {edge.source for edge in workflow.edges if edge.label == _REJECTED}
+
+        async def step(node: Node, group: asyncio.TaskGroup) -> None:
+            edges = into[node.id]
+            if not edges or any(_taken(edge, values[edge.source]) for edge in edges):
+                value = await self._node(node, f"{prefix}{node.id}", level, may_reject=node.id in decides)
+            else:
+                value = await self._skipped(f"{prefix}{node.id}")
+            values[node.id] = value
+            for target in after[node.id]:
+                if all(edge.source in values for edge in into[target]):
+                    _begun(group, step(nodes[target], group))
+
+        # What ended an earlier run of this ends it again, before anything else is begun.
+        for node in workflow.nodes:
+            self._verify(node, f"{prefix}{node.id}", may_reject=node.id in decides)
+        async with together() as group:
+            for node in workflow.nodes:
+                if not into[node.id]:
+                    group.create_task(step(node, group))
+        try:
+            return outputs_of(workflow, level, last=[name for name in nodes if not after[name]])
+        except InvalidRequest as error:
+            raise TryFailed(str(error)) from error
+
+    async def _skipped(self, node_id: str) -> NodeValue:
+        self._places.add(node_id)
+        known = self._record.updates.get(node_id)
+        if known is None or known.status is not NodeStatus.SKIPPED:
+            await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
+        return NodeValue(status=NodeStatus.SKIPPED.value)
+
+    async def _node(self, node: Node, node_id: str, scope: Scope, *, may_reject: bool = False) -> NodeValue:
+        """What a node gave, this time or before. Raises Ended where the run does not go on from it."""
+        known = self._record.updates.get(node_id)
+        if known is None or known.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
+            self._places.add(node_id)
+            if len(self._places) > MAX_NODES:
+                raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
+            await self._carried_out(node, node_id, scope, known)
+        self._verify(node, node_id, may_reject=may_reject)
+        return self._record.value(node_id)
+
+    def _verify(self, node: Node, node_id: str, *, may_reject: bool) -> None:
+        """Raise Ended where the run does not go on from a node as it stands."""
+        match self._record.updates.get(node_id):
+            case NodeUpdated(status=NodeStatus.FAILED, error=error) if node.on_error != "continue":
+                raise NodeFailed(node_id, error)
+            case NodeUpdated(status=NodeStatus.COMPLETED, label=label) if label == _REJECTED and not may_reject:
+                if node.type is NodeType.APPROVAL:
+                    raise Rejected(node_id, str(self._record.value(node_id).output["text"]))
+            case _:
+                pass
+
+    async def _carried_out(self, node: Node, node_id: str, scope: Scope, known: NodeUpdated | None) -> None:
+        """Bring a node to its end, completed or failed; either stands in the record."""
+        try:
+            inputs = inputs_of(node, scope)
+            step = Step(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=known)
+        except InvalidRequest as error:
+            await self._tries.refused(node, node_id, str(error), known)
+            return
+        if known is None or known.status in (NodeStatus.PAUSED, NodeStatus.SKIPPED):
+            await self._steering.wait(node_id, at_breakpoint=node.breakpoint, told=lambda: self._tries.paused(step))
+        match node.type:
+            case NodeType.BRANCH:
+                await self._tries.branch(step, scope)
+            case NodeType.APPROVAL:
+                await self._tries.approval(step)
+            case NodeType.MAP | NodeType.WORKFLOW:
+                await self._tries.tried(step, self._within(step, scope), stop=self._stop_below)
+            case _:
+                await self._tries.work(step)
+
+    def _within(self, step: Step, scope: Scope) -> Work:
+        """The work of a node that consists of others. They are tried again by themselves, not by it."""
+
+        async def work(attempt: int, earlier: str) -> NodeOutcome:
+            del attempt, earlier
+            try:
+                if step.node.type is NodeType.MAP:
+                    return NodeOutcome(output=await self._items(step, scope))
+                return NodeOutcome(output=await self._inner(step))
+            except NodeFailed as error:
+                raise TryFailed(str(error)) from error
+
+        return work
+
+    async def _inner(self, step: Step) -> JsonValue:
+        workflow = step.node.workflow
+        if not isinstance(workflow, Workflow):
+            raise TryFailed(f"the workflow {workflow!r} is not resolved")
+        try:
+            given = checked_inputs(workflow, step.inputs)
+        except InvalidRequest as error:
+            raise TryFailed(str(error)) from error
+        return await self._graph(workflow, Scope(inputs=given), f"{step.node_id}/")
+
+    async def _items(self, step: Step, scope: Scope) -> JsonValue:
+        items, inner = step.inputs["items"], step.node.node
+        if inner is None:
+            raise TryFailed("there is no node for its items")
+        if len(items) > MAX_ITEMS:
+            raise TryFailed(f"{len(items)} items are too many: a map takes at most {MAX_ITEMS}")
+        self._counts[step.node_id] = len(items)
+        slots = asyncio.Semaphore(step.node.max_parallel or max(1, len(items)))
+
+        async def one(index: int) -> JsonValue:
+            async with slots:
+                within = replace(scope, item=items[index], index=index, has_item=True)
+                return (await self._node(inner, f"{step.node_id}[{index}]", within)).output
+
+        # As in a graph: what failed before fails it again, and nothing more of it is begun.
+        for index in range(len(items)):
+            self._verify(inner, f"{step.node_id}[{index}]", may_reject=False)
+        async with together() as group:
+            tasks = [group.create_task(one(index)) for index in range(len(items))]
+        return [task.result() for task in tasks]
+
+
+def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    """Begin what comes next, unless the whole is being stopped: a node may still come to its end by failing then."""
+    try:
+        group.create_task(work)
+    except RuntimeError:
+        work.close()  # a task group that is stopped takes nothing more
+
+
+def _taken(edge: Edge, source: NodeValue) -> bool:
+    return source.status != NodeStatus.SKIPPED and edge.label in ("", source.label)

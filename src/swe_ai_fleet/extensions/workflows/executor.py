@@ -1,0 +1,263 @@
+"""`WorkflowExecutor`: a workflow run in this process, watched and steered from it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
+from swe_ai_fleet.extensions.workflows.checking import checked
+from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
+from swe_ai_fleet.extensions.workflows.local_nodes import Approve, LocalNodes
+from swe_ai_fleet.extensions.workflows.runner import NodeRunner
+from swe_ai_fleet.extensions.workflows.state_file import StateFile
+from swe_ai_fleet.extensions.workflows.updates import (
+    ExecutionState,
+    Update,
+    end_update,
+    log_update,
+    node_state,
+    node_update,
+    status_update,
+)
+from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.registry.registry import ToolRegistry
+
+AT_ONCE = 16
+"""Agents and tools at work at the same time; maps without `max_parallel` would ask for any number."""
+
+OnUpdate = Callable[[Update], Awaitable[None] | None]
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The updates of one execution, for whoever comes, whenever they come."""
+
+    updates: list[Update] = field(default_factory=list[Update])
+    told: int = 0
+    ended: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class WorkflowExecutor:
+    """Runs a workflow in this process: agents that answer, tools from the registry, people asked by a callback.
+
+    One execution at a time. Agents that work on repositories need a fleet, which runs the same files (`fleet workflow
+    run`).
+
+    Args:
+        workflow: What is run; it is checked here.
+        stream_updates: Whether `updates` tells what happens.
+        approve: Asked by approval nodes, with a `NodeApproval`; sync or async, gives a decision, or True or False.
+        on_update: Called with each update, sync or async; what it raises ends the execution.
+        state: A file that keeps the run. An execution with the same workflow and inputs goes on from it: what is
+            completed is not run again, what failed is tried again. Without one nothing outlives the process.
+        workflows: The workflows that sub-workflow nodes may name.
+        registry: Where tools are looked up; without it the default one.
+        model_params: As on FunctionCallingAgent: base_url, api_key, timeout, temperature, seed, max_tokens.
+        runner: Carries out nodes in place of all that, for callers with means of their own.
+        settings: Where the model is, and everything else; from the environment when not given.
+
+    Raises:
+        InvalidWorkflow: With all that is wrong with the workflow.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        stream_updates: bool = True,
+        *,
+        approve: Approve | None = None,
+        on_update: OnUpdate | None = None,
+        state: str | Path | None = None,
+        workflows: Mapping[str, Workflow] | None = None,
+        registry: ToolRegistry | None = None,
+        model_params: Mapping[str, object] | None = None,
+        runner: NodeRunner | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        found = registry or ToolRegistry.default()
+        chosen = settings or Settings()
+        known = None if runner is not None else found.get_all_tools()
+        self.workflow = checked(workflow, tools=known, workflows=workflows or {})
+        self.stream_updates = stream_updates
+        self._on_update = on_update
+        self._path = None if state is None else Path(state)
+        self._mask = secret_mask(chosen)
+        self._feed = _Feed()
+        self._begun = asyncio.Event()
+        self._steering = Steering()
+        self._run: WorkflowRun | None = None
+        self._execution_id = ""
+        self._local = LocalNodes(
+            registry=found,
+            approve=approve,
+            mask=self._mask,
+            log=self._log,
+            model_params=model_params,
+            settings=chosen,
+        )
+        self._runner = runner or self._local
+        self._running = False
+
+    def execute(self, inputs: Mapping[str, JsonValue] | None = None) -> Coroutine[Any, Any, ExecutionState]:
+        """Run the workflow to its end.
+
+        Returns:
+            How it ended: completed with its outputs, failed, rejected or cancelled with an `error`; each node's state.
+
+        Raises:
+            InvalidRequest: The inputs are not those that the workflow declares.
+            PreconditionFailed: An execution is under way already, or the state file is another run's.
+        """
+        if self._running:
+            raise PreconditionFailed("an execution is under way", hint="await it, or make another executor")
+        given = checked_inputs(self.workflow, inputs or {})
+        self._feed, self._steering = _Feed(), Steering(holding=self._steering.holding)
+        self._begun.set()
+        return self._executed(given)
+
+    async def updates(self) -> AsyncGenerator[Update]:
+        """What happens in the execution that began last, from its beginning to its end; waits for one to begin.
+
+        Raises PreconditionFailed where the executor was made without `stream_updates`.
+        """
+        if not self.stream_updates:
+            raise PreconditionFailed("updates are off", field="stream_updates", hint="make it with stream_updates=True")
+        await self._begun.wait()
+        feed, at = self._feed, 0
+        while True:
+            changed = feed.changed
+            while at < len(feed.updates):
+                at += 1
+                yield feed.updates[at - 1]
+            if feed.ended:
+                return
+            await changed.wait()
+
+    @property
+    def state(self) -> ExecutionState:
+        """The execution that began last, as it stands. Raises PreconditionFailed before there is one."""
+        return self._current.state
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The ids of the nodes that wait at a breakpoint."""
+        if self._run is None:
+            return ()
+        return tuple(name for name, each in self._run.state.nodes.items() if each.status is NodeStatus.PAUSED)
+
+    def pause(self) -> None:
+        """Hold before every node that has not begun; before `execute`, from the start."""
+        self._steering.pause()
+
+    def step(self, node_id: str = "") -> None:
+        """Let one paused node go; without an id all that are paused now. Then hold again."""
+        self._steering.step(node_id)
+
+    def continue_(self) -> None:
+        """Let all go, up to the next breakpoint."""
+        self._steering.proceed()
+
+    def inspect(self, node_id: str) -> Mapping[str, JsonValue]:
+        """A node's state: status, attempt, `inputs` with references resolved, output, error.
+
+        Raises:
+            NotFound: It has not come to that node.
+        """
+        nodes = self._current.state.nodes
+        if node_id not in nodes:
+            raise NotFound(f"the node {node_id!r:.80} has no state yet", field="node_id", hint=", ".join([*nodes][:20]))
+        return node_state(nodes[node_id])
+
+    def cancel(self, reason: str = "") -> None:
+        """Stop the execution that is under way; `execute` returns a cancelled state."""
+        self._current.cancel(reason)
+
+    @property
+    def _current(self) -> WorkflowRun:
+        if self._run is None:
+            raise PreconditionFailed("no execution has begun")
+        return self._run
+
+    async def _executed(self, inputs: Mapping[str, JsonValue]) -> ExecutionState:
+        if self._running:
+            raise PreconditionFailed("an execution is under way", hint="await it, or make another executor")
+        self._running, feed = True, self._feed
+        try:
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._local.close)
+                file = None
+                if self._path is not None:
+                    opened = StateFile.open(self._path, self.workflow, inputs, mask=self._mask)
+                    file = await stack.enter_async_context(opened)
+                self._execution_id = file.execution_id if file is not None else uuid4().hex
+                return await self._watched(inputs, file)
+        finally:
+            self._running = False
+            feed.ended = True
+            feed.wake()
+
+    async def _watched(self, inputs: Mapping[str, JsonValue], file: StateFile | None) -> ExecutionState:
+        async def journal(update: NodeUpdated) -> None:
+            if file is not None:
+                await file.append(update)
+            await self._tell(node_update(self._execution_id, self._next, update))
+
+        known = {} if file is None else {name: _tried_again(each) for name, each in file.known.items()}
+        self._run = run = WorkflowRun(
+            self.workflow,
+            inputs,
+            runner=self._runner,
+            journal=journal,
+            known=known,
+            steering=self._steering,
+            at_once=AT_ONCE,
+        )
+        begun = {"workflow": self.workflow.name}
+        await self._tell(status_update(self._execution_id, self._next, ExecutionStatus.IN_PROGRESS, begun))
+        ended = await run.run()
+        await self._tell(status_update(self._execution_id, self._next, ended.status, begun))
+        await self._tell(end_update(self._execution_id, self._next, ended))
+        return ended
+
+    @property
+    def _next(self) -> int:
+        return self._feed.told + 1
+
+    async def _tell(self, update: Update) -> None:
+        self._feed.told += 1
+        if self.stream_updates:
+            self._feed.updates.append(update)
+            self._feed.wake()
+        if self._on_update is not None:
+            awaited = self._on_update(update)
+            if inspect.isawaitable(awaited):
+                await awaited
+
+    async def _log(self, message: str) -> None:
+        await self._tell(log_update(self._execution_id, self._next, "info", self._mask(message)))
+
+
+def _tried_again(update: NodeUpdated) -> NodeUpdated:
+    """What ended a run before is no end to this one: a failed node is tried again, with all its retries.
+
+    One that failed and had the run continue has an output, and stands.
+    """
+    if update.status is NodeStatus.FAILED and not update.output:
+        return replace(update, status=NodeStatus.PENDING, failures=0)
+    return update

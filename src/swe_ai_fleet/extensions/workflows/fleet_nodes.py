@@ -1,0 +1,283 @@
+"""The nodes of a workflow carried out on the fleet: questions, tool calls, executions of their own, people asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
+from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_id
+from swe_ai_fleet.domain.tool import Outcome, Risk
+from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
+from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.node_results import NodeResults
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.tasks import (
+    assignment_task,
+    check_left,
+    child_task,
+    node_approval,
+    node_name,
+    node_run,
+)
+from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
+from swe_ai_fleet.orchestrator.subtasks import child_task_id
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.truncation import beginning
+
+MAX_PROMPT_CHARS = 16_000
+MAX_REMEMBERED_CHARS = 2_000
+MAX_MARGIN_SECONDS = 2.0
+_REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
+
+
+class CutOff(Exception):
+    """What the fleet stands on does not answer: no failure of a node, but the end of the drive, to be taken up again.
+
+    `cause` says what it is.
+    """
+
+    def __init__(self, cause: Unavailable) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextmanager
+def _cut_off() -> Generator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        raise CutOff(error) from error
+
+
+@dataclass(kw_only=True)
+class FleetNodes:
+    """A `NodeRunner` on the fleet.
+
+    Args:
+        work: The workflow's execution.
+        results: What these left.
+        known: What an earlier driver knew of the nodes.
+        spent: What agents took under earlier drivers.
+        sharing: How many nodes there are in the place of one, which share its part of the totals.
+    """
+
+    work: ExecutionContext
+    results: NodeResults
+    known: Mapping[str, NodeUpdated]
+    spent: Usage = field(default_factory=Usage)
+    sharing: Callable[[str], int] = lambda _: 1
+    _under_way: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def run(
+        self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, CutOff."""
+        with _cut_off():
+            return await self._carried_out(node, inputs, node_id, attempt, earlier)
+
+    async def _carried_out(
+        self, node: Node, inputs: Mapping[str, JsonValue], node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        number = self._try(node_id, attempt)
+        if node.type is NodeType.TOOL:
+            return await self._operate(node, inputs, node_id, number)
+        query = str(inputs.get("query") or "")
+        if node.agent_config.mode is AgentMode.ANSWER:
+            return await self._answer(node, query, node_id, number)
+        begun = {self._child_id(node, node_id, one): one for one in range(1, attempt + 1)}
+        return await self._solve(node, query, node_id, begun.get(earlier, number))
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of nodes are under way."""
+        return bool(self._under_way)
+
+    def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
+        """The id of the execution that a try will begin; empty where it begins none."""
+        if node.type is not NodeType.AGENT or node.agent_config.mode is AgentMode.ANSWER:
+            return ""
+        return self._child_id(node, node_id, self._try(node_id, attempt))
+
+    def _child_id(self, node: Node, node_id: str, number: int) -> str:
+        deliver = node.agent_config.mode is AgentMode.ORCHESTRATE
+        return execution_id(
+            tenant=self.work.task.tenant,
+            kind=TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE,
+            task_id=child_task_id(self.work.task.task_id, f"{node_name(node_id)}-{number}"),
+            attempt=self.work.task.attempt,
+        )
+
+    async def decide(self, approval: NodeApproval) -> NodeDecision:
+        """Ask a person through the execution's own approvals; nobody in time is a rejection."""
+        # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
+        seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
+        with _cut_off():
+            return await self._asked(approval.node_id, approval.prompt or approval.description, seconds=seconds)
+
+    def _try(self, node_id: str, attempt: int) -> int:
+        """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
+        known = self.known.get(node_id)
+        if known is None or known.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
+            return attempt
+        return attempt - known.attempt + known.failures
+
+    async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
+        task, name = assignment_task(self.work.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
+        before = self.work.known.agents.get(name)
+        if before is None:
+            check_left(self.work.task, self.spent)
+        assignment = AnswerAssignment(
+            execution_id=self.work.task.execution_id,
+            agent_id=name,
+            task=task,
+            repository=await self.results.base(node_id),
+            query=query,
+            config=node.agent_config,
+            background=await self._background(task, query),
+        )
+        answer = await self.work.runs.carry_out(assignment)
+        if before is None or before.usage == Usage():
+            self.spent += answer.usage
+        if answer.error:
+            return NodeOutcome(error=answer.error, usage=answer.usage)
+        if node.agent_config.use_memory:
+            await self._remember(task, node_id, query, answer.text)
+        output = answer_output(answer.text, tools=list(answer.tools), model=answer.model)
+        return NodeOutcome(output=output, usage=answer.usage)
+
+    async def _operate(self, node: Node, arguments: Mapping[str, JsonValue], node_id: str, attempt: int) -> NodeOutcome:
+        text = json.dumps(dict(arguments), ensure_ascii=False)
+        await self._permitted(node, text, node_id)
+        assignment = OperateAssignment(
+            execution_id=self.work.task.execution_id,
+            agent_id=node_run(node_id, attempt),
+            task=assignment_task(self.work.task, node),
+            repository=await self.results.base(node_id),
+            tool=node.tool,
+            arguments=text,
+        )
+        result = await self.work.runs.carry_out(assignment)
+        if not result.success:
+            told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
+            raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)
+        output: dict[str, JsonValue] = {
+            "content": result.content,
+            "data": dict(result.metadata) or answer_output(result.content)["data"],
+            "exit_code": result.exit_code,
+            "truncated": result.truncated,
+        }
+        return NodeOutcome(output=output, usage=Usage(tool_calls=1, duration_ms=round(result.duration * 1000)))
+
+    async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
+        """An execution of the node's own, to its end."""
+        child = child_task(self.work.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
+        known = self.known.get(node_id)
+        if known is None or known.execution_id != child.execution_id:
+            check_left(self.work.task, self.spent)
+        base = await self.results.base(node_id)
+        before = self._under_way.get(node_id, child.execution_id)
+        if before != child.execution_id:
+            await self.cancel((before,), "its time was up")
+        self._under_way[node_id] = child.execution_id
+        state = await self.work.parts.wait(self.work.task.tenant, await self.work.parts.begin(child, base))
+        del self._under_way[node_id]
+        self.spent += state.usage
+        if state.status is not ExecutionStatus.COMPLETED:
+            told = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
+            # What a person refused is not to be asked of them again.
+            return NodeOutcome(error=told, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
+        output = await self.results.taken(node_id, state)
+        return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
+
+    async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
+        """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""
+        policy = self.work.task.approval
+        if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
+            return
+        definition = operations().get(node.tool)
+        spec = definition.spec if definition is not None else None
+        if spec is not None and spec.read_only:
+            return
+        if policy is ApprovalPolicy.RISKY and spec is not None and spec.risk is Risk.LOW:
+            return
+        said = await self._asked(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
+        if said.decision is not ApprovalDecision.APPROVED:
+            raise InvalidRequest(f"{said.approver or 'somebody'} refused the call: {said.text or said.decision}")
+
+    async def _asked(
+        self,
+        node_id: str,
+        prompt: str,
+        *,
+        seconds: float = 0.0,
+        tool: str = "approve",
+        arguments: str = "{}",
+        policy: ApprovalPolicy = ApprovalPolicy.PLAN,
+    ) -> NodeDecision:
+        now, name = datetime.now(UTC), node_approval(node_id)
+        seconds = seconds or self.work.deps.approval_timeout_seconds
+        request = ApprovalRequest(
+            approval_id=name,
+            agent_id=name,
+            policy=policy,
+            goal=self.work.task.description,
+            approach=beginning(prompt, MAX_PROMPT_CHARS),
+            call=ToolCall(call_id=name, model_call_id=name, name=tool, arguments=arguments[:MAX_PROMPT_CHARS]),
+            step=0,
+            requested_at=now.isoformat(),
+            expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
+        )
+        said = await self.work.runs.approvals.ask(request)
+        return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
+
+    async def _background(self, task: Task, query: str) -> str:
+        """What is known of a question; nothing where that cannot be had: the node goes on without."""
+        asked = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
+        request = context_request(asked)
+        context = self.work.deps.context
+        if context is None or request is None:
+            return ""
+        try:
+            return (await context.gather(request)).text
+        except FleetError:
+            return ""
+
+    async def _remember(self, task: Task, node_id: str, query: str, answer: str) -> None:
+        memories = self.work.deps.memories
+        if memories is None:
+            return
+        text = f"{beginning(query, MAX_REMEMBERED_CHARS // 2)}\n{beginning(answer, MAX_REMEMBERED_CHARS)}"
+        memory = Memory(
+            tenant=task.tenant,
+            namespace=task_namespaces(task)[0],
+            text=text,
+            kind=MemoryKind.INTERACTION,
+            source=f"execution:{task.execution_id}",
+            metadata={"node": node_id},
+        )
+        try:
+            await memories.remember(memory)
+        except FleetError:
+            return  # an answer counts for more than the memory of it
+
+    async def cancel_rest(self, nodes: Mapping[str, NodeUpdated], reason: str) -> None:
+        """End the executions of nodes that nobody waits for any more, the run having ended."""
+        stopped = (one.execution_id for one in nodes.values() if one.status is NodeStatus.SKIPPED and one.execution_id)
+        await self.cancel(dict.fromkeys((*self._under_way.values(), *stopped)), reason)
+
+    async def cancel(self, executions: Iterable[str], reason: str) -> None:
+        """End executions; those that were never begun, or have ended, are passed over."""
+        for name in executions:
+            with suppress(NotFound):
+                await self.work.parts.cancel(self.work.task.tenant, name, reason)

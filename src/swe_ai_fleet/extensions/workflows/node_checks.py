@@ -1,0 +1,249 @@
+"""What is wrong with one node of a workflow, and with what it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeType, Workflow, WorkflowInput, json_type
+from swe_ai_fleet.extensions.workflows.conditions import condition_references, verify
+from swe_ai_fleet.extensions.workflows.documents import Path, Problem
+from swe_ai_fleet.extensions.workflows.node_inputs import DEFAULT_QUERY
+from swe_ai_fleet.extensions.workflows.references import BadReference, Reference, parsed, references_in
+from swe_ai_fleet.extensions.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS, nearest
+from swe_ai_fleet.extensions.workflows.values import exact_json, fits
+
+_TRIED = (NodeType.AGENT, NodeType.TOOL)
+_WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {
+    NodeType.BRANCH: ("label",),
+    NodeType.APPROVAL: ("decision", "text", "approver"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What there is outside; None: it is not checked."""
+
+    tools: Collection[str] | None
+    workflows: Mapping[str, Workflow] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What a node may refer to. `before` are the nodes that have ended when it begins; None: that cannot be told."""
+
+    inputs: Mapping[str, WorkflowInput]
+    nodes: Mapping[str, Node]
+    before: frozenset[str] | None
+    known: Known
+    has_item: bool = False
+
+    def problems(self, references: Iterable[Reference], place: Path) -> list[Problem]:
+        """Those references that name nothing here."""
+        return [
+            Problem(path=place, message=f"{reference.text}: {said[0]}", hint=said[1])
+            for reference in references
+            if (said := self._problem(reference))
+        ]
+
+    def _problem(self, reference: Reference) -> tuple[str, str] | None:
+        match reference:
+            case Reference(root="inputs", path=(str(name), *_)):
+                if name not in self.inputs:
+                    return f"there is no input {name!r}", nearest(name, [*self.inputs])
+            case Reference(root="nodes", path=(str(name), part, *rest)):
+                if name not in self.nodes:
+                    return f"there is no node {name!r}", nearest(name, [*self.nodes])
+                if self.before is not None and name not in self.before:
+                    return f"{name} need not have ended by then", "an edge from it must lead here"
+                return self._field_problem(self.nodes[name], part, rest)
+            case _ if not self.has_item:
+                return "it names something only within a map", ""
+            case _:
+                pass
+        return None
+
+    def _field_problem(self, node: Node, part: str | int, rest: list[str | int]) -> tuple[str, str] | None:
+        fields = [*_WITH_FIELDS.get(node.type, ())] or self._outputs(node)
+        if part != "output" or not rest or not fields or str(rest[0]) in fields:
+            return None
+        if rest[0] == "error" and node.on_error == "continue":
+            return None
+        return f"{node.id} has no output {rest[0]!r}", nearest(str(rest[0]), fields)
+
+    def _outputs(self, node: Node) -> list[str]:
+        inner = self.workflow_of(node)
+        return [*inner.outputs] if inner is not None else []
+
+    def workflow_of(self, node: Node) -> Workflow | None:
+        """The workflow that a node runs, where it is known."""
+        if node.type is not NodeType.WORKFLOW:
+            return None
+        if isinstance(node.workflow, Workflow):
+            return node.workflow
+        return (self.known.workflows or {}).get(node.workflow)
+
+
+def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
+    """What is wrong with a node, and with the node of a map's items."""
+    found = [*_number_problems(node, path)]
+    match node.type:
+        case NodeType.AGENT:
+            found.extend(_text_problems(node.query or DEFAULT_QUERY, (*path, "query"), level))
+            for at, tool in enumerate(node.agent_config.tools):
+                found.extend(_tool_problems(tool, (*path, "agent_config", "tools", at), level))
+        case NodeType.TOOL:
+            found.extend(_tool_problems(node.tool, (*path, "tool"), level))
+            found.extend(_values_problems(node.arguments, (*path, "arguments"), level))
+        case NodeType.APPROVAL:
+            if not node.prompt:
+                found.append(Problem(path=path, message="a person needs to be asked something: prompt is empty"))
+            found.extend(_text_problems(node.prompt, (*path, "prompt"), level))
+        case NodeType.BRANCH:
+            found.extend(_branch_problems(node, path, level))
+        case NodeType.MAP:
+            found.extend(_map_problems(node, path, level))
+        case NodeType.WORKFLOW:
+            found.extend(_values_problems(node.inputs, (*path, "inputs"), level))
+            found.extend(_given_problems(node, path, level))
+    return found
+
+
+def _number_problems(node: Node, path: Path) -> list[Problem]:
+    found: list[Problem] = []
+    if node.retries and node.type not in _TRIED:
+        message = f"a node of type {node.type} is not tried again"
+        found.append(Problem(path=(*path, "retries"), message=message, hint="give retries to the nodes within"))
+    limits = (
+        ("retries", node.retries, MAX_RETRIES),
+        ("retry_seconds", node.retry_seconds, MAX_SECONDS),
+        ("timeout_seconds", node.timeout_seconds, MAX_SECONDS),
+        ("max_parallel", node.max_parallel, 1000),
+    )
+    for name, value, most in limits:
+        if not 0 <= value <= most:
+            found.append(Problem(path=(*path, name), message=f"{name} is from 0 to {most}, not {value}"))
+    if not 1 <= node.agent_config.agents <= MAX_AGENTS:
+        message = f"agents is from 1 to {MAX_AGENTS}, not {node.agent_config.agents}"
+        found.append(Problem(path=(*path, "agent_config", "agents"), message=message))
+    if node.on_error not in ("fail", "continue"):
+        found.append(
+            Problem(
+                path=(*path, "on_error"), message=f"on_error cannot be {node.on_error!r:.40}", hint="fail, continue"
+            )
+        )
+    return found
+
+
+def _tool_problems(name: str, path: Path, level: Level) -> list[Problem]:
+    if not name:
+        return [Problem(path=path, message="the name of the tool is missing")]
+    if level.known.tools is None or name in level.known.tools:
+        return []
+    return [Problem(path=path, message=f"there is no tool {name!r:.60}", hint=nearest(name, sorted(level.known.tools)))]
+
+
+def _text_problems(value: JsonValue, path: Path, level: Level) -> list[Problem]:
+    try:
+        return level.problems(references_in(value), path)
+    except BadReference as error:
+        return [Problem(path=path, message=error.message, hint=error.hint)]
+
+
+def _values_problems(values: Mapping[str, JsonValue], path: Path, level: Level) -> list[Problem]:
+    found: list[Problem] = []
+    for name, value in values.items():
+        try:
+            exact_json(value, name)
+        except InvalidRequest as error:
+            found.append(Problem(path=(*path, name), message=error.message))
+            continue
+        found.extend(_text_problems(value, (*path, name), level))
+    return found
+
+
+def _branch_problems(node: Node, path: Path, level: Level) -> list[Problem]:
+    found = [] if node.cases else [Problem(path=path, message="a branch needs cases")]
+    for at, case in enumerate(node.cases):
+        if case.when is None:
+            continue
+        place = (*path, "cases", at, "when")
+        try:
+            verify(case.when)
+            found.extend(level.problems(condition_references(case.when), place))
+        except InvalidRequest as error:
+            found.append(Problem(path=place, message=error.message, hint=error.hint))
+    return found
+
+
+def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
+    found = _text_problems(node.over, (*path, "over"), level)
+    place = (*path, "over")
+    try:
+        parts = parsed(node.over)
+    except BadReference:
+        parts = ()
+    match parts:
+        case (Reference(root="inputs", path=(str(name),)),) if name in level.inputs:
+            if level.inputs[name].type != "array":
+                message = f"over must name a list, and the input {name!r} is of type {level.inputs[name].type}"
+                found.append(Problem(path=place, message=message))
+        case (Reference(),) | ():
+            if not node.over:
+                found.append(Problem(path=place, message="a map needs a list: over is empty"))
+        case _:
+            found.append(Problem(path=place, message="over must be one reference, to a list", hint="${inputs.NAME}"))
+    if node.node is None:
+        return [*found, Problem(path=path, message="a map needs a node for its items")]
+    if node.node.type is NodeType.BRANCH:
+        message = "the node of a map's items cannot be a branch: no edges lead from it"
+        return [*found, Problem(path=(*path, "node"), message=message, hint="put it into a sub-workflow")]
+    return [*found, *node_problems(node.node, (*path, "node"), replace(level, has_item=True))]
+
+
+def _given_problems(node: Node, path: Path, level: Level) -> list[Problem]:
+    """Whether a sub-workflow is given what it wants."""
+    inner = level.workflow_of(node)
+    if inner is None:
+        return [] if node.workflow else [Problem(path=path, message="the workflow is missing")]
+    wanted = {one.name: one for one in inner.inputs}
+    found: list[Problem] = []
+    for name, value in node.inputs.items():
+        place = (*path, "inputs", name)
+        if name not in wanted:
+            message = f"the workflow {inner.name!r} has no input {name!r:.60}"
+            found.append(Problem(path=place, message=message, hint=nearest(name, [*wanted])))
+            continue
+        given = _type_of(value, level)
+        if given and not _suits(value, given, wanted[name].type):
+            message = f"the input {name!r} of {inner.name!r} must be of type {wanted[name].type}, not {given}"
+            found.append(Problem(path=place, message=message))
+    for name, one in wanted.items():
+        if one.required and one.default is None and name not in node.inputs:
+            message = f"the input {name!r} of the workflow {inner.name!r} is missing"
+            found.append(Problem(path=(*path, "inputs"), message=message, hint=one.description))
+    return found
+
+
+def _type_of(value: JsonValue, level: Level) -> str:
+    """The type that a value will have once its references are resolved; empty where that cannot be told."""
+    if not isinstance(value, str):
+        return json_type(value)
+    try:
+        parts = parsed(value)
+    except BadReference:
+        return ""
+    match parts:
+        case (Reference(root="inputs", path=(str(name),)),) if name in level.inputs:
+            return level.inputs[name].type
+        case (Reference(root="index"),):
+            return "integer"
+        case (Reference(),):
+            return ""
+        case _:
+            return "string"
+
+
+def _suits(value: JsonValue, given: str, wanted: str) -> bool:
+    return given == wanted or (given, wanted) == ("integer", "number") or fits(value, wanted)

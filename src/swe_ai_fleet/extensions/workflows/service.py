@@ -1,0 +1,296 @@
+"""The RPCs of `fleet.workflow.v1.WorkflowService`, and workflows and their runs as its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from google.protobuf import json_format
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
+from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
+from services.auth import caller_of, principal, tenant
+from services.errors import Context
+from services.extensions import Served
+from services.grpc_server import Service, service_of
+from services.orchestrator import responses
+from services.orchestrator.replies import MAX_REPLY_BYTES
+from services.orchestrator.requests import fields_of, orchestration_task
+from services.values import check_values
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.contract import to_enum, to_message
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
+from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
+from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow
+from swe_ai_fleet.extensions.workflows.drawing import mermaid, said_of
+from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows.values import exact_json
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.tool_services import tool_access
+from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.tools.catalogue import ToolAccess, operations
+
+MAX_STORED_BYTES = 1024 * 1024
+"""Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
+_ACTIONS = {
+    pb.STEER_ACTION_PAUSE: "pause",
+    pb.STEER_ACTION_STEP: "step",
+    pb.STEER_ACTION_CONTINUE: "continue",
+}
+_SHARED = (
+    "task_id", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id",
+    "story_id", "attempt", "priority", "delivery", "planning_mode",
+)  # fmt: skip
+"""What a run has in common with an orchestration, whose nodes they are."""
+_PLAIN = frozenset(
+    one.name for one in pb.RunWorkflowRequest.DESCRIPTOR.fields if one.message_type is None and not one.has_presence
+)
+
+
+def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
+    """A workflow in a few words."""
+    return pb.WorkflowSummary(
+        name=workflow.name,
+        description=workflow.description,
+        inputs=[
+            to_message(
+                pb.WorkflowInput,
+                one,
+                required=one.required and one.default is None,
+                default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
+            )
+            for one in workflow.inputs
+        ],
+        outputs=list(workflow.outputs),
+        nodes=len(workflow.nodes),
+        built_in=built_in,
+    )
+
+
+def graph(workflow: Workflow) -> pb.WorkflowGraph:
+    """What comes after what in a workflow."""
+    return pb.WorkflowGraph(
+        nodes=[to_message(pb.GraphNode, one, label=said_of(one)) for one in workflow.nodes],
+        edges=[to_message(pb.GraphEdge, one) for one in workflow.edges],
+    )
+
+
+def paused(state: ExecutionState) -> list[str]:
+    """The nodes that wait at a breakpoint."""
+    return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
+
+
+def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
+    """A run as it stands; what would make the reply too large is left out, the last nodes' first."""
+    run = pb.WorkflowRun(
+        execution_id=state.execution_id,
+        task_id=state.task.task_id,
+        status=to_enum(orchestrator.DeliberationStatus, state.status),
+        workflow=order.workflow.name,
+        error_message=state.error[: responses.MAX_ERROR_CHARS],
+        usage=to_message(orchestrator.Usage, state.usage),
+        duration_ms=state.duration_ms,
+        mermaid=mermaid(order.workflow, state.nodes),
+        last_sequence=state.last_sequence,
+        graph=graph(order.workflow),
+    )
+    if state.output is not None:
+        run.outputs_json = state.output.output
+        if state.output.output_blob is not None:
+            run.output_artifact.CopyFrom(
+                responses.artifact(state.output.output_blob, state.execution_id, "outputs.json")
+            )
+    room = MAX_REPLY_BYTES - run.ByteSize()
+    if len(order.inputs.encode()) < room // 4:
+        run.inputs_json = order.inputs
+        room -= len(order.inputs.encode())
+    for update in state.nodes.values():
+        told = _node(state, update)
+        if told.ByteSize() + 16 > room:
+            told.ClearField("inputs_json")
+            told.ClearField("output_json")
+        if (room := room - told.ByteSize() - 16) < 0:
+            break
+        run.nodes.append(told)
+    return run
+
+
+def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
+    told = to_message(pb.NodeRun, update, inputs_json=update.inputs, output_json=update.output, output_artifact=None)
+    if update.output_blob is not None:
+        name = f"{update.node_id.replace('/', '.')}.json"
+        told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
+    return told
+
+
+class WorkflowServicer(WorkflowServiceServicer):
+    """Serves workflows; runs of them are executions like all others.
+
+    Args:
+        executions: Where runs go.
+        catalog: Reads the workflows that there are; blocking.
+        tools: The names of tools that workflows may use; None: they are not checked.
+    """
+
+    def __init__(
+        self, *, executions: Executions, catalog: Callable[[], WorkflowCatalog], tools: frozenset[str] | None = None
+    ) -> None:
+        self._executions = executions
+        self._catalog = catalog
+        self._tools = tools
+
+    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
+        catalog = await asyncio.to_thread(self._catalog)
+        return pb.ListWorkflowsResponse(
+            workflows=[summary(one.workflow, built_in=one.built_in) for one in catalog.workflows.values()],
+            broken=[str(fault) for fault in catalog.broken],
+        )
+
+    async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
+        one = await self._named(request.name)
+        return pb.GetWorkflowResponse(
+            summary=summary(one.workflow, built_in=one.built_in),
+            definition=one.text,
+            mermaid=mermaid(one.workflow),
+            graph=graph(one.workflow),
+        )
+
+    async def ValidateWorkflow(
+        self, request: pb.ValidateWorkflowRequest, context: Context
+    ) -> pb.ValidateWorkflowResponse:
+        try:
+            workflow = await self._read(request.definition)
+        except InvalidWorkflow as error:
+            return pb.ValidateWorkflowResponse(faults=[to_message(pb.WorkflowFault, one) for one in error.faults])
+        return pb.ValidateWorkflowResponse(
+            summary=summary(workflow, built_in=False),
+            mermaid=mermaid(workflow),
+            graph=graph(workflow),
+        )
+
+    async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:
+        task = replace(await self._task(request), tenant=tenant(), caller=caller_of(context))
+        submission = await self._executions.submit(task)
+        known = self._executions.projection.get(tenant(), submission.execution_id)
+        return pb.RunWorkflowResponse(
+            execution_id=submission.execution_id,
+            task_id=task.task_id,
+            status=to_enum(orchestrator.DeliberationStatus, known.status if known else ExecutionStatus.PENDING),
+            already_existed=submission.existed,
+        )
+
+    async def SteerWorkflow(self, request: pb.SteerWorkflowRequest, context: Context) -> pb.SteerWorkflowResponse:
+        execution_id, action = request.execution_id, _ACTIONS.get(request.action)
+        if action is None:
+            raise InvalidRequest("no action given", field="action", hint="PAUSE, STEP or CONTINUE")
+        by = principal().name or request.by.strip() or f"token holder at {context.peer()}"
+        state = await self._executions.steer(tenant(), execution_id, action, request.node_id, by=by)
+        return pb.SteerWorkflowResponse(execution_id=execution_id, paused=paused(state))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+        state = await self._executions.get(tenant(), request.execution_id)
+        if state.task.workflow is None:
+            raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
+        return pb.GetRunResponse(run=run_message(state, state.task.workflow))
+
+    async def _named(self, name: str) -> CatalogEntry:
+        return (await asyncio.to_thread(self._catalog)).get(name)
+
+    async def _read(self, definition: str) -> Workflow:
+        """The workflow of a caller's YAML, with the server's as its sub-workflows. Raises InvalidWorkflow."""
+
+        def read() -> Workflow:
+            return read_workflow(definition, tools=self._tools, workflows=self._catalog().named)
+
+        return await asyncio.to_thread(read)
+
+    async def _task(self, request: pb.RunWorkflowRequest) -> Task:
+        """The task of a run. Raises InvalidRequest, NotFound naming the field."""
+        match request.WhichOneof("workflow"):
+            case "name":
+                workflow = (await self._named(request.name)).workflow
+            case "definition":
+                workflow = await self._read(request.definition)
+            case _:
+                raise InvalidRequest("no workflow given", field="workflow", hint="set name or definition")
+        same = orchestrator.OrchestrateRequest(task_description=workflow.description or workflow.name)
+        for name in _SHARED:
+            if name in _PLAIN or request.HasField(cast("Any", name)):
+                _copy(getattr(request, name), same, name)
+        with fields_of(same):
+            # Its description is the workflow's.
+            check_values(same)
+            task = orchestration_task(same)
+        run = WorkflowTask(workflow=workflow, inputs=exact_json(_inputs(request), "inputs"))
+        task = replace(task, kind=TaskKind.WORKFLOW, workflow=run, rounds=0, num_agents=1)
+        if (size := len(to_json(task))) > MAX_STORED_BYTES:
+            raise InvalidRequest(
+                f"the run has {size} bytes as a stored task", field="inputs", hint=f"at most {MAX_STORED_BYTES}"
+            )
+        return task
+
+
+def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowServicer:
+    """The servicer of an installation: the workflows of its directories, the tools that it has."""
+    tools = tool_names(tool_access(settings))
+    directories = tuple(Path(name) for name in listed(settings.workflows))
+    return WorkflowServicer(executions=executions, catalog=lambda: read_catalog(directories, tools=tools), tools=tools)
+
+
+def tool_names(access: ToolAccess) -> frozenset[str] | None:
+    """The names of operations and their tools; None where servers bring some that only they know."""
+    if access.mcp_servers:
+        return None
+    specs = [definition.spec for definition in operations().values()]
+    return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
+
+
+@asynccontextmanager
+async def open_service(served: Served) -> AsyncGenerator[Service]:
+    """What the orchestrator serves."""
+    yield service_of(workflow_servicer(served.executions, served.settings))
+
+
+def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:
+    place: Any = getattr(into, name)
+    if hasattr(place, "CopyFrom"):
+        place.CopyFrom(value)
+    else:
+        setattr(into, name, value)
+
+
+def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
+    """The inputs, numbers without a fraction as integers. Raises InvalidRequest."""
+    if not request.inputs_json:
+        return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
+    try:
+        found = parse_json(request.inputs_json)
+    except ValueError as error:
+        raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')
+    return cast("Mapping[str, object]", found)
+
+
+def _whole(value: object) -> object:
+    """A JSON value in which 3.0 is 3: a Struct has no integers."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _whole(one) for name, one in cast("dict[str, object]", value).items()}
+        case list():
+            return [_whole(one) for one in cast("list[object]", value)]
+        case _:
+            return value

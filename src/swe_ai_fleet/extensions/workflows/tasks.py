@@ -1,0 +1,222 @@
+"""Tasks that are runs of workflows: checked when they are submitted, and the tasks that their nodes become.
+
+A node's task has a name, a description, and limits of what it may spend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_PRIORITY,
+    SCRATCH,
+    CheckSpec,
+    Constraints,
+    MemoryOptions,
+    Role,
+    Task,
+    TaskKind,
+)
+from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, Workflow, WorkflowTask
+from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.orchestrator.subtasks import child_task_id, part
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.truncation import beginning
+
+NODE = "node-"
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
+_MAX_NAME_CHARS = 48
+_TOLD_CHARS = 8_000
+MAX_ROUNDS = 16
+
+
+def node_name(node_id: str) -> str:
+    """What a node's place in a run is called where only letters, digits, `-`, `_` and `.` may stand."""
+    if _PLAIN.fullmatch(node_id):
+        return node_id
+    digest = hashlib.sha256(node_id.encode()).hexdigest()[:8]
+    return f"{_NOT_PLAIN.sub('.', node_id)[:_MAX_NAME_CHARS].strip('.-')}.{digest}"
+
+
+def node_run(node_id: str, attempt: int) -> str:
+    """The run in which one try of a node's work is done; its own subject in the log."""
+    return f"{NODE}{node_name(node_id)}-{attempt}"
+
+
+def node_approval(node_id: str) -> str:
+    """Under this id a person is asked by a node."""
+    return f"{NODE}{node_name(node_id)}"
+
+
+def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str, *, sharing: int = 1) -> Task:
+    """The task of an agent node that makes candidates; the same parent, node and query always make the same one.
+
+    It inherits limits, environment, network, approval, memory and the belonging to a story. Of the parent's totals it
+    has an even part, one for each agent node, which the `sharing` items of a map share again.
+    """
+    config, task_id = node.agent_config, child_task_id(parent.task_id, f"{node_name(node_id)}-{attempt}")
+    description, context = _told(query, parent.context)
+    constraints = _constraints(parent, node)
+    agents = max(1, config.agents)
+    if config.checks:
+        checks = tuple(CheckSpec(name=command, command=command) for command in dict.fromkeys(config.checks))
+        constraints = replace(constraints, checks=checks)
+    totals = part(constraints.totals, Usage(), _parts(parent, sharing), least=agents)
+    return replace(
+        parent,
+        task_id=task_id,
+        kind=TaskKind.ORCHESTRATE if config.mode is AgentMode.ORCHESTRATE else TaskKind.DELIBERATE,
+        description=description,
+        role=Role.parse(config.role),
+        context=context,
+        constraints=replace(constraints, totals=totals),
+        # Each of several deliveries has a branch of its own, and so has each further run of the whole.
+        delivery=replace(parent.delivery, branch=f"fleet/{task_id}.{parent.attempt}" if parent.attempt > 1 else ""),
+        num_agents=agents,
+        rounds=config.rounds,
+        tools=tuple(config.tools),
+        model_profile=config.model or parent.model_profile,
+        # What is begun goes before what waits.
+        priority=min(MAX_PRIORITY, parent.priority + 1),
+        derive_subtasks=False,
+        parent_execution_id=parent.execution_id,
+        memory=_memory(parent, use=config.use_memory),
+        workflow=None,
+    )
+
+
+def assignment_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
+    """The task under which one question is answered, or one tool called; part of the parent's own execution.
+
+    Who answers may spend an even part of the parent's totals, as in `child_task`.
+    """
+    constraints = _constraints(parent, node)
+    if node.type is NodeType.AGENT:
+        limits = constraints.totals.share(constraints.limits, parts=_parts(parent, sharing))
+        constraints = replace(constraints, limits=limits)
+    return replace(
+        parent,
+        role=Role.parse(node.agent_config.role),
+        constraints=constraints,
+        memory=_memory(parent, use=node.agent_config.use_memory),
+        workflow=None,
+    )
+
+
+def check_left(parent: Task, spent: Usage) -> None:
+    """Raise InvalidRequest where the totals of the run are used up: tries that fail spend what others have left."""
+    totals = parent.constraints.totals
+    for name, most, used in (
+        ("total_max_tokens", totals.max_tokens, spent.total_tokens),
+        ("total_max_tool_calls", totals.max_tool_calls, spent.tool_calls),
+        ("total_max_cost", totals.max_cost, spent.cost),
+    ):
+        if most and used >= most:
+            raise InvalidRequest(f"the run has used up its {name} of {most:g}", field=f"constraints.{name}")
+
+
+def nodes_of(workflow: Workflow) -> Iterator[Node]:
+    """Every node that a workflow defines, those of maps and resolved sub-workflows included."""
+    waiting = [*workflow.nodes]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if node.node is not None:
+            waiting.append(node.node)
+        if isinstance(node.workflow, Workflow):
+            waiting.extend(node.workflow.nodes)
+
+
+def _parts(parent: Task, sharing: int) -> int:
+    """In how many parts the totals are shared, for a node that stands in `sharing` places."""
+    if parent.workflow is None:
+        return sharing
+    return max(1, sum(node.type is NodeType.AGENT for node in nodes_of(parent.workflow.workflow))) * sharing
+
+
+def _constraints(parent: Task, node: Node) -> Constraints:
+    """The parent's, no longer than the node has time and with no more turns than it says."""
+    limits, config = parent.constraints.limits, node.agent_config
+    if node.timeout_seconds > 0:
+        limits = replace(limits, timeout_seconds=max(1.0, float(min(limits.timeout_seconds, node.timeout_seconds))))
+    if config.max_iterations > 0:
+        limits = replace(limits, max_iterations=min(limits.max_iterations, config.max_iterations))
+    return replace(parent.constraints, limits=limits)
+
+
+def _memory(parent: Task, *, use: bool) -> MemoryOptions:
+    memory = parent.memory
+    return replace(memory, read=memory.read or use, write=memory.write or use)
+
+
+def _told(query: str, context: str) -> tuple[str, str]:
+    """Description and context; what of a query is too long for a description goes on in the context."""
+    if len(query.encode()) <= MAX_DESCRIPTION_BYTES:
+        return query, context
+    return beginning(query, _TOLD_CHARS), "\n\n".join(filter(None, (context, f"The whole of the task:\n{query}")))
+
+
+def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, memory: bool = False) -> None:
+    """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest naming the field."""
+    if task.workflow is None:
+        return
+    for node in nodes_of(task.workflow.workflow):
+        _check_node(node, task, profiles, max_agents)
+        if node.agent_config.use_memory and not memory:
+            raise InvalidRequest(
+                "there is no memory here", field=f"workflow.nodes[{node.id[:64]}].use_memory", hint="leave it out"
+            )
+    checked_inputs(task.workflow.workflow, inputs_of(task.workflow))
+
+
+def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
+    """The inputs of a run. Raises InvalidRequest where they are no JSON object."""
+    try:
+        found: object = json.loads(order.inputs or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the inputs are no JSON: {str(error)[:200]}", field="inputs") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("the inputs are no JSON object", field="inputs", hint='such as {"query": "..."}')
+    return cast("dict[str, JsonValue]", found)
+
+
+def _check_tool(name: str, where: str) -> None:
+    """Refuse what names several tools: agents can be given them, a call is of one."""
+    known = operations()
+    if name not in known and (those := sorted(one for one, each in known.items() if each.spec.tool == name)):
+        raise InvalidRequest(f"{name[:64]!r} names several tools", field=where, hint=f"one of {', '.join(those)}")
+
+
+def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: int) -> None:
+    where, config = f"workflow.nodes[{node.id[:64]}]", node.agent_config
+    if node.type is NodeType.WORKFLOW and isinstance(node.workflow, str):
+        raise InvalidRequest(f"there is no workflow {node.workflow[:64]!r}", field=where)
+    if node.type is NodeType.TOOL:
+        _check_tool(node.tool, f"{where}.tool")
+    if node.type is not NodeType.AGENT:
+        return
+    Role.parse(config.role)
+    if config.model and config.model not in profiles:
+        known = ", ".join(sorted(profiles)) or "none is configured"
+        raise InvalidRequest(f"there is no model profile {config.model[:64]!r}", field=f"{where}.model", hint=known)
+    if config.mode is AgentMode.ANSWER:
+        return
+    if not 1 <= config.agents <= max_agents:
+        raise InvalidRequest(f"{config.agents} agents", field=f"{where}.agents", hint=f"1 to {max_agents}")
+    if not 0 <= config.rounds <= MAX_ROUNDS:
+        raise InvalidRequest(f"{config.rounds} rounds", field=f"{where}.rounds", hint=f"0 to {MAX_ROUNDS}")
+    if config.mode is AgentMode.ORCHESTRATE and task.repo.location == SCRATCH:
+        raise InvalidRequest(
+            f"the node {node.id[:64]} delivers a branch, and there is no repository for it",
+            field="repo",
+            hint="name the repository to work on",
+        )

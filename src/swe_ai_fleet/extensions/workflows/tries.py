@@ -1,0 +1,331 @@
+"""Tries of a node: how it is brought to its end, with waits between them and time limits; each change journaled first.
+
+A run, or a try, ends early by an exception, and tasks that belong together end together. A change counts once it stands
+in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, ModelRejected, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus
+from swe_ai_fleet.extensions.workflows.conditions import holds
+from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeOutcome, NodeRunner
+from swe_ai_fleet.extensions.workflows.values import exact_json, parsed_json
+
+T = TypeVar("T")
+
+
+class Ended(Exception):
+    """A run ends here."""
+
+
+class NodeFailed(Ended):
+    """A node failed for good, and nothing says that the run goes on."""
+
+    def __init__(self, node_id: str, error: str) -> None:
+        super().__init__(f"{node_id}: {error}" if node_id else error)
+
+
+class Rejected(Ended):
+    """A person rejected what was asked."""
+
+    def __init__(self, node_id: str, text: str) -> None:
+        super().__init__(f"{node_id} was rejected: {text}" if text else f"{node_id} was rejected")
+
+
+class Cancelled(Ended):
+    """The run was cancelled from outside."""
+
+
+class TryFailed(Exception):
+    """One try of a node failed; `again` says whether another one could do better, `usage` what it took."""
+
+    def __init__(self, error: str, *, again: bool = False, usage: Usage | None = None) -> None:
+        super().__init__(error)
+        self.again = again
+        self.usage = usage or Usage()
+
+
+@asynccontextmanager
+async def together() -> AsyncGenerator[asyncio.TaskGroup]:
+    """A task group that raises one error instead of a group of them: a fault before what ends a run by itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        found = [*errors.exceptions]
+        raise next((each for each in found if not isinstance(each, Ended)), found[0]) from None
+
+
+MAX_CHARS = 128_000_000
+"""Of the outputs of all nodes of a run together: it keeps them in memory."""
+Journal = Callable[[NodeUpdated], Awaitable[None]]
+
+
+class Record:
+    """The last update of each node, by its place in the run.
+
+    Args:
+        journal: Awaited with each change, one at a time and to its end even when the caller is cancelled: whether a
+            change stands is then never in doubt.
+        known: What was journaled before.
+    """
+
+    def __init__(self, journal: Journal, known: Mapping[str, NodeUpdated]) -> None:
+        self.updates: dict[str, NodeUpdated] = dict(known)
+        self._values: dict[str, NodeValue] = {}
+        self._journal = journal
+        self._turn = asyncio.Lock()
+        self._chars = sum(len(each.output) for each in self.updates.values())
+
+    async def put(self, update: NodeUpdated, output: JsonValue = None) -> None:
+        """Journal a change; `output` is what its `output` says. Raises what the journal raises."""
+        writing = asyncio.ensure_future(self._write(update, output))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.wait((writing,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            writing.exception()
+            raise cancelled
+        writing.result()
+
+    async def _write(self, update: NodeUpdated, output: JsonValue) -> None:
+        async with self._turn:
+            await self._journal(update)
+            before = self.updates.get(update.node_id)
+            self._chars += len(update.output) - (len(before.output) if before else 0)
+            self.updates[update.node_id] = update
+            self._values[update.node_id] = _value(update, output)
+
+    def has_room(self, output: str) -> bool:
+        """Whether one more output can be kept."""
+        return self._chars + len(output) <= MAX_CHARS
+
+    def value(self, node_id: str) -> NodeValue:
+        """What can be said of a node that ended. Raises PreconditionFailed where its output is not at hand."""
+        if node_id not in self._values:
+            update = self.updates[node_id]
+            if not update.output and update.output_blob is not None:
+                raise PreconditionFailed(
+                    f"the output of node {node_id} is kept by reference only", hint="load it before the run goes on"
+                )
+            output = parsed_json(update.output, f"the output of {node_id}") if update.output else None
+            self._values[node_id] = _value(update, output)
+        return self._values[node_id]
+
+    def below(self, node_id: str) -> list[NodeUpdated]:
+        """The nodes within another one that have not ended; within the run itself for an empty id."""
+        starts = (f"{node_id}[", f"{node_id}/") if node_id else ("",)
+        return [each for name, each in self.updates.items() if name.startswith(starts) and not each.status.ended]
+
+    @property
+    def usage(self) -> Usage:
+        """What all nodes took together."""
+        return sum((each.usage for each in self.updates.values()), Usage())
+
+
+def _value(update: NodeUpdated, output: JsonValue) -> NodeValue:
+    return NodeValue(output=output, status=update.status.value, error=update.error, label=update.label)
+
+
+MAX_WAIT_SECONDS = 600.0
+_MAX_ERROR_CHARS = 2_000
+_IN_VAIN = (InvalidRequest, NotFound, ModelRejected)
+
+Sleep = Callable[[float], Awaitable[None]]
+Work = Callable[[int, str], Awaitable[NodeOutcome]]
+"""One try: (attempt, the execution that an interrupted try before began). Raises TryFailed."""
+Stop = Callable[[str, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A node at its place in a run: what it is given (`shown`: as the log has it), and where it stood before."""
+
+    node: Node
+    node_id: str
+    inputs: Mapping[str, JsonValue]
+    shown: str
+    known: NodeUpdated | None
+
+    def update(self, status: NodeStatus) -> NodeUpdated:
+        """Its next update; what was given up or interrupted before counts as an attempt."""
+        update = NodeUpdated(node_id=self.node_id, status=status, inputs=self.shown)
+        if self.known is None:
+            return update
+        # What tries that failed took was spent all the same.
+        update = replace(update, usage=self.known.usage)
+        if self.known.status in (NodeStatus.PAUSED, NodeStatus.WAITING):
+            return replace(update, attempt=self.known.attempt, failures=self.known.failures)
+        return replace(update, attempt=self.known.attempt + 1, failures=self.known.failures)
+
+
+class Tries:
+    """Brings nodes to their end."""
+
+    def __init__(self, runner: NodeRunner, record: Record, sleep: Sleep, at_once: int = 0) -> None:
+        self._runner = runner
+        self._record = record
+        self._sleep = sleep
+        self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
+
+    async def paused(self, step: Step) -> None:
+        """Note that a node waits at a breakpoint."""
+        if step.known is None or step.known.status is not NodeStatus.PAUSED:
+            await self._record.put(step.update(NodeStatus.PAUSED))
+
+    async def refused(self, node: Node, node_id: str, error: str, known: NodeUpdated | None) -> None:
+        """Note that a node cannot be given its inputs."""
+        base = known or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
+        await self._failed(node, replace(base, failures=base.failures + 1), error)
+
+    async def branch(self, step: Step, scope: Scope) -> None:
+        """Decide which way is taken: that of the first case that holds, or none (an empty label)."""
+        update, cases = step.update(NodeStatus.RUNNING), step.node.cases
+        try:
+            label = next((case.label for case in cases if case.when is None or holds(case.when, scope)), "")
+        except InvalidRequest as error:
+            await self._failed(step.node, replace(update, failures=update.failures + 1), str(error))
+            return
+        output = {"label": label}
+        await self._completed(replace(update, label=label, output=exact_json(output, "its output")))
+
+    async def approval(self, step: Step) -> None:
+        """Wait for a person. After a resumption the same is asked again, so that an answer given meanwhile counts."""
+        node, update = step.node, step.update(NodeStatus.WAITING)
+        if step.known is None or step.known.status is not NodeStatus.WAITING:
+            await self._record.put(update)
+        asked = NodeApproval(
+            node_id=step.node_id,
+            prompt=str(step.inputs["prompt"]),
+            description=node.description,
+            timeout_seconds=node.timeout_seconds,
+        )
+        began = time.monotonic()
+        try:
+            decided = await self._limited(node, _told(self._runner.decide(asked)))
+        except TryFailed as error:
+            update = replace(update, failures=update.failures + 1, duration_ms=_since(began))
+            await self._failed(node, update, str(error))
+            return
+        decision = decided.decision.value
+        output = {"decision": decision, "text": decided.text, "approver": decided.approver}
+        update = replace(update, label=decision, duration_ms=_since(began), output=exact_json(output, "its output"))
+        await self._completed(update)
+
+    async def work(self, step: Step) -> None:
+        """Have an agent or a tool do it."""
+
+        async def one(attempt: int, earlier: str) -> NodeOutcome:
+            run = self._runner.run(step.node, step.inputs, node_id=step.node_id, attempt=attempt, earlier=earlier)
+            return await _told(run)
+
+        await self.tried(step, one)
+
+    async def tried(self, step: Step, work: Work, stop: Stop | None = None) -> None:
+        """Try until it is done or given up.
+
+        Args:
+            step: Where it stood; a try that was interrupted counts as an attempt, not as a failure.
+            work: One try.
+            stop: Awaited with the id and the reason after a try that failed: what it began is given up.
+        """
+        node, update, earlier = step.node, step.update(NodeStatus.RUNNING), ""
+        match step.known:
+            case NodeUpdated(status=NodeStatus.RUNNING, execution_id=execution_id):
+                earlier = execution_id
+            case NodeUpdated(status=NodeStatus.PENDING, failures=failures) if failures:
+                await self._sleep(_wait(node, failures))
+            case _:
+                pass
+        # What consists of other nodes takes no slot: they could never have them all.
+        slots = self._slots if stop is None else nullcontext()
+        while True:
+            began = earlier or self._runner.execution_of(node, node_id=step.node_id, attempt=update.attempt)
+            update = replace(update, status=NodeStatus.RUNNING, execution_id=began, error="")
+            clock = time.monotonic()
+            try:
+                async with slots:
+                    await self._record.put(update)
+                    clock = time.monotonic()
+                    done = await self._tried_once(node, update, work, earlier)
+            except TryFailed as error:
+                failed, again, spent = str(error), error.again, error.usage
+            else:
+                return await self._completed(replace(done, duration_ms=_since(clock)))
+            duration = _since(clock)
+            update = replace(update, failures=update.failures + 1, duration_ms=duration, usage=update.usage + spent)
+            if stop is not None:
+                await stop(step.node_id, failed)
+            if not again or update.failures > node.retries:
+                return await self._failed(node, update, failed)
+            await self._record.put(replace(update, status=NodeStatus.PENDING, error=failed[:_MAX_ERROR_CHARS]))
+            await self._sleep(_wait(node, update.failures))
+            update, earlier = replace(update, attempt=update.attempt + 1), ""
+
+    async def _tried_once(self, node: Node, update: NodeUpdated, work: Work, earlier: str) -> NodeUpdated:
+        outcome = await self._limited(node, work(update.attempt, earlier))
+        if outcome.error:
+            raise TryFailed(outcome.error, again=outcome.again, usage=outcome.usage)
+        try:
+            output = exact_json(outcome.output, "its output")
+        except InvalidRequest as error:
+            raise TryFailed(str(error), usage=outcome.usage) from error
+        if not self._record.has_room(output):
+            raise TryFailed("with its output, those of all nodes are too large to be kept", usage=outcome.usage)
+        execution_id = outcome.execution_id or update.execution_id
+        return replace(update, output=output, usage=update.usage + outcome.usage, execution_id=execution_id)
+
+    async def _limited(self, node: Node, work: Awaitable[T]) -> T:
+        limit = asyncio.timeout(node.timeout_seconds or None)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TryFailed(f"it took longer than {node.timeout_seconds:g} seconds", again=True) from error
+
+    async def _completed(self, update: NodeUpdated) -> None:
+        # What a resumed run would read is what this one goes on with.
+        output = parsed_json(update.output, "its output")
+        await self._record.put(replace(update, status=NodeStatus.COMPLETED), output)
+
+    async def _failed(self, node: Node, update: NodeUpdated, error: str) -> None:
+        said = error[:_MAX_ERROR_CHARS]
+        output: JsonValue = {"error": said} if node.on_error == "continue" else None
+        text = exact_json(output, "its output") if output else ""
+        await self._record.put(replace(update, status=NodeStatus.FAILED, error=said, output=text), output)
+
+
+async def _told(work: Awaitable[T]) -> T:
+    """What the runner gives. Its faults are failures of the try; Fenced is none, it ends everything."""
+    try:
+        return await work
+    except Fenced:
+        raise
+    except FleetError as error:
+        raise TryFailed(str(error), again=not isinstance(error, _IN_VAIN)) from error
+    except TimeoutError as error:
+        raise TryFailed(f"it ran out of time {error}".rstrip(), again=True) from error
+
+
+def _wait(node: Node, failures: int) -> float:
+    return min(node.retry_seconds * 2 ** min(failures - 1, 30), MAX_WAIT_SECONDS)
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,48 @@
+"""Nodes of a workflow's run as JSON, which watchers are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.workflow import JsonValue
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
+    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
+    return {
+        "status": update.status.value,
+        "attempt": update.attempt,
+        "failures": update.failures,
+        "inputs": json_or_text(update.inputs),
+        "output": json_or_text(update.output),
+        "error": update.error,
+        "label": update.label,
+        "execution_id": update.execution_id,
+        "duration_ms": update.duration_ms,
+        "usage": usage_state(update.usage),
+    }
+
+
+def json_or_text(text: str) -> JsonValue:
+    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is no JSON."""
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return text
+
+
+def usage_state(usage: Usage) -> Mapping[str, JsonValue]:
+    """What was spent, as JSON."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "model_calls": usage.model_calls,
+        "tool_calls": usage.tool_calls,
+        "cost": usage.cost,
+    }

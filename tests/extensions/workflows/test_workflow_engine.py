@@ -1,0 +1,496 @@
+"""The engine of workflows: order, joins, retries, steering, and runs that are killed and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import (
+    BranchCase,
+    Condition,
+    Edge,
+    Node,
+    NodeStatus,
+    NodeType,
+    Workflow,
+    WorkflowInput,
+)
+from swe_ai_fleet.extensions.workflows import ExecutionState, NodeApproval, NodeDecision
+from swe_ai_fleet.extensions.workflows.engine import WorkflowRun
+from swe_ai_fleet.extensions.workflows.runner import NodeOutcome
+
+DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
+
+
+class Killed(BaseException):
+    """The process dies."""
+
+
+async def forever(_: Mapping[str, Any]) -> None:
+    await asyncio.Event().wait()
+
+
+class World:
+    """What nodes meet outside; it outlives a process, and so does the log that it keeps.
+
+    `does` is what a node gives, or what gives it, or the fault that it ends with; `failing`, how often it fails first.
+    """
+
+    def __init__(self, *log: NodeUpdated, does: Mapping[str, object] | None = None, **failing: int) -> None:
+        self.log = [*log]
+        self.calls: list[tuple[str, int, str, dict[str, Any]]] = []
+        self.failing = dict(failing)
+        self.does = dict(does or {})
+        self.decisions: dict[str, NodeDecision] = {}
+        self.slept: list[float] = []
+        self.kill_at: int | None = None
+        self.stored_when_killed = True
+
+    async def run(
+        self, node: Node, inputs: Mapping[str, Any], *, node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        self.calls.append((node_id, attempt, earlier, dict(inputs)))
+        for _ in range(sum(node_id.encode()) % 5):
+            await asyncio.sleep(0)
+        if self.failing.get(node_id, 0):
+            self.failing[node_id] -= 1
+            raise Unavailable(f"{node_id} is out of order")
+        if node_id in self.does:
+            does = self.does[node_id]
+            if isinstance(does, Exception):
+                raise does
+            return NodeOutcome(output=await does(inputs) if callable(does) else does)
+        return NodeOutcome(output={"of": node_id, "given": dict(inputs)}, usage=Usage(model_calls=1))
+
+    async def decide(self, approval: NodeApproval) -> NodeDecision:
+        await asyncio.sleep(0)
+        return self.decisions.get(approval.node_id, NodeDecision(decision=ApprovalDecision.APPROVED))
+
+    def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
+        return f"{node_id}#{attempt}" if node.type is NodeType.AGENT else ""
+
+    async def journal(self, update: NodeUpdated) -> None:
+        await asyncio.sleep(0)
+        if self.kill_at is not None:
+            self.kill_at -= 1
+            if self.kill_at < 0:
+                if self.kill_at == -1 and self.stored_when_killed:
+                    self.log.append(update)
+                raise Killed
+        self.log.append(update)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    @property
+    def known(self) -> dict[str, NodeUpdated]:
+        return {each.node_id: each for each in self.log}
+
+    async def go(self, workflow: Workflow, items: Sequence[object] = (), **options: Any) -> ExecutionState:
+        inputs = options.pop("inputs", {"items": [*items]} if workflow.inputs else {})
+        return await WorkflowRun(
+            workflow, inputs, runner=self, journal=self.journal, known=self.known, sleep=self.sleep, **options
+        ).run()
+
+    def told(self, node_id: str) -> list[NodeStatus]:
+        return [each.status for each in self.log if each.node_id == node_id]
+
+    def ran(self) -> list[str]:
+        return [node_id for node_id, *_ in self.calls]
+
+
+def tool(name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Node:
+    return Node(id=name, type=NodeType.TOOL, tool="echo", arguments=arguments or {}, **options)
+
+
+def flow(*nodes: Node, edges: str = "", **options: Any) -> Workflow:
+    """`a-b a-c:label` are the edges."""
+    made: list[Edge] = []
+    for edge in edges.split():
+        ends, _, label = edge.partition(":")
+        source, target = ends.split("-")
+        made.append(Edge(source=source, target=target, label=label))
+    return Workflow(name="flow", nodes=nodes, edges=tuple(made), **options)
+
+
+def branch(name: str, *cases: BranchCase, **options: Any) -> Node:
+    return Node(id=name, type=NodeType.BRANCH, cases=cases, **options)
+
+
+def mapped(name: str, inner: Node, over: str = "${inputs.items}", **options: Any) -> Node:
+    return Node(id=name, type=NodeType.MAP, over=over, node=inner, **options)
+
+
+ITEMS = (WorkflowInput(name="items", type="array"),)
+
+
+def nested(inner: Workflow, **options: Any) -> Node:
+    return Node(id="sub", type=NodeType.WORKFLOW, workflow=inner, **options)
+
+
+INNER = flow(
+    tool("a", {"x": "${inputs.x}"}),
+    tool("b", {"y": "${nodes.a.output.given.x}"}),
+    edges="a-b",
+    inputs=(WorkflowInput(name="x", type="integer"), WorkflowInput(name="z", required=False, default="zed")),
+    outputs={"y": "${nodes.b.output.given.y}", "z": "${inputs.z}"},
+)
+
+
+class TestOrder:
+    async def test_what_can_run_side_by_side_does(self) -> None:
+        met = asyncio.Barrier(3)
+
+        async def meet(_: Mapping[str, Any]) -> None:
+            await asyncio.wait_for(met.wait(), 5)
+
+        world = World(does=dict.fromkeys("bcd", meet))
+        state = await world.go(flow(tool("a"), *(tool(x) for x in "bcde"), edges="a-b a-c a-d b-e c-e d-e"))
+        assert (state.status, [*state.outputs]) == (ExecutionStatus.COMPLETED, ["e"])
+        assert (world.ran()[0], world.ran()[-1]) == ("a", "e")
+
+    async def test_a_join_waits_for_all_and_needs_one(self) -> None:
+        world = World()
+        left = BranchCase(label="left", when=Condition(ref="${inputs.items}", op="truthy"))
+        diamond = flow(
+            branch("which", left, BranchCase(label="right")), tool("l"), tool("r"), tool("far"), tool("lost"),
+            tool("join", {"l": "${nodes.l.output}", "r": "${nodes.r.output.of}"}),
+            edges="which-l:left which-r:right l-join r-join r-far l-lost", inputs=ITEMS,
+        )  # fmt: skip
+        state = await world.go(diamond)
+        assert world.ran() in (["r", "far", "join"], ["r", "join", "far"])
+        assert state.nodes["which"].label == "right"
+        assert (world.told("l"), world.told("lost")) == ([NodeStatus.SKIPPED], [NodeStatus.SKIPPED])
+        assert state.outputs["join"]["given"] == {"l": None, "r": "r"}
+
+
+class TestFailures:
+    async def test_waits_double_between_tries(self) -> None:
+        world = World(a=3)
+        state = await world.go(flow(tool("a", retries=3, retry_seconds=2)))
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.slept == [2, 4, 8]
+        assert world.told("a") == [NodeStatus.RUNNING, NodeStatus.PENDING] * 3 + DONE
+        assert [attempt for _, attempt, *_ in world.calls] == [1, 2, 3, 4]
+        assert world.log[1].error == "a is out of order"
+
+    async def test_a_failure_ends_the_run_and_stops_the_others(self) -> None:
+        stopped = asyncio.Event()
+
+        async def slow(_: Mapping[str, Any]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        world = World(does={"slow": slow}, bad=9)
+        state = await world.go(flow(tool("slow"), tool("bad", retries=1), tool("after"), edges="bad-after"))
+        assert (state.status, state.error) == (ExecutionStatus.FAILED, "bad: bad is out of order")
+        assert stopped.is_set()
+        assert world.told("slow") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+        assert state.nodes["slow"].error.startswith("stopped: bad")
+        assert world.told("after") == []
+
+    async def test_a_try_that_takes_too_long(self) -> None:
+        tries = Counter[str]()
+
+        async def slow_at_first(_: Mapping[str, Any]) -> str:
+            tries["a"] += 1
+            return "done" if tries["a"] == 2 else await forever({}) or ""
+
+        world = World(does={"a": slow_at_first})
+        state = await world.go(flow(tool("a", timeout_seconds=0.02, retries=1)))
+        assert (state.outputs, world.log[1].error) == ({"a": "done"}, "it took longer than 0.02 seconds")
+
+    @pytest.mark.parametrize(
+        ("output", "said"),
+        [
+            ({1, 2}, "is no JSON"),
+            (float("nan"), "is no JSON"),
+            ("x" * 4_000_001, "4000003 characters"),
+            (InvalidRequest("no such thing"), "a: no such thing"),
+        ],
+        ids=["set", "nan", "long", "refused"],
+    )
+    async def test_what_can_never_succeed_is_not_tried_again(self, output: object, said: str) -> None:
+        world = World(does={"a": output})
+        state = await world.go(flow(tool("a", retries=3)))
+        assert (state.status, said in state.error, len(world.calls)) == (ExecutionStatus.FAILED, True, 1)
+
+    @pytest.mark.parametrize(
+        ("workflow", "said"),
+        [
+            (
+                flow(tool("a"), tool("b", {"x": "${nodes.a.output.no}"}), edges="a-b"),
+                "b: ${nodes.a.output.no} names nothing: there is no 'no' (there are: of, given)",
+            ),
+            (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} names nothing"),
+            (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list"),
+            (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items are too many"),
+            (flow(nested(INNER, inputs={"x": "three"})), "sub: the input 'x' must be of type integer, not string"),
+        ],
+    )  # fmt: skip
+    async def test_what_cannot_go_on_names_its_place(self, workflow: Workflow, said: str) -> None:
+        state = await World().go(workflow, [0] * 1001)
+        assert (state.status, state.error[: len(said)]) == (ExecutionStatus.FAILED, said)
+
+    @pytest.mark.parametrize("error", [Fenced("another one goes on"), ZeroDivisionError("a bug")])
+    async def test_what_is_no_failure_of_the_node_comes_out(self, error: Exception) -> None:
+        world = World(does={"a": error})
+        with pytest.raises(type(error)):
+            await world.go(flow(tool("a", retries=3, on_error="continue")))
+        assert world.told("a") == [NodeStatus.RUNNING]
+
+    @pytest.mark.parametrize("error", [Unavailable("the log is down"), InvalidRequest("long"), TimeoutError("slow")])
+    async def test_a_fault_of_the_journal_is_no_failure_of_a_node(self, error: Exception) -> None:
+        world = World()
+
+        async def broken(update: NodeUpdated) -> None:
+            if update.node_id == "m[0]":
+                raise error
+            await world.journal(update)
+
+        node = mapped("m", tool("x", on_error="continue"), on_error="continue", timeout_seconds=60)
+        with pytest.raises(type(error)):
+            await WorkflowRun(flow(node, inputs=ITEMS), {"items": [1]}, runner=world, journal=broken).run()
+        assert world.told("m") == [NodeStatus.RUNNING]
+
+
+class TestMaps:
+    async def test_results_stand_in_the_order_of_the_items(self) -> None:
+        running, most = Counter[str](), 0
+
+        async def one(inputs: Mapping[str, Any]) -> int:
+            nonlocal most
+            running["now"] += 1
+            most = max(most, running["now"])
+            for _ in range(10 - inputs["x"]):
+                await asyncio.sleep(0)
+            running["now"] -= 1
+            return inputs["x"] * inputs["x"]
+
+        world = World(does={f"squares[{index}]": one for index in range(10)})
+        squares = mapped("squares", tool("item", {"x": "${item}", "at": "${index}"}), max_parallel=3)
+        state = await world.go(flow(squares, inputs=ITEMS), range(10))
+        assert (state.outputs["squares"], most) == ([x * x for x in range(10)], 3)
+        assert all(world.told(f"squares[{index}]") == DONE for index in range(10))
+        assert json.loads(state.nodes["squares[4]"].inputs) == {"x": 4, "at": 4}
+        inner = mapped("i", tool("x", {"v": "${item}"}), "${item}")
+        state = await World().go(flow(mapped("m", inner), inputs=ITEMS), [[1, 2], [3], []])
+        assert [[each["given"]["v"] for each in row] for row in state.outputs["m"]] == [[1, 2], [3], []]
+
+    async def test_the_node_of_the_items_says_what_a_failure_means(self) -> None:
+        world = World(**{"m[1]": 1})
+        inner = tool("x", {"i": "${item}"}, on_error="continue")
+        state = await world.go(flow(mapped("m", inner), inputs=ITEMS), [1, 2])
+        assert [*state.outputs["m"][0]] == ["of", "given"]
+        assert state.outputs["m"][1] == {"error": "m[1] is out of order"}
+
+    async def test_a_map_whose_item_failed_before_begins_no_other_item_again(self) -> None:
+        world = World(
+            NodeUpdated(node_id="m", status=NodeStatus.RUNNING, inputs='{"items": [1, 2, 3]}'),
+            NodeUpdated(node_id="m[0]", status=NodeStatus.RUNNING),
+            NodeUpdated(node_id="m[1]", status=NodeStatus.FAILED, failures=1, error="out of order"),
+        )
+        state = await world.go(flow(mapped("m", tool("x"), on_error="continue"), inputs=ITEMS), [1, 2, 3])
+        assert (state.outputs, world.ran()) == ({"m": {"error": "m[1]: out of order"}}, [])
+        assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+
+    async def test_a_map_that_is_stopped_while_it_fails_does_not_go_on(self) -> None:
+        world = World(**{"n0[1]": 1, "n1[1]": 1})
+        first = mapped("n0", tool("x"), max_parallel=1, on_error="continue")
+        after = branch("n3", BranchCase(label="y"))
+        workflow = flow(first, mapped("n1", tool("x")), tool("n2"), after, edges="n0-n3", inputs=ITEMS)
+        state = await world.go(workflow, "abc")
+        assert (state.status, state.error) == (ExecutionStatus.FAILED, "n1: n1[1]: n1[1] is out of order")
+        assert world.told("n3") == []
+
+    async def test_a_time_limit_of_the_whole_gives_up_its_items(self) -> None:
+        world = World(does={"m[0]": forever})
+        node = mapped("m", tool("x"), timeout_seconds=0.05, on_error="continue")
+        state = await world.go(flow(node, inputs=ITEMS), [1, 2])
+        assert state.outputs["m"] == {"error": "it took longer than 0.05 seconds"}
+        assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+        assert world.told("m[1]") == DONE
+
+    async def test_the_limit_on_nodes_is_no_other_behind_a_resumption(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("swe_ai_fleet.extensions.workflows.engine.MAX_NODES", 6)
+        world = World()
+        workflow = flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS)
+        for _ in range(3):
+            ended = await world.go(workflow, range(12))
+            world.log = [each for each in world.log if each.node_id != "all"]
+            assert (ended.status, "6 nodes at most" in ended.error) == (ExecutionStatus.FAILED, True)
+        assert len(world.ran()) <= 6
+
+    async def test_outputs_of_all_items_together_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("swe_ai_fleet.extensions.workflows.tries.MAX_CHARS", 1_000)
+        world = World(does={f"all[{at}]": "x" * 100 for at in range(20)})
+        ended = await world.go(flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS), range(20))
+        assert (ended.status, "too large to be kept" in ended.error) == (ExecutionStatus.FAILED, True)
+        assert len(world.ran()) < 12
+
+
+class TestSubWorkflows:
+    async def test_nodes_within_have_the_path_as_their_id(self) -> None:
+        world = World()
+        state = await world.go(
+            flow(nested(INNER, inputs={"x": 3}), tool("t", {"y": "${nodes.sub.output.y}"}), edges="sub-t")
+        )
+        assert [*state.nodes] == ["sub", "sub/a", "sub/b", "t"]
+        assert state.outputs["t"]["given"] == {"y": 3}
+        each = mapped("m", nested(INNER, inputs={"x": "${item}"}))
+        state = await World().go(flow(each, inputs=ITEMS), [1, 2])
+        assert state.outputs["m"] == [{"y": 1, "z": "zed"}, {"y": 2, "z": "zed"}]
+        assert "m[1]/b" in state.nodes
+
+
+@pytest.mark.parametrize(("decision", "ran"), [(ApprovalDecision.REJECTED, "no"), (ApprovalDecision.ADJUSTED, "other")])
+async def test_a_decision_may_choose_the_way(decision: ApprovalDecision, ran: str) -> None:
+    world = World()
+    world.decisions = {"ask": NodeDecision(decision=decision, text="in red", approver="ada")}
+    ask = Node(id="ask", type=NodeType.APPROVAL, prompt="Go on with ${inputs.items}?")
+    ways = (tool("yes"), tool("no"), tool("other", {"how": "${nodes.ask.output.text}"}))
+    state = await world.go(flow(ask, *ways, edges="ask-yes:approved ask-no:rejected ask-other:adjusted", inputs=ITEMS))
+    assert (state.status, world.ran()) == (ExecutionStatus.COMPLETED, [ran])
+
+
+class TestCancellation:
+    async def test_what_is_being_journaled_is_journaled_to_its_end(self) -> None:
+        world, begun, go_on = World(), asyncio.Event(), asyncio.Event()
+
+        async def slow(update: NodeUpdated) -> None:
+            if update.status is NodeStatus.COMPLETED:
+                begun.set()
+                await go_on.wait()
+            await world.journal(update)
+
+        run = WorkflowRun(flow(tool("a")), {}, runner=world, journal=slow)
+        task = asyncio.ensure_future(run.run())
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert world.told("a") == DONE
+        assert run.state.nodes["a"].status is NodeStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("begun", "fails", "calls", "slept"),
+    [
+        ({"status": NodeStatus.RUNNING, "attempt": 2, "failures": 1, "execution_id": "a#2"}, 0, [(3, "a#2")], []),
+        # What was joined and failed is not joined again.
+        ({"status": NodeStatus.RUNNING, "execution_id": "a#1"}, 1, [(2, "a#1"), (3, "")], [3]),
+        # The wait before a further try is kept.
+        ({"status": NodeStatus.PENDING, "attempt": 2, "failures": 2}, 0, [(3, "")], [6]),
+    ],
+)
+async def test_an_interrupted_try_is_joined_or_waited_for(
+    begun: dict[str, Any], fails: int, calls: list[tuple[int, str]], slept: list[float]
+) -> None:
+    world = World(NodeUpdated(node_id="a", **begun), a=fails)
+    state = await world.go(flow(Node(id="a", type=NodeType.AGENT, query="Do it.", retries=2, retry_seconds=3)))
+    assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == calls
+    assert (state.status, world.slept, world.calls[0][3]) == (ExecutionStatus.COMPLETED, slept, {"query": "Do it."})
+    last = state.nodes["a"]
+    assert last.execution_id == (calls[0][1] if len(calls) == 1 and calls[0][1] else "a#3")
+    assert last.failures == begun.get("failures", 0) + fails
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Workflow, dict[str, int]]:
+    """A workflow of any kinds of nodes without cycles, and how often which of its tools fail."""
+    failing: dict[str, int] = {}
+
+    def leaf(name: str, place: str) -> Node:
+        retries = draw(st.integers(0, 2))
+        fate = draw(st.sampled_from(["good", "good", "good", "flaky", "bad"]))
+        if fate != "good":
+            failing[place] = retries if fate == "flaky" else 10_000
+        kind = draw(st.sampled_from([NodeType.TOOL, NodeType.AGENT]))
+        how = draw(st.sampled_from(["fail", "continue"]))
+        if kind is NodeType.AGENT:
+            return Node(id=name, type=kind, query="q", retries=retries, on_error=how)
+        return tool(name, retries=retries, on_error=how)
+
+    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
+    nodes: list[Node] = []
+    edges: list[Edge] = []
+    for at, name in enumerate(names):
+        match draw(st.sampled_from(["leaf", "leaf", "branch", "map", "sub", "approval"])):
+            case "branch":
+                held = draw(st.booleans())
+                when = Condition(ref="${inputs.yes}", op="eq", value=held)
+                nodes.append(branch(name, BranchCase(label="x", when=when), BranchCase(label="y")))
+            case "map":
+                inner = leaf("item", f"{name}[1]")
+                how = draw(st.sampled_from(["fail", "continue"]))
+                nodes.append(mapped(name, inner, max_parallel=draw(st.integers(0, 2)), on_error=how))
+            case "sub":
+                within = flow(leaf("a", f"{name}/a"), leaf("b", f"{name}/b"), edges=draw(st.sampled_from(["", "a-b"])))
+                nodes.append(Node(id=name, type=NodeType.WORKFLOW, workflow=within))
+            case "approval":
+                nodes.append(Node(id=name, type=NodeType.APPROVAL, prompt="?"))
+            case _:
+                nodes.append(leaf(name, name))
+        for before in nodes[:at]:
+            if draw(st.booleans()):
+                label = draw(st.sampled_from(["", "x", "y"])) if before.type is NodeType.BRANCH else ""
+                edges.append(Edge(source=before.id, target=name, label=label))
+    inputs = (WorkflowInput(name="yes", type="boolean"), *ITEMS)
+    return Workflow(name="any", nodes=tuple(nodes), edges=tuple(edges), inputs=inputs), failing
+
+
+def _stands(state: ExecutionState) -> dict[str, NodeStatus]:
+    """Where nodes stand. How far others within a map came when one of its items failed is a matter of time alone."""
+    failed = [name for name, each in state.nodes.items() if each.status is NodeStatus.FAILED]
+    below = tuple(f"{name}{sign}" for name in failed for sign in "[/")
+    return {name: each.status for name, each in state.nodes.items() if not name.startswith(below)}
+
+
+class TestKilledAnywhere:
+    @settings(max_examples=150)
+    @given(made=worlds(), kills=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=4))
+    async def test_ends_as_if_nothing_had_happened(
+        self, made: tuple[Workflow, dict[str, int]], kills: list[tuple[int, bool]]
+    ) -> None:
+        workflow, failing = made
+        inputs = {"yes": True, "items": ["a", "b", "c"]}
+        expected = await World(**failing).go(workflow, inputs=inputs)
+        world = World(**failing)
+        completed: set[str] = set()
+        for at, stored in kills:
+            world.kill_at, world.stored_when_killed = at, stored
+            before = len(world.calls)
+            try:
+                await world.go(workflow, inputs=inputs)
+            except Killed:
+                event("killed")
+            assert not completed & {node_id for node_id, *_ in world.calls[before:]}
+            completed = {name for name, each in world.known.items() if each.status is NodeStatus.COMPLETED}
+        world.kill_at = None
+        before = len(world.calls)
+        state = await world.go(workflow, inputs=inputs)
+        assert not completed & {node_id for node_id, *_ in world.calls[before:]}
+        assert (state.status, state.outputs) == (expected.status, expected.outputs)
+        ends = Counter(each.node_id for each in world.log if each.status is NodeStatus.COMPLETED)
+        assert set(ends.values()) <= {1}
+        # A try is at most begun and ended; each kill may cost one more.
+        assert all(count <= 2 * (3 + len(kills)) + 2 for count in Counter(each.node_id for each in world.log).values())
+        if expected.status is ExecutionStatus.COMPLETED:
+            assert _stands(state) == _stands(expected)
