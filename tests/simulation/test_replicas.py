@@ -25,8 +25,7 @@ from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator import dispatcher
-from swe_ai_fleet.orchestrator.drive import Workflows
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal

@@ -26,8 +26,7 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
-from swe_ai_fleet.orchestrator.drive import Workflows
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over

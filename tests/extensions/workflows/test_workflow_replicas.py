@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowTask,
 )
 from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
-from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.scripted_fleet import ScriptedRun
 from tests.simulation.test_replicas import World
 from tests.simulation.virtual_loop import on_virtual_time
 
