@@ -1,8 +1,8 @@
 """`make hops`: the functions of ours between a request and the command of an agent, read off a fleet at work.
 
 A real request over gRPC, a real log, a real clone and sandbox, in one process: Ray adds three functions of ours and is
-left out. Only the model is scripted. The chains of awaiting coroutines are read while the task is accepted, and again
-while its agent's command sleeps.
+left out. Only the model is scripted. Who awaits whom is read while the task is accepted, and again while its agent's
+command sleeps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 
@@ -20,8 +20,7 @@ import services
 import swe_ai_fleet
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from services.grpc_server import serve_grpc
-from services.orchestrator.servicer import orchestrator_service
+from services.grpc_server import serve_grpc, service_of
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -34,8 +33,8 @@ from tests.scripted_deps import execution_deps
 from tests.scripts import HELLO_FILES, SCRIPT, SLEEP
 
 _ROOTS = {Path(package.__file__ or "").parent: package.__name__ for package in (swe_ai_fleet, services)}
-_ACCEPTED, _COMMAND = "Acceptance", "ShellTool"
-_FOLLOWING = ("Projection", "Meter", "Follower", "housekeeping")
+_CODES, _INNER = ("cr_code", "gi_code", "ag_code"), ("cr_await", "gi_yieldfrom", "ag_await")
+_ACCEPTED, _COMMAND = "Acceptance._accept", "ShellTool"
 
 
 async def main() -> int:
@@ -56,7 +55,7 @@ async def main() -> int:
                 async with open_worker(settings, host="hops") as worker:
                     around = execution_deps(log, fleet=worker, workspaces=workspace_provider(settings, log))
                     async with Executions(around) as executions:
-                        service = orchestrator_service(servicer_of(executions, log))
+                        service = service_of(servicer_of(executions, log))
                         async with serve_grpc([service], "127.0.0.1:0", None, _ready) as address:
                             return await _read(address, repository)
 
@@ -76,12 +75,10 @@ async def _read(address: str, repository: Path) -> int:
         working: list[str] = []
         try:
             async with asyncio.timeout(60):
-                while not any(_COMMAND in hop for hop in working):
+                while not working:
                     await asyncio.sleep(0.001)
-                    chains = list(_chains())
-                    if not working:
-                        accepting = max([accepting, _joined(chains, _ACCEPTED)], key=len)
-                    working = _joined(chains, _COMMAND) or working
+                    accepting = max([accepting, _way_to(_ACCEPTED)], key=len)
+                    working = _way_to(_COMMAND)
         finally:
             call.cancel()
     for title, hops in (("request to its first event", accepting), ("drive to an agent's command", working)):
@@ -91,31 +88,46 @@ async def _read(address: str, repository: Path) -> int:
     return 0 if accepting and working else 1
 
 
-def _joined(chains: list[list[str]], word: str) -> list[str]:
-    """The tasks' chains in the order in which they were begun, where one of them has the word; else nothing."""
-    if not any(word in hop for chain in chains for hop in chain):
-        return []
-    return [hop for chain in chains for hop in chain if not any(name in chain[0] for name in _FOLLOWING)]
+def _way_to(word: str) -> list[str]:
+    """The functions of ours that wait, one for the other, for the one whose name has the word; empty: there is none."""
+    for task in asyncio.all_tasks():
+        if any(word in hop for hop in _hops(task)):
+            way: list[str] = []
+            waiting: asyncio.Task[Any] | None = task
+            while waiting is not None:
+                way = _hops(waiting) + way
+                waiting = _waits_for(waiting)
+            return way
+    return []
 
 
-def _chains() -> Iterator[list[str]]:
-    """The functions of ours that each task awaits, the outermost first."""
-    tasks = sorted(asyncio.all_tasks(), key=lambda task: (len(task.get_name()), task.get_name()))
-    for task in tasks:
-        if chain := [hop for code in _awaited(task.get_coro()) if (hop := _hop(code))]:
-            yield chain
+def _hops(task: asyncio.Task[Any]) -> list[str]:
+    return [hop for code in _awaited(task.get_coro()) if (hop := _hop(code))]
+
+
+def _waits_for(task: Any) -> asyncio.Task[Any] | None:
+    """The task that waits for another: by itself, in a group, or through a future that the other one fulfils."""
+    for callback, _ in task._callbacks or ():
+        owner = getattr(callback, "__self__", None)
+        if isinstance(owner, asyncio.Task):
+            return owner
+        if isinstance(owner, asyncio.TaskGroup):
+            return cast("Any", owner)._parent_task
+        kept = [cell.cell_contents for cell in getattr(callback, "__closure__", None) or ()]
+        for other in asyncio.all_tasks():
+            waits_for = cast("Any", other)._fut_waiter
+            if waits_for is not None and any(each is waits_for for each in kept):
+                return other
+    return None
 
 
 def _awaited(coroutine: Any) -> Iterator[Any]:
+    """The code of a coroutine and of those that it awaits; compiled ones, as gRPC's, have none."""
     while coroutine is not None:
-        for kind in ("cr", "gi", "ag"):
-            code = getattr(coroutine, f"{kind}_code", None)
-            if code is not None:
-                yield code
-                coroutine = getattr(coroutine, f"{kind}_await" if kind != "gi" else "gi_yieldfrom")
-                break
-        else:
-            return
+        code = next((code for name in _CODES if (code := getattr(coroutine, name, None)) is not None), None)
+        if code is not None:
+            yield code
+        coroutine = next((inner for name in _INNER if (inner := getattr(coroutine, name, None)) is not None), None)
 
 
 def _hop(code: Any) -> str:
