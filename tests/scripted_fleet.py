@@ -196,11 +196,11 @@ class ScriptedFleet:
         async with self._news:
             await self._news.wait_for(lambda: len(self.begun) >= count)
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """Carry out one assignment as its script says. Raises the script's fault."""
-        return cast("T", await self._carried_out(assignment))
+        return cast("T", await self._value_of(assignment))
 
-    async def _carried_out(self, assignment: Assignment[object]) -> object:
+    async def _value_of(self, assignment: Assignment[object]) -> object:
         match assignment:
             case CodingAssignment():
                 return await self._run(assignment)

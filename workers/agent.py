@@ -32,7 +32,7 @@ from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, Prepare
 _log = structlog.get_logger(__name__)
 
 
-async def carry_out(settings: Settings, place: Place) -> int:
+async def run_assignment(settings: Settings, place: Place) -> int:
     """Carry out the job of a place and tell the board how it ended; the exit code."""
     name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
     async with connect_log(settings, name=name, waits=PATIENCE_SECONDS) as log:
@@ -74,12 +74,12 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
         ) as worker,
     ):
         with telemetry.continuing(assignment.task.traceparent):
-            return to_json(await worker.carry_out(assignment))
+            return to_json(await worker.run(assignment))
 
 
 async def _until_told(settings: Settings, place: Place) -> int:
     """Carry out the job; a SIGTERM cancels it, which its log records."""
-    working = asyncio.create_task(carry_out(settings, place))
+    working = asyncio.create_task(run_assignment(settings, place))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
     try:
         return await working

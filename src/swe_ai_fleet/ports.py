@@ -327,7 +327,7 @@ class ResultBus(Protocol):
 class Fleet(Protocol):
     """Where agents and checks run."""
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """Carry out one assignment on a node with room. Cancelling it ends what works on it, and its processes.
 
         Raises AgentLost where the process that worked on it is lost, FleetErrors of the work itself.

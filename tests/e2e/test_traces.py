@@ -34,7 +34,7 @@ def _traceparent(trace_id: str, span_id: str, flags: str = "01") -> str:
     return f"00-{trace_id}-{span_id}-{flags}"
 
 
-async def _carried_out(client, token: str, repository: Path, traceparent: str, *, agents: int = 2) -> str:
+async def _ended(client, token: str, repository: Path, traceparent: str, *, agents: int = 2) -> str:
     """The task id of a task that an orchestration has carried out under a caller's trace."""
     metadata = (("authorization", f"Bearer {token}"), ("traceparent", traceparent))
     task_id = f"traced-{uuid.uuid4().hex[:8]}"
@@ -69,8 +69,8 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
         not_sampled = _traceparent(unsampled, secrets.token_hex(8), "00")
         # What nobody wants a trace of is over first, so its spans would be there, too.
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_carried_out(client, token, repository, not_sampled, agents=1))
-            task = tasks.create_task(_carried_out(client, token, repository, _traceparent(trace_id, caller)))
+            tasks.create_task(_ended(client, token, repository, not_sampled, agents=1))
+            task = tasks.create_task(_ended(client, token, repository, _traceparent(trace_id, caller)))
     await collector.until(_published(trace_id, 3))
     spans = collector.trace(trace_id)
     assert spans and not collector.trace(unsampled)

@@ -79,7 +79,7 @@ class Place:
         return self.address
 
     async def run(self, agent: AgentServiceServicer, task: Task) -> Candidate:
-        return await self.worker.carry_out(await an_assignment(self.worker, task, self.at(agent)))
+        return await self.worker.run(await an_assignment(self.worker, task, self.at(agent)))
 
     async def bodies(self, task: Task, agent_id: str = "outsider") -> list[EventBody]:
         events = self.log.read("default", task.execution_id, agent_id=agent_id)
@@ -204,12 +204,12 @@ async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was
     harness, second = SmallHarness(hand_in_good), SmallHarness(improve)
     task = a_task(repository)
     assignment = await an_assignment(place.worker, task, place.at(harness))
-    candidate = await place.worker.carry_out(assignment)
+    candidate = await place.worker.run(assignment)
     bodies = await place.bodies(task)
     assert candidate.artifacts.patch is not None
     patch = await place.log.get(candidate.artifacts.patch)
     # Once more, after the process was lost that had it: nobody is asked twice.
-    again = await place.worker.carry_out(replace(assignment, generation=2, resume=True))
+    again = await place.worker.run(replace(assignment, generation=2, resume=True))
     assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
     assert (candidate.stop_reason, candidate.error, candidate.model) == (
         StopReason.FINAL_ANSWER, "", "external:small-harness",
@@ -239,7 +239,7 @@ async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was
     report = CheckReport(candidate_id="outsider")
     revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
     place.at(second)
-    revised = await place.worker.carry_out(
+    revised = await place.worker.run(
         replace(assignment, agent_id="outsider-r1", author_id="outsider", revision=revision)
     )
     assert (revised.error, revised.round, revised.revises, revised.author) == ("", 1, "outsider", "outsider")
@@ -369,7 +369,7 @@ async def test_where_only_an_answer_is_wanted_changes_are_refused_and_a_busy_age
     scripted = Scripted(answer)
     patient = replace(place.worker, external=replace(place.worker.external, pause_seconds=0.02))
     again = a_task(repository, enable_tools=False)
-    answered = await patient.carry_out(await an_assignment(patient, again, place.at(scripted)))
+    answered = await patient.run(await an_assignment(patient, again, place.at(scripted)))
     assert nothing_left(answered, StopReason.FINAL_ANSWER) and answered.error == ""
     assert (answered.summary, scripted.asked) == ("There are two tests.", 3)
 
@@ -382,8 +382,8 @@ def allowing(place: Place, *patterns: str) -> AgentWorker:
 
 async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Place, repository: Path) -> None:
     harness, worker = SmallHarness(hand_in_good), allowing(place, "127.0.0.1:1")
-    refused = await worker.carry_out(await an_assignment(worker, a_task(repository), place.at(harness)))
-    nobody = await worker.carry_out(await an_assignment(worker, a_task(repository), "127.0.0.1:1"))
+    refused = await worker.run(await an_assignment(worker, a_task(repository), place.at(harness)))
+    nobody = await worker.run(await an_assignment(worker, a_task(repository), "127.0.0.1:1"))
     assert nothing_left(refused) and "not allowed here" in refused.error
     assert nothing_left(nobody) and "cannot be reached" in nobody.error
     assert harness.assignments == []
@@ -409,7 +409,7 @@ async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_
         async def ask(endpoint: str, trusted: bytes | None) -> Candidate:
             client = AgentServiceClient(rules, mask=lambda text: text, token="for-agents", roots=trusted)
             worker = replace(place.worker, external=replace(place.worker.external, outside=client))
-            return await worker.carry_out(await an_assignment(worker, a_task(repository), endpoint))
+            return await worker.run(await an_assignment(worker, a_task(repository), endpoint))
 
         told = await ask(f"https://localhost:{port}", roots)
         strangers = [

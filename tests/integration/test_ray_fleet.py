@@ -67,7 +67,7 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
 ) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
-        running = asyncio.create_task(alone.carry_out(_assignment(repository, HELLO)))
+        running = asyncio.create_task(alone.run(_assignment(repository, HELLO)))
         async with asyncio.timeout(30):
             while not _actors() - before:
                 await asyncio.sleep(0.02)
@@ -76,7 +76,7 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
         assert candidate.artifacts.files_changed == ("utils.py",)
         broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         with pytest.raises(PreconditionFailed) as failed:
-            await alone.carry_out(broken)
+            await alone.run(broken)
         assert failed.value.field.startswith("environment.setup")
         assert alone.hosts == ()
     await _gone(before)
@@ -85,7 +85,7 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
 async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
-        running = asyncio.create_task(alone.carry_out(_assignment(repository, SLEEP)))
+        running = asyncio.create_task(alone.run(_assignment(repository, SLEEP)))
         # On a busy machine a host takes long to begin, longer still beside one who looks all the time.
         async with asyncio.timeout(120):
             while not await asyncio.to_thread(_sleeping):
@@ -115,11 +115,11 @@ async def test_hosts_run_where_their_resource_is_and_end_without_work(
     # What Ray offers on the first node of a cluster and on no other.
     told = {"agents_per_actor": 2, "ray_resources": {"node:__internal_head__": 0.01}, "ray_idle_seconds": 0.5}
     async with open_ray_fleet(settings.model_copy(update=told)) as hosts:
-        done = await asyncio.gather(*(hosts.carry_out(_assignment(repository, HELLO)) for _ in range(3)))
+        done = await asyncio.gather(*(hosts.run(_assignment(repository, HELLO)) for _ in range(3)))
         assert {one.artifacts.files_changed for one in done} == {("utils.py",)}
         async with asyncio.timeout(20):
             while len(hosts.hosts) > 1:
                 await asyncio.sleep(0.05)
         assert len(hosts.hosts) == 1
         # The one that stayed works.
-        assert (await hosts.carry_out(_assignment(repository, HELLO))).artifacts.files_changed == ("utils.py",)
+        assert (await hosts.run(_assignment(repository, HELLO))).artifacts.files_changed == ("utils.py",)

@@ -179,12 +179,12 @@ async def test_assignments_go_through_jobs_and_back(world: World) -> None:
             HELLO, constraints=Constraints(checks=(CheckSpec(name="tests", command="python -m pytest -q"),))
         )
         # Asked for twice, it is run once.
-        candidate, same = await asyncio.gather(fleet.carry_out(assignment), fleet.carry_out(assignment))
+        candidate, same = await asyncio.gather(fleet.run(assignment), fleet.run(assignment))
         assert candidate == same
         assert len(await _claims(world, assignment.task)) == 1
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert (candidate.artifacts.files_changed, candidate.artifacts.branch) == (("utils.py",), "fleet/work")
-        report = await fleet.carry_out(
+        report = await fleet.run(
             CheckAssignment(
                 execution_id=assignment.execution_id, candidate_id=candidate.candidate_id, task=assignment.task,
                 repository=world.repository, patch=candidate.artifacts.patch,
@@ -198,10 +198,10 @@ async def test_assignments_go_through_jobs_and_back(world: World) -> None:
         assert not list(jobs.iterdir())
         # A fault keeps its type and field.
         with pytest.raises(PreconditionFailed) as failed:
-            await fleet.carry_out(world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",))))
+            await fleet.run(world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",))))
         assert failed.value.field.startswith("environment.setup")
         # One that is cancelled ends its processes.
-        sleeping = asyncio.create_task(fleet.carry_out(world.assignment(SLEEP)))
+        sleeping = asyncio.create_task(fleet.run(world.assignment(SLEEP)))
         await world.until(lambda: _sleeping())
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -278,7 +278,7 @@ async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world
         first = await stack.enter_async_context(runner_process(world))
         fleet = await stack.enter_async_context(open_job_fleet(world.log))
         assignment = world.assignment(COUNTING)
-        running = asyncio.create_task(fleet.carry_out(assignment))
+        running = asyncio.create_task(fleet.run(assignment))
         await _counted_two(world, assignment.task)
         first.send_signal(signal.SIGKILL)
         await first.wait()

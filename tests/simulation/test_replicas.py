@@ -160,11 +160,11 @@ class UnreliableFleet:
         if self.random.random() < self.losing:
             raise AgentLost("its host died")
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         if isinstance(assignment, CheckAssignment | DeriveAssignment):
-            return await self.inner.carry_out(assignment)
+            return await self.inner.run(assignment)
         self._maybe_lost()
-        value = await self.inner.carry_out(assignment)
+        value = await self.inner.run(assignment)
         if isinstance(assignment, CodingAssignment):
             self._maybe_lost()
         return value

@@ -45,10 +45,10 @@ class PartsFleet(ScriptedFleet):
 
     parts: dict[str, ScriptedRun] = field(default_factory=dict[str, ScriptedRun])
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         part = assignment.task.task_id.removeprefix("build.")
         self.default = self.parts.get(part, ScriptedRun(patch=patch(part)))
-        return await super().carry_out(assignment)
+        return await super().run(assignment)
 
 
 @dataclass

@@ -158,8 +158,8 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
     world.fleet.default = ScriptedRun(after=hold)
     limiter = ConcurrencyLimiter(world.fleet, quotas(small=Quota(agents=2)), me="one")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        runs = [group.create_task(limiter.carry_out(an_assignment("small", number))) for number in range(5)]
-        others = [group.create_task(limiter.carry_out(an_assignment("other", number))) for number in range(4)]
+        runs = [group.create_task(limiter.run(an_assignment("small", number))) for number in range(5)]
+        others = [group.create_task(limiter.run(an_assignment("other", number))) for number in range(4)]
         await world.fleet.started(6)
         assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4} == limiter.taken
         # Who gives up waiting leaves no gap.
@@ -189,7 +189,7 @@ async def test_replicas_share_a_quota_evenly() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         for limiter in replicas:
             for number in range(4):
-                group.create_task(limiter.carry_out(an_assignment("small", number)))
+                group.create_task(limiter.run(an_assignment("small", number)))
         await worlds[0].fleet.started(2)
         await worlds[1].fleet.started(1)
         await asyncio.sleep(0)
@@ -199,7 +199,7 @@ async def test_replicas_share_a_quota_evenly() -> None:
     # More replicas than slots have one each.
     async with asyncio.timeout(10):
         for number, limiter in enumerate(sharing(1, *names), start=10):
-            await limiter.carry_out(an_assignment("small", number))
+            await limiter.run(an_assignment("small", number))
 
 
 # --- what waits, what is spent --------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ async def test_checkpoints_are_no_larger_than_there_is_room_for(world: World) ->
     bounds = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=known)
     limiter = ConcurrencyLimiter(world.fleet, bounds)
     for tenant in ("small", "large"):
-        await limiter.carry_out(an_assignment(tenant, 1))
+        await limiter.run(an_assignment(tenant, 1))
     # Of three agents' two checkpoints each.
     agents = world.fleet.begun[0].task.num_agents
     assert [one.checkpoint_bytes for one in world.fleet.begun] == [600 // (2 * agents), None]

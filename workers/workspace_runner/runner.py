@@ -173,7 +173,7 @@ class Runner:
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
         try:
-            await self.carried_out(job, rank)
+            await self.run_job(job, rank)
         except FleetError as fault:
             if isinstance(fault, Unavailable) or work.deliveries < self.settings.max_deliveries:
                 raise
@@ -181,14 +181,14 @@ class Runner:
             await self.board.settle(job, outcome_of(fault))
             raise
 
-    async def carried_out(self, job: Job, rank: int) -> JobOutcome:
+    async def run_job(self, job: Job, rank: int) -> JobOutcome:
         """How a job ended; it is started unless it is running already. Raises Unavailable, PreconditionFailed."""
         arrived = time.monotonic()
         async with self.slots.slot(rank):
             began = time.monotonic()
             self.counts.wait_seconds += began - arrived
             try:
-                return await self._carried_out(job)
+                return await self._executed(job)
             finally:
                 self.counts.run_seconds += time.monotonic() - began
 
@@ -196,7 +196,7 @@ class Runner:
         """What a metrics exporter tells of this runner, by name."""
         return {"running": self.slots.taken, "waiting": self.slots.waiting, **self.counts.figures()}
 
-    async def _carried_out(self, job: Job) -> JobOutcome:
+    async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):
             return await self._settled(job, outcome_of(AgentLost("the job was called off")))
         try:

@@ -104,7 +104,7 @@ class TaskRunner:
             outcome = await self.runner.board.outcome(job.tenant, job.job_id)
             if outcome is None:
                 # A later container finds what this one wrote, and the same commit.
-                outcome = await self.runner.carried_out(job, rank)
+                outcome = await self.runner.run_job(job, rank)
             if outcome.fault not in (AgentLost.__name__, Unavailable.__name__) or generation > len(self.pauses):
                 return outcome, generation
             _log.warning("task.container_lost", task=task.task_id, generation=generation, reason=outcome.message)

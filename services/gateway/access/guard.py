@@ -191,11 +191,11 @@ class AuthMiddleware:
         again = read_again(body, receive)
         key = key_of(headers) if scope["method"] == "POST" and not signing_in else None
         if key is None:
-            await self._carry_out(scope, again, send)
+            await self._serve(scope, again, send)
             return
         owner, who, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
         await self._answers.once(
-            key, self._carry_out, scope, again, send, owner=owner, who=who, body=body, secret=secret
+            key, self._serve, scope, again, send, owner=owner, who=who, body=body, secret=secret
         )
 
     async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
@@ -236,7 +236,7 @@ class AuthMiddleware:
                         {"type": "websocket.close", "code": NO_TOKEN, "reason": "the token does not hold any more"}
                     )
 
-    async def _carry_out(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; a stream of events ends when what let its watcher in does."""
         if not any(_EVENTS in value.lower() for value in values(scope["headers"], b"accept")):
             await self._app(scope, receive, send)

@@ -133,9 +133,9 @@ class Answers:
         except Fenced:
             raise _under_way() from None
         roles = tuple(sorted(who.roles))
-        await self._carry_out(name, fingerprint, revision, app, scope, receive, send, roles=roles, secret=secret)
+        await self._run(name, fingerprint, revision, app, scope, receive, send, roles=roles, secret=secret)
 
-    async def _carry_out(
+    async def _run(
         self,
         name: str,
         fingerprint: str,

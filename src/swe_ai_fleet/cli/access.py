@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
@@ -106,7 +106,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
                 screen.line(f"  {remark}", style="yellow")
         return Exit.UNAVAILABLE if any(keys.values()) else Exit.ACCEPTED
 
-    carry_out(work, json=json, log_level="critical")
+    run_command(work, json=json, log_level="critical")
 
 
 async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:

@@ -28,7 +28,7 @@ from fleet.workflow.v1 import workflow_pb2
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls
 from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
 from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
@@ -85,7 +85,7 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
             fleet = [chosen_client(settings, screen, **where)] if asks else []
             return await function(*plain, *fleet, **given)
 
-        carry_out(work, json=json)
+        run_command(work, json=json)
 
     takes = {**own, **asks, **JSON} if works_with else own
     return typed(command, takes, about=function.__doc__ or "", name=function.__name__)
@@ -240,7 +240,7 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
                 answer = await _answer(row, calls, request)
             return _shown(row, screen, request, answer)
 
-        carry_out(work, json=json)
+        run_command(work, json=json)
 
     return typed(command, {**own, **where, **JSON}, about=row.about, name=name)
 

@@ -24,7 +24,7 @@ from nats.aio.msg import Msg
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient, connect
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress, view
 from swe_ai_fleet.cli.outcome import print_outcome, winning_diff
@@ -310,7 +310,7 @@ def _heading(screen: Screen, text: str) -> None:
 def main() -> None:
     """Run it with what the environment says about the model."""
     model_url, model = os.environ.get("MODEL_URL", ""), os.environ.get("MODEL", "")
-    carry_out(lambda screen, _: demonstrate(screen, model_url=model_url, model=model), json=False)
+    run_command(lambda screen, _: demonstrate(screen, model_url=model_url, model=model), json=False)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.settings import CONFIGURATION, Settings, configuration_file
 
 
-def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
+def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
     """Run a command to its end and leave with its exit code.
 
     Args:

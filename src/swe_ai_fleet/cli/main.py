@@ -12,7 +12,7 @@ import typer
 from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.command import Commands
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.examples import EXAMPLES, add_examples, top
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.init import init
@@ -50,7 +50,7 @@ def up(
     from swe_ai_fleet.runtime.vllm_command import VLLMOrder
 
     order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
-    carry_out(lambda screen, settings: work(screen, settings, order if vllm else None), json=json, log_level="")
+    run_command(lambda screen, settings: work(screen, settings, order if vllm else None), json=json, log_level="")
 
 
 async def open_command(

@@ -112,7 +112,7 @@ class AgentRuns:
                 attempt = replace(assignment, generation=generation, resume=resume)
                 # Whatever becomes of this process, the next one finds what it wrote.
                 resume = True
-                candidate = await self.fleet.carry_out(attempt)
+                candidate = await self.fleet.run(attempt)
                 if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
                     return candidate
                 generation = self._next(agent_id)
@@ -126,18 +126,18 @@ class AgentRuns:
         """
         for pause in self.pauses:
             try:
-                return await self.fleet.carry_out(assignment)
+                return await self.fleet.run(assignment)
             except (AgentLost, Unavailable):
                 await asyncio.sleep(pause)
-        return await self.fleet.carry_out(assignment)
+        return await self.fleet.run(assignment)
 
-    async def carry_out(self, assignment: RecordedAssignment[T]) -> T:
+    async def run(self, assignment: RecordedAssignment[T]) -> T:
         """What any other assignment gives, carried out again where its process is lost or cut off.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
         return await self._attempt(
-            assignment.agent_id, lambda generation: self.fleet.carry_out(replace(assignment, generation=generation))
+            assignment.agent_id, lambda generation: self.fleet.run(replace(assignment, generation=generation))
         )
 
     async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:

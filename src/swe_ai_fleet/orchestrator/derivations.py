@@ -153,7 +153,7 @@ class Derivations:
     async def _attempt(self, assignment: DeriveAssignment) -> Derivation:
         for number in range(ATTEMPTS - 1):
             try:
-                return await self._fleet.carry_out(replace(assignment, generation=assignment.generation + number))
+                return await self._fleet.run(replace(assignment, generation=assignment.generation + number))
             except AgentLost:
                 continue
-        return await self._fleet.carry_out(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))
+        return await self._fleet.run(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))

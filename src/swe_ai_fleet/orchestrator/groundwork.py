@@ -91,7 +91,7 @@ class Groundwork:
     async def _made(self) -> Checklist:
         task, made = self.work.task, Checklist()
         try:
-            answer = await self.work.runs.carry_out(
+            answer = await self.work.runs.run(
                 self._assignment(
                     CHECKLIST,
                     statement(task),
@@ -231,7 +231,7 @@ class Groundwork:
             max_iterations=preparation.MAX_ENVIRONMENT_STEPS,
         )
         assignment = self._assignment(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
-        return await self.work.runs.carry_out(replace(assignment, background=findings(before), workshop=True))
+        return await self.work.runs.run(replace(assignment, background=findings(before), workshop=True))
 
     def _assignment(
         self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]

@@ -181,7 +181,7 @@ def lone_samples(candidates: int) -> int:
 async def _ask(runs: AgentRuns, assignment: JudgeAssignment, before: Sequence[Vote]) -> Sequence[Vote]:
     """What a judge votes; written together with its votes before."""
     try:
-        votes = await runs.carry_out(assignment)
+        votes = await runs.run(assignment)
     except Fenced:
         raise
     except FleetError as error:
@@ -282,7 +282,7 @@ class Verifier:
             report=place.report,
         )
         try:
-            score = await runs.carry_out(assignment)
+            score = await runs.run(assignment)
         except Fenced:
             raise
         except FleetError as error:

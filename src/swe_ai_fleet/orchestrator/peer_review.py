@@ -266,7 +266,7 @@ class PeerReview:
             return Review(critiques=_critiques(Review(), assignment, _OVER))
         error = "the reviewer said nothing of this candidate"
         try:
-            review = await self.work.runs.carry_out(assignment)
+            review = await self.work.runs.run(assignment)
         except Fenced:
             raise
         except FleetError as fault:

@@ -145,15 +145,15 @@ class ConcurrencyLimiter:
         self._left = asyncio.Event()
         self.taken: Counter[str] = Counter()
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
-        """See `Fleet.carry_out`; checks and single calls of tools take no agent slot.
+    async def run(self, assignment: Assignment[T]) -> T:
+        """See `Fleet.run`; checks and single calls of tools take no agent slot.
 
         Raises ResourceExhausted where the tenant has no tokens left.
         """
         if assignment.kind in _UNLIMITED_KINDS:
-            return await self._fleet.carry_out(assignment)
+            return await self._fleet.run(assignment)
         async with self._slot(assignment) as granted:
-            return await self._fleet.carry_out(granted)
+            return await self._fleet.run(granted)
 
     @asynccontextmanager
     async def _slot(self, assignment: Assignment[T]) -> AsyncGenerator[Assignment[T]]:

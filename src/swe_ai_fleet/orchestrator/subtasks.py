@@ -223,7 +223,7 @@ class SplitTask:
             repository=self.work.repository,
             roles=roles_of(self.work.task),
         )
-        derivation = await self.work.runs.carry_out(assignment)
+        derivation = await self.work.runs.run(assignment)
         derivation = replace(derivation, subtasks=check_graph(derivation.subtasks, assignment.roles))
         await self.work.journal.append(SubtasksDerived(derivation=derivation))
         return derivation
@@ -249,9 +249,9 @@ class SplitTask:
             await self.work.journal.append(SubtaskEnded(outcome=outcome))
         for subtask in ready(derivation.subtasks, self._outcomes, self._begun):
             self._begun.add(subtask.subtask_id)
-            group.create_task(self._carry_out(subtask, derivation, integration, group))
+            group.create_task(self._run_subtask(subtask, derivation, integration, group))
 
-    async def _carry_out(
+    async def _run_subtask(
         self, subtask: Subtask, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup
     ) -> None:
         child = child_task(self.work.task, subtask, derivation)

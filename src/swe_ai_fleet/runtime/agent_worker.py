@@ -25,7 +25,6 @@ from swe_ai_fleet.domain.assignment import (
     BaselineAssignment,
     CheckAssignment,
     CodingAssignment,
-    DeriveAssignment,
     ExamineAssignment,
     RecordedAssignment,
 )
@@ -54,7 +53,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentWorker:
-    """Carries out assignments in this process. Made by `open_worker`."""
+    """Runs assignments in this process. Made by `open_worker`."""
 
     workspaces: WorkspaceProvider
     workshops: Workshops
@@ -65,22 +64,20 @@ class AgentWorker:
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
-        return cast("T", await self._carried_out(assignment))
-
-    async def _carried_out(self, assignment: Assignment[object]) -> object:
-        if isinstance(assignment, CheckAssignment):
-            return await self.evidence.gather(assignment)
-        if isinstance(assignment, BaselineAssignment):
-            return await self.evidence.baseline(assignment)
-        if isinstance(assignment, ExamineAssignment):
-            return await self.evidence.examine(assignment)
-        if assignment.repository is None:
-            return await self.derivations.run(cast("DeriveAssignment", assignment), None)
-        run = cast("Run", self.external) if _outside(assignment) else self.runs[assignment.kind]
-        async with self._clone(cast("RecordedAssignment[object]", assignment), assignment.repository) as clone:
-            return await run.run(assignment, clone)
+        given: Any = assignment
+        if isinstance(given, CheckAssignment):
+            return cast("T", await self.evidence.gather(given))
+        if isinstance(given, BaselineAssignment):
+            return cast("T", await self.evidence.baseline(given))
+        if isinstance(given, ExamineAssignment):
+            return cast("T", await self.evidence.examine(given))
+        if given.repository is None:
+            return cast("T", await self.derivations.run(given, None))
+        kind: Any = self.external if _outside(given) else self.runs[given.kind]
+        async with self._clone(given, given.repository) as clone:
+            return await kind.run(given, clone)
 
     @asynccontextmanager
     async def _clone(

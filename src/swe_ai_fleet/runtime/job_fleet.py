@@ -59,7 +59,7 @@ class JobFleet:
     async def warm(self) -> None:
         """There is nothing to warm: containers start with their jobs."""
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """One assignment in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
         job = await self._job(assignment)
         name = f"{job.kind}-{job.job_id[:12]}"

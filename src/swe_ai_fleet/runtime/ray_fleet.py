@@ -85,7 +85,7 @@ class RayFleet:
     def hosts(self) -> tuple[str, ...]:
         return tuple(host.name for host in self._hosts)
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """One assignment on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
         sent = to_json(assignment)
         value = await self._call(

@@ -100,12 +100,12 @@ class Supervisor:
         call = _Call(id=id_, thread=thread, number=number, descriptor=descriptor, pointer=pointer, length=length)
         fault = 0
         try:
-            self._carry_out(call)
+            self._answer_call(call)
         except OSError as error:
             fault = error.errno or errno.EINVAL
         fcntl.ioctl(self._listener, _ANSWER, struct.pack("=QqiI", id_, 0, -fault, 0))
 
-    def _carry_out(self, call: _Call) -> None:
+    def _answer_call(self, call: _Call) -> None:
         inode = _socket_of(call)
         if call.number == self._listen:
             if inode not in self._made:

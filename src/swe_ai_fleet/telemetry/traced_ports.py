@@ -136,7 +136,7 @@ class TracedFleet:
         self._fleet = fleet
         self._tracing = tracing
 
-    async def carry_out(self, assignment: Assignment[T]) -> T:
+    async def run(self, assignment: Assignment[T]) -> T:
         """As the fleet does."""
         attributes = {
             "rpc.system": "ray",
@@ -147,9 +147,7 @@ class TracedFleet:
         }
         with phase(_phase(assignment)), self._tracing.span(f"ray {assignment.kind}", attributes, kind=SpanKind.CLIENT):
             traceparent = stamp().get("traceparent", "")
-            return await self._fleet.carry_out(
-                replace(assignment, task=replace(assignment.task, traceparent=traceparent))
-            )
+            return await self._fleet.run(replace(assignment, task=replace(assignment.task, traceparent=traceparent)))
 
 
 def _phase(assignment: Assignment[object]) -> str:

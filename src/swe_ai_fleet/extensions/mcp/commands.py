@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli.command import Commands
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Server, Token
 from swe_ai_fleet.cli.screen import Screen
@@ -30,7 +30,7 @@ def mcp(
         await serve(settings, server=server, token=token, may_approve=allow_approve)
         return Exit.ACCEPTED
 
-    carry_out(work, json=False)
+    run_command(work, json=False)
 
 
 COMMANDS = Commands(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swe_ai_fleet.cli.command import Commands
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.options import Server, Token
 
 
@@ -11,7 +11,7 @@ def telegram(*, server: Server = "", token: Token = "") -> None:
     """Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C."""
     from swe_ai_fleet.extensions.telegram.serving import serve
 
-    carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
+    run_command(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
 
 
 COMMANDS = Commands(

@@ -264,7 +264,7 @@ class WorkflowRun:
             self._places.add(node_id)
             if len(self._places) > MAX_NODES:
                 raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
-            await self._carried_out(node, node_id, scope, known)
+            await self._run_node(node, node_id, scope, known)
         self._verify(node, node_id, may_reject=may_reject)
         return self._record.value(node_id)
 
@@ -279,7 +279,7 @@ class WorkflowRun:
             case _:
                 pass
 
-    async def _carried_out(self, node: Node, node_id: str, scope: Scope, known: NodeUpdated | None) -> None:
+    async def _run_node(self, node: Node, node_id: str, scope: Scope, known: NodeUpdated | None) -> None:
         """Bring a node to its end, completed or failed; either stands in the record."""
         try:
             inputs = inputs_of(node, scope)

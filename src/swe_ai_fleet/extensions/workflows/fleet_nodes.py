@@ -84,9 +84,9 @@ class FleetNodes:
     ) -> NodeOutcome:
         """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, CutOff."""
         with _cut_off():
-            return await self._carried_out(node, inputs, node_id, attempt, earlier)
+            return await self._outcome_of(node, inputs, node_id, attempt, earlier)
 
-    async def _carried_out(
+    async def _outcome_of(
         self, node: Node, inputs: Mapping[str, JsonValue], node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
         number = self._try(node_id, attempt)
@@ -146,7 +146,7 @@ class FleetNodes:
             config=node.agent_config,
             background=await self._background(task, query),
         )
-        answer = await self.work.runs.carry_out(assignment)
+        answer = await self.work.runs.run(assignment)
         if before is None or before.usage == Usage():
             self.spent += answer.usage
         if answer.error:
@@ -167,7 +167,7 @@ class FleetNodes:
             tool=node.tool,
             arguments=text,
         )
-        result = await self.work.runs.carry_out(assignment)
+        result = await self.work.runs.run(assignment)
         if not result.success:
             told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
             raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)

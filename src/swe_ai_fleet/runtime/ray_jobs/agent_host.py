@@ -48,7 +48,7 @@ class AgentHost:
         """Carry out an assignment; what it gives. Cancelling the call ends what works on it, and its processes."""
         worker, told = await self._open(login), from_json(ASSIGNMENT_TYPES[AssignmentKind(kind)], assignment)
         with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.carry_out(told))
+            return to_json(await worker.run(told))
 
     async def measure(self) -> bytes:
         """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""
