@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from swe_ai_fleet.domain.json_values import json_object, json_or_none, mapping, mappings, parse_json, strings, with_texts
+from swe_ai_fleet.domain.json_values import (
+    json_object,
+    json_or_none,
+    mapping,
+    mappings,
+    parse_json,
+    strings,
+    with_texts,
+)
 
 DEEP = "[" * 200_000
 
