@@ -47,17 +47,15 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 _FIREWORKS_KEY = "fw_"
 
 
-def provider_endpoint(
-    model: str, base_url: str, api_key: str, *, fireworks_key: str = "", providers: Mapping[str, Provider] = PROVIDERS
-) -> ModelEndpoint:
+def provider_endpoint(model: str, base_url: str, api_key: str, *, fireworks_key: str = "") -> ModelEndpoint:
     """The endpoint that a model name like `ollama/llama3.1` stands for.
 
     A base URL always wins over the preset's. Without one, the prefix picks the preset, a Fireworks key picks
     Fireworks, and anything else is a vLLM server on this machine. `fireworks_key` goes to Fireworks alone.
     """
-    fireworks = providers["fireworks"]
+    fireworks = PROVIDERS["fireworks"]
     name, slash, rest = model.partition("/")
-    provider = providers.get(name) if slash else None
+    provider = PROVIDERS.get(name) if slash else None
     if provider is not None and base_url and provider.is_organisation and not _same_host(base_url, provider.base_url):
         provider = None
     if provider is not None:
@@ -65,7 +63,7 @@ def provider_endpoint(
     elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (fireworks_key and not api_key)):
         provider = fireworks
     elif not base_url:
-        provider = providers["vllm"]
+        provider = PROVIDERS["vllm"]
     if provider is not None:
         base_url = base_url or provider.base_url
         model = model or provider.default_model

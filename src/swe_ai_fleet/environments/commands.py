@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import PurePosixPath
+from typing import Any
 
 PYTHON = "python3"
 _MAX_COMMANDS = 1_000
@@ -65,26 +66,11 @@ class Wish:
 
     def __or__(self, other: Wish) -> Wish:
         """Both of them; the first one's source."""
-        return Wish(
-            source=self.source or other.source,
-            lines=_both(self.lines, other.lines),
-            files=_both(self.files, other.files),
-            constraints=_both(self.constraints, other.constraints),
-            targets=_both(self.targets, other.targets),
-            extras=_both(self.extras, other.extras),
-            groups=_both(self.groups, other.groups),
-            without_extras=_both(self.without_extras, other.without_extras),
-            all_extras=self.all_extras or other.all_extras,
-            all_groups=self.all_groups or other.all_groups,
-            all_members=self.all_members or other.all_members,
-            tests=tuple(dict.fromkeys((*self.tests, *other.tests))),
-            variables={**other.variables, **self.variables},
-            pythons=_both(self.pythons, other.pythons),
-        )
-
-
-def _both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*one, *other)))
+        merged: dict[str, Any] = {"variables": {**other.variables, **self.variables}}
+        for name in [each.name for each in fields(Wish) if each.name not in merged]:
+            one, two = getattr(self, name), getattr(other, name)
+            merged[name] = one or two if isinstance(one, str | bool) else tuple(dict.fromkeys((*one, *two)))
+        return Wish(**merged)
 
 
 def script_words(script: str) -> Iterator[list[str]]:

@@ -94,13 +94,6 @@ _FIRST_LINE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Concealment:
-    """Mounts that hide what a host has installed for itself, in order."""
-
-    mounts: tuple[Mount, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
     """What is hidden: packages (shown empty), node modules (npm alone is shown), programs by their directories."""
 
@@ -174,8 +167,8 @@ def stand_ins() -> StandIns:
     return StandIns(home)
 
 
-def find_concealment(places: StandIns, root: Path = Path("/")) -> Concealment:
-    """What hides the packages of the host whose files lie below `root`, which sessions see at `/`.
+def find_concealment(places: StandIns, root: Path = Path("/")) -> tuple[Mount, ...]:
+    """The mounts, in order, that hide the packages of the host whose files lie below `root`, which sessions see at `/`.
 
     It is looked for anew when the directories in question have changed.
     """
@@ -183,7 +176,7 @@ def find_concealment(places: StandIns, root: Path = Path("/")) -> Concealment:
     looked_at = (*packages, *(f"{root}/{name}" for name in (*_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
     changed = tuple(map(_changed, looked_at))
     found = _concealment(places, root, packages, changed)
-    if not all(os.path.exists(mount.source) for mount in found.mounts):  # noqa: PTH110 - hot
+    if not all(os.path.exists(mount.source) for mount in found):  # noqa: PTH110 - hot
         # Somebody tidied up the directory for temporary files.
         _concealment.cache_clear()
         found = _concealment(places, root, packages, changed)
@@ -191,7 +184,7 @@ def find_concealment(places: StandIns, root: Path = Path("/")) -> Concealment:
 
 
 @lru_cache(maxsize=16)
-def _concealment(places: StandIns, root: Path, packages: tuple[Path, ...], _: tuple[int, ...]) -> Concealment:
+def _concealment(places: StandIns, root: Path, packages: tuple[Path, ...], _: tuple[int, ...]) -> tuple[Mount, ...]:
     findings = _findings(root, packages)
 
     def inside(path: Path) -> str:
@@ -206,7 +199,7 @@ def _concealment(places: StandIns, root: Path, packages: tuple[Path, ...], _: tu
     for directory, names in findings.filtered:
         mounts.append(Mount(source=str(directory), target=shown_at(directory)))
         mounts.append(Mount(source=str(places.programs(directory, names)), target=inside(directory)))
-    return Concealment(mounts=tuple(mounts))
+    return tuple(mounts)
 
 
 def interpreter_mounts(places: StandIns, prefix: Path, program: Path) -> tuple[Mount, ...]:

@@ -267,7 +267,7 @@ def bubblewrap_arguments(
     for name in etc_directories():
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     places = stand_ins()
-    hiding = list(find_concealment(places).mounts)
+    hiding = [*find_concealment(places)]
     for prefix in interpreters(environment):
         hiding += interpreter_mounts(places, prefix, interpreter(prefix))
     for mount in hiding:

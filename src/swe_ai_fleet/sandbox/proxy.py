@@ -89,12 +89,9 @@ class FilteringProxy:
     its mind gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
     """
 
-    def __init__(
-        self, grant: Reach, *, resolver: Resolver | None = None, connect_seconds: float = _CONNECT_SECONDS
-    ) -> None:
+    def __init__(self, grant: Reach, *, resolver: Resolver | None = None) -> None:
         self._grant = grant
         self._resolver = resolver
-        self._connect_seconds = connect_seconds
         self._authorization = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -230,7 +227,7 @@ class FilteringProxy:
             raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
             try:
-                async with asyncio.timeout(self._connect_seconds):
+                async with asyncio.timeout(_CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port)
             except (OSError, TimeoutError):
                 continue

@@ -62,21 +62,17 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class Capture:
     """Keeps the first and the last `limit` bytes of what it is fed, and counts the rest."""
 
-    __slots__ = ("_head", "_limit", "_tail", "_total")
+    __slots__ = ("_head", "_limit", "_tail", "total")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._head = bytearray()
         self._tail = bytearray()
-        self._total = 0
-
-    @property
-    def total(self) -> int:
+        self.total = 0
         """How many bytes there were."""
-        return self._total
 
     def feed(self, data: bytes) -> None:
-        self._total += len(data)
+        self.total += len(data)
         room = self._limit - len(self._head)
         if room > 0:
             self._head += data[:room]
@@ -88,7 +84,7 @@ class Capture:
 
     def output(self) -> Output:
         self._cut()
-        return Output(head=bytes(self._head), tail=bytes(self._tail), total=self._total)
+        return Output(head=bytes(self._head), tail=bytes(self._tail), total=self.total)
 
     def _cut(self) -> None:
         surplus = len(self._tail) - self._limit

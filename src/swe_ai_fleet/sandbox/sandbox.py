@@ -31,19 +31,10 @@ class Sandbox:
     """
 
     def __init__(self, policy: SandboxPolicy, slots: CpuSlots | None = None) -> None:
-        self._policy = policy
-        self._slots = slots
+        self.policy = policy
+        self.slots = slots
         self._host: Host | None = None
         self._looking = asyncio.Lock()
-
-    @property
-    def policy(self) -> SandboxPolicy:
-        return self._policy
-
-    @property
-    def slots(self) -> CpuSlots | None:
-        """Those that heavy commands take."""
-        return self._slots
 
     def workspace(
         self,
@@ -66,13 +57,13 @@ class Sandbox:
         return LocalWorkspace(
             self._look,
             root,
-            level=self._policy.level,
-            max_sessions=self._policy.max_sessions,
+            level=self.policy.level,
+            max_sessions=self.policy.max_sessions,
             environment=environment,
             network=environment.network if network is None else network,
             writable=writable,
             scratch=scratch,
-            owner=owner if owner != NOBODY else Owner(tenant=self._policy.tenant),
+            owner=owner if owner != NOBODY else Owner(tenant=self.policy.tenant),
         )
 
     async def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
@@ -86,19 +77,19 @@ class Sandbox:
         async with self._looking:
             if self._host is None:
                 bubblewrap = None
-                if self._policy.level is IsolationLevel.BUBBLEWRAP:
+                if self.policy.level is IsolationLevel.BUBBLEWRAP:
                     bubblewrap = await Bubblewrap.find()
                     if bubblewrap is None:
                         raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
                 landlock = None
-                if self._policy.level is IsolationLevel.LANDLOCK:
+                if self.policy.level is IsolationLevel.LANDLOCK:
                     landlock = require_landlock()
                 groups = ControlGroups.discover()
-                if self._slots is not None:
-                    self._slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
+                if self.slots is not None:
+                    self.slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
                 self._host = Host(
-                    policy=self._policy,
-                    slots=self._slots,
+                    policy=self.policy,
+                    slots=self.slots,
                     groups=groups,
                     bubblewrap=bubblewrap,
                     landlock=landlock,

@@ -51,7 +51,8 @@ class Session:
         self._pipes = Pipes()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._told: asyncio.Future[bytes | None] = self._loop.create_future()
-        self._heard = 0.0
+        self.heard = 0.0
+        """When the command was last heard of, on the monotonic clock."""
         self._spent = False
         self._unwritten = b""
         self._status = b""
@@ -134,7 +135,7 @@ class Session:
         self._captures = (Capture(command.output_limit), Capture(command.output_limit))
         self._told = self._loop.create_future()
         self._pipes.unblock_writers()
-        started = self._heard = time.monotonic()
+        started = self.heard = time.monotonic()
         clock = _Clock(self, command, grace_seconds)
         try:
             if self._exited.done():
@@ -161,11 +162,6 @@ class Session:
             timed_out=clock.expired,
             idle=clock.idle,
         )
-
-    @property
-    def silent_since(self) -> float:
-        """When the command was last heard of, on the monotonic clock."""
-        return self._heard
 
     def terminate(self) -> None:
         """Ask every process of the command to end."""
@@ -270,7 +266,7 @@ class Session:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             return False
-        self._heard = time.monotonic()
+        self.heard = time.monotonic()
         self._captures[capture].feed(data)
         return bool(data)
 
@@ -337,7 +333,7 @@ class _Clock:
             self._timers.append(self._loop.call_later(self._silence, self._listen, self._silence))
 
     def _listen(self, silence: float) -> None:
-        left = silence - (time.monotonic() - self._session.silent_since)
+        left = silence - (time.monotonic() - self._session.heard)
         if left > 0:
             self._timers.append(self._loop.call_later(left, self._listen, silence))
             return

@@ -110,9 +110,10 @@ class LocalWorkspace:
         if level is IsolationLevel.LANDLOCK:
             check_mounts((*environment.mounts, *writable))
         self._host = host
-        self._root = root.resolve()
+        self.root = root.resolve()
+        """Where the directory lies on this host. Its content is untrusted."""
         self._level = level
-        self._environment = environment
+        self.environment = environment
         self._network = network if level is not IsolationLevel.NONE else None
         self._writable = writable
         self._scratch_parent = scratch
@@ -126,21 +127,12 @@ class LocalWorkspace:
         self._closed = False
         self._refusals: tuple[Refusal, ...] = ()
         self._opened_at = time.time()
-        self._occupants = Occupants.of(self._root)
-
-    @property
-    def root(self) -> Path:
-        """Where the directory lies on this host. Its content is untrusted."""
-        return self._root
+        self._occupants = Occupants.of(self.root)
 
     @property
     def mount(self) -> str:
         """Where commands see it."""
-        return jail.WORKSPACE if self._level.mounts else str(self._root)
-
-    @property
-    def environment(self) -> Environment:
-        return self._environment
+        return jail.WORKSPACE if self._level.mounts else str(self.root)
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,7 +192,7 @@ class LocalWorkspace:
         process of the workspace that lives could swap a directory for a link to any place while the program works. With
         the level `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
         """
-        return (await self._host()).confining((self._root, *readable), writable)
+        return (await self._host()).confining((self.root, *readable), writable)
 
     @property
     def used(self) -> bool:
@@ -253,7 +245,7 @@ class LocalWorkspace:
         scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
         scratch.prepare()
         identity = Identity.choose() if host.landlock is not None else Identity.own()
-        shared = (self._root, scratch.home, scratch.tmp, *self._writable_sources)
+        shared = (self.root, scratch.home, scratch.tmp, *self._writable_sources)
         handover = Handover(identity, shared)
         proxy = FilteringProxy(self._network) if self._network is not None else None
         proxy_url = ""
@@ -307,8 +299,8 @@ class LocalWorkspace:
                 host.landlock,
                 ground.identity,
                 runner=scratch.runner,
-                environment=self._environment,
-                writable=(self._root, scratch.home, scratch.tmp, *self._writable_sources),
+                environment=self.environment,
+                writable=(self.root, scratch.home, scratch.tmp, *self._writable_sources),
                 policy=policy,
                 proxy=urlsplit(ground.proxy_url).port or 0,
             )
@@ -338,16 +330,16 @@ class LocalWorkspace:
             )
         arguments = jail.bubblewrap_arguments(
             host.bubblewrap,
-            root=self._root,
+            root=self.root,
             scratch=scratch,
-            environment=self._environment,
+            environment=self.environment,
             writable=self._writable,
             networked=self._network is not None,
         )
         return Launch(
             argv=(*arguments, jail.RUNNER, _CONTROL),
             prologue=prologue(
-                jail.variables(self._environment, os.environ, proxy=ground.proxy_url),
+                jail.variables(self.environment, os.environ, proxy=ground.proxy_url),
                 max_file_bytes=policy.max_file_bytes,
                 max_processes=policy.max_processes if limits_per_namespace() else None,
                 sweep=Sweep.NAMESPACE,
@@ -361,7 +353,7 @@ class LocalWorkspace:
     def _own_variables(self, ground: _Ground) -> dict[str, str]:
         """The variables of a session that sees the host's files at their own places."""
         return jail.variables(
-            self._environment,
+            self.environment,
             os.environ,
             home=str(ground.scratch.home),
             tmp=str(ground.scratch.tmp),

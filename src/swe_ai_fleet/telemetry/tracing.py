@@ -84,9 +84,9 @@ class Tracing:
             failed(span, error)
         span.end(end_time=end)
 
-    def begin(self, name: str, attributes: Attributes, *, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+    def begin(self, name: str, attributes: Attributes) -> Span:
         """A span below the current one; the caller ends it."""
-        return self._tracer.start_span(name, kind=kind, attributes=attributes)
+        return self._tracer.start_span(name, attributes=attributes)
 
     @contextmanager
     def span(

@@ -19,6 +19,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
@@ -108,7 +109,7 @@ def checked_arguments(
 
 def signature(spec: OperationSpec) -> str:
     """The operation as one would write it, for an error message: `files_mkdir(path: string)`."""
-    properties = cast("Mapping[str, object]", spec.parameters.get("properties", {}))
+    properties = mapping(spec.parameters.get("properties"))
     parts: list[str] = []
     for name, schema in properties.items():
         default = f" = {schema['default']!r}" if isinstance(schema, Mapping) and "default" in schema else ""
@@ -288,7 +289,7 @@ class SchemaOperation:
     def _unknown(self, arguments: Mapping[str, object]) -> list[str]:
         if "additionalProperties" in self.spec.parameters:
             return []
-        known = cast("Mapping[str, object]", self.spec.parameters.get("properties", {}))
+        known = mapping(self.spec.parameters.get("properties"))
         return [f"unexpected argument {name[:64]!r}" for name in arguments if name not in known]
 
 

@@ -21,7 +21,7 @@ from fleet.agent.v1.agent_pb2_grpc import AgentServiceStub
 from swe_ai_fleet.agents.external_agent import MAX_PATCH_BYTES, AgentBusy, AgentFault, HandedIn, Handout, Said
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import CheckReport, Perspective
+from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.council import AgentEndpoint, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.review import Critique
@@ -137,7 +137,7 @@ def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
             bundle_bytes=len(handout.repository.data),
             without_history=handout.repository.without_history,
         ),
-        perspective=_perspective(given.perspective),
+        perspective=to_message(pb.Perspective, given.perspective),
     )
     if revision is not None:
         told.revision.CopyFrom(
@@ -174,10 +174,6 @@ def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
         metadata={mask(name): mask(value) for name, value in given.metadata.items()},
         read_only=not task.enable_tools,
     )
-
-
-def _perspective(given: Perspective) -> pb.Perspective:
-    return to_message(pb.Perspective, given)
 
 
 def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:

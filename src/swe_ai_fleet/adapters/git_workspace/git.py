@@ -350,9 +350,7 @@ PATCH_FORM = (
 _HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
 
 
-async def apply_patch(
-    git: Git, patch: bytes, where: str, *, layout: Layout, cwd: Path, variables: Mapping[str, str] | None = None
-) -> None:
+async def apply_patch(git: Git, patch: bytes, where: str, *, layout: Layout, cwd: Path) -> None:
     """Apply a patch all or nothing; `where` is `--index` or `--cached`. Raises PatchRejected with git's reason."""
     try:
         await git.run(
@@ -362,7 +360,6 @@ async def apply_patch(
             layout=layout,
             cwd=cwd,
             stdin=patch,
-            variables=variables,
         )
     except GitFailed as error:
         raise PatchRejected(error.message[:2000]) from error

@@ -110,13 +110,11 @@ class UploadedRepositories:
     Args:
         git: Ours.
         fetch: Gets a bundle that was uploaded through another node; None: there are none.
-        memory_bytes: What git may allocate; a bundle that needs more is refused.
     """
 
-    def __init__(self, git: Git, *, fetch: BlobFetch | None, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, git: Git, *, fetch: BlobFetch | None) -> None:
         self._git = git
         self._fetch = fetch
-        self._memory_bytes = memory_bytes
 
     async def take(
         self, tenant: str, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -175,7 +173,7 @@ class UploadedRepositories:
                 *("index-pack", "--threads=2", *options, str(pack)),
                 layout=Layout(git_dir=directory),
                 timeout_seconds=_PACK_SECONDS,
-                allowance=self._allowance(tenant),
+                allowance=Allowance(memory_bytes=MEMORY_BYTES, owner=unpacking(tenant)),
             )
             lines = "".join(
                 f"create {name} {commit}\n"
@@ -190,9 +188,6 @@ class UploadedRepositories:
             raise InvalidRequest(
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
             ) from error
-
-    def _allowance(self, tenant: str) -> Allowance:
-        return Allowance(memory_bytes=self._memory_bytes, owner=unpacking(tenant))
 
     async def _checked(self, tenant: str, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
@@ -213,7 +208,7 @@ class UploadedRepositories:
                 *("rev-list", "--objects", "--quiet", resolved.commit),
                 layout=layout,
                 timeout_seconds=_PACK_SECONDS,
-                allowance=self._allowance(tenant),
+                allowance=Allowance(memory_bytes=MEMORY_BYTES, owner=unpacking(tenant)),
             )
         except GitFailed as error:
             raise InvalidRequest(

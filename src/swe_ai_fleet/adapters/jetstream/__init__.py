@@ -98,7 +98,8 @@ class JetStream:
         patience: float,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:
-        self._connection = connection
+        self.connection = connection
+        """What it all goes over, for what concerns whole streams."""
         self._settings = settings
         self._patience = patience
         self._blobs = JetStreamBlobs(connection, settings.bucket, patience=patience)
@@ -136,14 +137,9 @@ class JetStream:
         async with Connection.open(urls, credentials or Credentials(), name=name, waits=waits) as connection:
             yield cls(connection, settings or StreamSettings(), patience, stamp)
 
-    @property
-    def connection(self) -> Connection:
-        """What it all goes over, for what concerns whole streams."""
-        return self._connection
-
     async def ensure_streams(self) -> None:
         """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
-        await streams.ensure(self._connection, self._settings, patience=self._patience)
+        await streams.ensure(self.connection, self._settings, patience=self._patience)
 
     async def bucket(self, name: str, *, ttl_seconds: float = 0.0, max_bytes: int = 0) -> KeyValue:
         """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
@@ -153,32 +149,32 @@ class JetStream:
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
         await streams.ensure_bucket(
-            self._connection,
+            self.connection,
             self._settings,
             name,
             ttl_seconds=ttl_seconds,
             max_bytes=max_bytes,
             patience=self._patience,
         )
-        return JetStreamKeyValue(self._connection, name, patience=self._patience)
+        return JetStreamKeyValue(self.connection, name, patience=self._patience)
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""
         stream = f"STREAM.INFO.{bucket_stream(name)}"
-        return await self._connection.api_unless(404, stream, patience=self._patience) is not None
+        return await self.connection.api_unless(404, stream, patience=self._patience) is not None
 
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""
-        return JetStreamKeyValue(self._connection, name, patience=self._patience)
+        return JetStreamKeyValue(self.connection, name, patience=self._patience)
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
         subject = subjects.job_subject(tenant, priority)
-        await self._connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
+        await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
 
     def changes(self) -> ChangeLog:
         """The stream of what projects know of themselves, once `ensure_streams` has made it."""
-        return JetStreamChanges(self._connection, patience=self._patience)
+        return JetStreamChanges(self.connection, patience=self._patience)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.
@@ -186,11 +182,11 @@ class JetStream:
         Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends
         its claim first and reads the log after that, since the old owner may write until the claim stands.
         """
-        return journal(self._connection, self._blobs, writer, fresh=fresh, patience=self._patience)
+        return journal(self.connection, self._blobs, writer, fresh=fresh, patience=self._patience)
 
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
         """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
-        return await tell(self._connection, self._blobs, writer, body, patience=self._patience)
+        return await tell(self.connection, self._blobs, writer, body, patience=self._patience)
 
     async def read(
         self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
@@ -202,12 +198,12 @@ class JetStream:
             PreconditionFailed: An event cannot be read (a newer version wrote it, say).
             Unavailable: NATS did not answer in time; once following there is no such limit.
         """
-        if self._connection.is_host:
+        if self.connection.is_host:
             # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
             if follow or not agent_id:
                 raise PreconditionFailed("a host of agents reads one writer's events, as they stand", field="nats")
             stored = asked_messages(
-                self._connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=from_sequence
+                self.connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=from_sequence
             )
         else:
             stored = self._of_execution(tenant, execution_id, agent_id, from_sequence, follow=follow)
@@ -250,23 +246,23 @@ class JetStream:
 
     def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
-        return held(self._connection, subjects.EVENTS, start, patience=self._patience)
+        return held(self.connection, subjects.EVENTS, start, patience=self._patience)
 
     def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of results."""
-        return held(self._connection, subjects.RESULTS, start, patience=self._patience)
+        return held(self.connection, subjects.RESULTS, start, patience=self._patience)
 
     def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of blobs."""
-        return blobs_held(self._connection, self._settings.bucket, start, patience=self._patience)
+        return blobs_held(self.connection, self._settings.bucket, start, patience=self._patience)
 
     def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of what projects know."""
-        return held(self._connection, subjects.CONTEXT_CHANGES, start, patience=self._patience)
+        return held(self.connection, subjects.CONTEXT_CHANGES, start, patience=self._patience)
 
     def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of a key-value bucket whose keys begin with a tenant."""
-        return bucket_held(self._connection, bucket, start, patience=self._patience)
+        return bucket_held(self.connection, bucket, start, patience=self._patience)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""
@@ -282,7 +278,7 @@ class JetStream:
         self, issuer: Issuer, who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
     ) -> None:
         """Tell NATS who logs in, of those whom it does not know itself, until cancelled; `heard` says from when on."""
-        await answer_logins(self._connection, issuer, who, heard=heard)
+        await answer_logins(self.connection, issuer, who, heard=heard)
 
     async def answer_hosts(self) -> None:
         """Read and publish for hosts of agents what they may not themselves, until cancelled."""
@@ -295,7 +291,7 @@ class JetStream:
                 raise PreconditionFailed("the task is not that of the execution", field="task_id")
             given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
             stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
-            bus = JetStreamResults(self._connection, patience=self._patience, stamp=lambda: stamp)
+            bus = JetStreamResults(self.connection, patience=self._patience, stamp=lambda: stamp)
             return await bus.publish(
                 tenant=tenant,
                 task_id=str(told["task_id"]),
@@ -311,7 +307,7 @@ class JetStream:
             content=self._blobs.content,
             describe=self._blobs.describe,
         )
-        await answer_hosts(self._connection, answers)
+        await answer_hosts(self.connection, answers)
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""
@@ -326,51 +322,51 @@ class JetStream:
 
         With `room`, messages are asked for only when and as far as the process has room for them.
         """
-        await consume(self._connection, queue, handler, room=room)
+        await consume(self.connection, queue, handler, room=room)
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
         """Remove a durable consumer and its place in the stream; nothing happens where there is none.
 
         Raises Unavailable.
         """
-        await remove_consumer(self._connection, stream, consumer, patience=self._patience)
+        await remove_consumer(self.connection, stream, consumer, patience=self._patience)
 
     async def consumers(self, stream: str) -> tuple[str, ...]:
         """The names of a stream's consumers. Raises NotFound, Unavailable."""
-        return await consumers(self._connection, stream, patience=self._patience)
+        return await consumers(self.connection, stream, patience=self._patience)
 
     async def last_sequence(self) -> int:
         """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
-        return await streams.last_sequence(self._connection, subjects.EVENTS, patience=self._patience)
+        return await streams.last_sequence(self.connection, subjects.EVENTS, patience=self._patience)
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""
-        return live_texts(self._connection)
+        return live_texts(self.connection)
 
     def watch_live(self, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
         """What the models of an execution say from now on, without an end; gaps are possible."""
-        return watch_live(self._connection, tenant, execution_id)
+        return watch_live(self.connection, tenant, execution_id)
 
     async def ping(self) -> Ping:
         """Ask JetStream for its account once; never raises for a server that is down."""
         began = time.perf_counter()
         error = ""
         try:
-            await self._connection.api("INFO", patience=_PING_SECONDS)
+            await self.connection.api("INFO", patience=_PING_SECONDS)
         except FleetError as fault:
             error = fault.message
         elapsed = (time.perf_counter() - began) * 1000
-        return Ping(ok=not error, version=self._connection.server_version, latency_ms=elapsed, error=error)
+        return Ping(ok=not error, version=self.connection.server_version, latency_ms=elapsed, error=error)
 
     async def clock(self) -> datetime | None:
         """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
         stream = f"STREAM.INFO.{subjects.EVENTS}"
-        info = await self._connection.api_unless(404, stream, patience=self._patience) or {}
+        info = await self.connection.api_unless(404, stream, patience=self._patience) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
-        return await streams.usage(self._connection, self._settings, patience=self._patience)
+        return await streams.usage(self.connection, self._settings, patience=self._patience)
 
     async def _readable(
         self, wanted: Sequence[str], *, from_sequence: int, follow: bool
@@ -389,7 +385,7 @@ class JetStream:
 
     def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
         return messages(
-            self._connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, patience=self._patience
+            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, patience=self._patience
         )
 
     async def _event(self, message: StoredMessage) -> StoredEvent:

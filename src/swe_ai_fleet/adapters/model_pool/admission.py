@@ -116,7 +116,7 @@ class LeasedAdmission:
         self._clock = clock
         self._host = uuid.uuid4().hex
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._using = 0
+        self.using = 0
         self._balance = 0
         self._typical = 0.0
         self._spent = 0
@@ -138,11 +138,6 @@ class LeasedAdmission:
             with suppress(Unavailable, TimeoutError):
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     await self._ledger.renew(self._farewell(), self._quota)
-
-    @property
-    def using(self) -> int:
-        """Calls that were admitted and are not over."""
-        return self._using
 
     @property
     def waiting(self) -> int:
@@ -171,25 +166,25 @@ class LeasedAdmission:
 
     def settle(self, reserved: int, spent: int) -> None:
         """A call is over: its place and what it did not spend of its tokens are free again."""
-        self._using -= 1
+        self.using -= 1
         self._balance += reserved - spent
         self._spent += spent
         self._let_through()
-        if not self._line and (not self._using or self._grant.contended):
+        if not self._line and (not self.using or self._grant.contended):
             self._wake.set()
 
     def _fits(self, tokens: int) -> bool:
-        if self._quota.max_in_flight and self._using >= self._grant.slots:
+        if self._quota.max_in_flight and self.using >= self._grant.slots:
             return False
         if self._quota.tokens_per_minute and self._balance < tokens:
             return False
         return self._clock() < self._ends_at
 
     def _take(self, tokens: int) -> None:
-        self._using += 1
+        self.using += 1
         self._balance -= tokens
         low = self._quota.tokens_per_minute and self._balance < self._typical
-        if low or (self._quota.max_in_flight and self._using >= self._grant.slots):
+        if low or (self._quota.max_in_flight and self.using >= self._grant.slots):
             # Before the next call has to wait for it.
             self._wake.set()
 
@@ -212,14 +207,14 @@ class LeasedAdmission:
                     async with asyncio.timeout(self._grant.lease_seconds / 3):
                         await self._wake.wait()
             self._wake.clear()
-            if self._using or self._line:
+            if self.using or self._line:
                 idle_since = None
             elif idle_since is None and not self._grant.contended:
                 # A short pause between two calls is no reason to give everything back.
                 idle_since = self._clock()
                 continue
             idle = idle_since is not None and self._clock() - idle_since >= _IDLE_PART * self._grant.lease_seconds
-            done = not self._using and not self._line and (idle or self._grant.contended)
+            done = not self.using and not self._line and (idle or self._grant.contended)
             await self._renew(self._farewell() if done else self._demand())
             if done:
                 self._held, self._ends_at, idle_since = False, -math.inf, None
@@ -249,16 +244,16 @@ class LeasedAdmission:
         if self._quota.tokens_per_minute:
             queued = sum(tokens for tokens, _ in self._line)
             # What was spent since the last renewal will be wanted before the next one, or more.
-            soon = round(self._typical * (self._using + 1)) + 2 * self._spent
+            soon = round(self._typical * (self.using + 1)) + 2 * self._spent
             want = max(0, queued + soon - self._balance)
             head = max(0, self._line[0][0] - self._balance) if self._line else 0
         if self._quota.max_in_flight:
-            spare = max(1, self._using // 4)
+            spare = max(1, self.using // 4)
         return Demand(
             host=self._host,
             epoch=self._grant.epoch,
             slots=self._grant.slots if self._clock() < self._ends_at else 0,
-            using=self._using,
+            using=self.using,
             waiting=len(self._line),
             spare=spare,
             tokens=want,

@@ -44,8 +44,8 @@ class Refused(FleetError):
 class TooFast(ResourceExhausted):
     """Telegram asks to wait (429) for `seconds`."""
 
-    def __init__(self, message: str, *, field: str = "", hint: str = "", seconds: float = 1.0) -> None:
-        super().__init__(message, field=field, hint=hint)
+    def __init__(self, message: str, *, seconds: float) -> None:
+        super().__init__(message)
         self.seconds = seconds
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -92,8 +93,7 @@ async def explain(url: str, cypher: str, *, max_rows: int, timeout_seconds: floa
         depth, plan = pending.pop()
         if not collector.add(("  " * depth + str(plan.get("operatorType", "?")),)):
             break
-        children = cast("list[Mapping[str, object]]", plan.get("children") or [])
-        pending += [(depth + 1, child) for child in reversed(children)]
+        pending += [(depth + 1, child) for child in reversed(mappings(plan.get("children")))]
     return collector.rows()
 
 

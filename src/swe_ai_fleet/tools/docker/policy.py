@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal
 
@@ -177,7 +177,7 @@ class GuardedOperation:
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments as the operation takes them. Raises ToolRefusal, ToolFailure."""
-        known = cast("Mapping[str, object]", self.spec.parameters.get("properties", {}))
+        known = mapping(self.spec.parameters.get("properties"))
         refuse_never({name: value for name, value in arguments.items() if name not in known})
         return self.inner.validate(arguments)
 

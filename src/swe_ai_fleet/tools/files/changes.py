@@ -124,9 +124,7 @@ class Undoable:
 class History:
     """The last changes, newest last; the oldest are forgotten once there are too many or they hold too much."""
 
-    def __init__(self, *, max_versions: int = MAX_VERSIONS, max_bytes: int = MAX_BYTES) -> None:
-        self._max_versions = max_versions
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._entries: list[Undoable] = []
 
     def record(self, operation: str, changes: Sequence[Change]) -> None:
@@ -151,7 +149,7 @@ class History:
 
     def _too_much(self) -> bool:
         versions = sum(len(entry.versions) for entry in self._entries)
-        return versions > self._max_versions or sum(entry.size for entry in self._entries) > self._max_bytes
+        return versions > MAX_VERSIONS or sum(entry.size for entry in self._entries) > MAX_BYTES
 
 
 def digest(state: FileState | None) -> str | None:

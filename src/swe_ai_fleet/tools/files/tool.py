@@ -36,24 +36,15 @@ class BareDirectory:
     milliseconds a command.
     """
 
+    mount = "/workspace"
+    environment = Environment()
+
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
-
-    @property
-    def root(self) -> Path:
-        return self._root
-
-    @property
-    def mount(self) -> str:
-        return "/workspace"
-
-    @property
-    def environment(self) -> Environment:
-        return Environment()
+        self.root = root.resolve()
 
     async def run(self, command: Command) -> CommandResult:
         """Run a command on the strongest isolation level that the node supports. Raises PreconditionFailed."""
-        async with open_workspace(self._root) as workspace:
+        async with open_workspace(self.root) as workspace:
             return await workspace.run(command)
 
 

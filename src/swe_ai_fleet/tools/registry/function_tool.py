@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticUserError
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import mapping, mappings, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -210,10 +211,11 @@ class FunctionTool(BaseTool):
 
     def _declared(self) -> tuple[ToolParameter, ...]:
         """The parameters as a reader of `parameters` expects them; the schema says more."""
-        required = cast("list[str]", self._schema.get("required", []))
+        required = strings(self._schema.get("required"))
         found: list[ToolParameter] = []
-        for name, part in cast("dict[str, dict[str, object]]", self._schema["properties"]).items():
-            kinds = [part, *cast("list[dict[str, object]]", part.get("anyOf", []))]
+        for name, value in mapping(self._schema["properties"]).items():
+            part = mapping(value)
+            kinds = [part, *mappings(part.get("anyOf"))]
             kind = next((str(each["type"]) for each in kinds if each.get("type", "null") != "null"), "string")
             found.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
         return tuple(found)

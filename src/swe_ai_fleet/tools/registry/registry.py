@@ -16,6 +16,7 @@ from types import MethodType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, get_origin
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
@@ -141,8 +142,7 @@ class ToolRegistry:
         (value,) = values
         masked = result.metadata["value"]
         if not result.success:
-            fields = cast("dict[str, object]", masked) if isinstance(masked, dict) else {}
-            return {**fields, "error": f"{_ERROR}{result.error}"}
+            return {**mapping(masked), "error": f"{_ERROR}{result.error}"}
         return value if masked == jsonable(value) else masked
 
     @_OnDefault

@@ -117,14 +117,13 @@ def words_of(text: str) -> list[str]:
         return []
 
 
-def read_line(line: str, scripts: Mapping[str, str], name: str = "") -> Script | None:
+def read_line(line: str, scripts: Mapping[str, str]) -> Script | None:
     """What a line of a package's script, or a caller's, comes to; None where that takes a shell to tell.
 
     Args:
         scripts: The package's scripts, which the line may start.
-        name: The script's own name.
     """
-    steps = list(_steps(line, scripts, 0, name))
+    steps = list(_steps(line, scripts, 0, ""))
     if any(step is None for step in steps):
         return None
     parts = [step for step in steps if step is not None]
