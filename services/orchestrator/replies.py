@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from google.protobuf.message import Message
@@ -24,6 +23,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import TextDelta
+from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
@@ -33,7 +33,6 @@ MAX_INLINE_PATCH_BYTES = 256 * 1024
 # Ids and digests have at most 128 characters, so that no cut reaches them.
 _CUTS = ((16_000, 1_000), (4_000, 200), (1_000, 50), (200, 10), (128, 3))
 _OVERHEAD_BYTES = 16
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
 """Live text by tenant and execution."""
 
@@ -259,16 +258,9 @@ def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: s
         task_id=request.task_id,
         role=from_enum(Role, pb.Role, request.role),
         statuses=frozenset(statuses),
-        created_after=_time(request.created_after_ms, "created_after_ms"),
-        created_before=_time(request.created_before_ms, "created_before_ms"),
+        created_after=iso_time(request.created_after_ms),
+        created_before=iso_time(request.created_before_ms),
     )
-
-
-def _time(at_ms: int, field: str) -> str:
-    try:
-        return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat() if at_ms else ""
-    except OverflowError:
-        raise InvalidRequest(f"{field} is {at_ms}", field=field, hint="milliseconds since 1970") from None
 
 
 async def with_live_text(

@@ -161,12 +161,9 @@ def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatche
 
 
 def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest) -> None:
-    asked = {
-        "environment.container_image": bool(request.environment.container_image),
-    }
-    for field, there in asked.items():
-        if there:
-            raise _later(field)
+    if request.environment.container_image:
+        field = "environment.container_image"
+        raise NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
 
 
 def _check_push(request: pb.OrchestrateRequest) -> None:
@@ -174,10 +171,6 @@ def _check_push(request: pb.OrchestrateRequest) -> None:
         raise InvalidRequest(
             "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
         )
-
-
-def _later(field: str) -> NotAvailable:
-    return NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:

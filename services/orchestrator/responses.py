@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypedDict
-
-from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import subtask_results
@@ -25,6 +23,7 @@ from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.spending import expenses
 
 MAX_ERROR_CHARS = 8_000
+_UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 
 
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
@@ -143,7 +142,9 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
             lines_removed=left.deletions,
             base_commit=state.repository.commit,
         )
-    return pb.DeliberationResult(
+    return to_message(
+        pb.DeliberationResult,
+        ranked or _UNRANKED,
         proposal=pb.Proposal(
             author_id=of.author,
             author_role=str(of.role),
@@ -152,8 +153,6 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
             revisions=earlier_summaries(state, of),
         ),
         checks=check_suite(report) if report else None,
-        score=ranked.score if ranked else 0.0,
-        rank=ranked.rank if ranked else 0,
         candidate_id=of.candidate_id,
         patch=patch,
         artifacts=pb.Artifacts(
@@ -166,14 +165,8 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         stop_reason=to_enum(pb.StopReason, of.stop_reason),
         usage=to_message(pb.Usage, of.usage),
         audit_head=of.audit_head,
-        duplicates=ranked.duplicates if ranked else (),
+        operations=None,
         critiques=critiques(state, of.candidate_id),
-        reason=ranked.reason if ranked else "",
-        evidence_score=ranked.evidence if ranked else 0.0,
-        review_score=ranked.review if ranked else None,
-        vote_share=ranked.votes if ranked else None,
-        tests_score=ranked.tests if ranked else None,
-        verifier_score=ranked.verifier if ranked else None,
         votes=votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,
@@ -226,29 +219,18 @@ def examination(state: ExecutionState) -> pb.Examination | None:
 def operation(stored: StoredEvent, body: ToolFinished, step: int) -> pb.ToolOperation:
     """One use of a tool, from its audit entry and its result."""
     entry, given = body.entry, body.result
-    told = pb.ToolOperation(
-        tool=entry.tool,
-        operation=entry.operation,
-        params=_struct(entry.arguments),
+    left = pb.ArtifactRef(digest=given.artifact, size_bytes=entry.bytes_out, execution_id=stored.event.execution_id)
+    return to_message(
+        pb.ToolOperation,
+        entry,
         success=given.success,
         output=given.content,
         error=given.error or entry.reason,
         exit_code=given.exit_code,
-        duration_ms=entry.duration_ms,
+        started_at=datetime.fromisoformat(entry.at) - timedelta(milliseconds=entry.duration_ms),
         step=step,
-        audit_seq=entry.seq,
-        call_id=entry.call_id,
+        output_artifact=left if given.artifact else None,
     )
-    told.started_at.FromDatetime(datetime.fromisoformat(entry.at) - timedelta(milliseconds=entry.duration_ms))
-    if given.artifact:
-        told.output_artifact.CopyFrom(
-            pb.ArtifactRef(digest=given.artifact, size_bytes=entry.bytes_out, execution_id=stored.event.execution_id)
-        )
-    return told
-
-
-def _struct(of: Mapping[str, object]) -> struct_pb2.Struct:
-    return json_format.ParseDict(dict(of), struct_pb2.Struct())
 
 
 def winner_agent(state: ExecutionState) -> str:
@@ -300,14 +282,11 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
 def event(stored: StoredEvent) -> pb.ExecutionEvent:
     """A stored event; its body is the JSON that the codec makes of it."""
     happened = stored.event
-    return pb.ExecutionEvent(
+    return to_message(
+        pb.ExecutionEvent,
+        happened,
         sequence=stored.sequence,
-        event_id=happened.id,
-        execution_id=happened.execution_id,
-        task_id=happened.task_id,
-        agent_id=happened.agent_id,
         type=happened.body.type,
-        at_ms=milliseconds(happened.at),
         payload_json=to_json(happened.body).decode(),
     )
 

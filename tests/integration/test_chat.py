@@ -25,7 +25,7 @@ from swe_ai_fleet.conversations.references import Standing
 from swe_ai_fleet.conversations.reply_run import ChatRules
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn
-from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
+from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import Fenced, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.memory import Memory
@@ -230,7 +230,7 @@ class TestTasks:
         assert "not known whether it was started" in told and "it is not started" not in told
 
     async def test_a_fleet_that_hangs_is_not_waited_for_without_end(self, model: OpenAIChatModel, fleet: Fleet) -> None:
-        store = ChatsInMemory()
+        store = KeyValueChats(MemoryKeyValue())
         patient = Chat(
             model=model, starter=fleet, memories=Kept(hangs=True), store=store, rules=ChatRules(keep_seconds=0.1)
         )
@@ -311,13 +311,11 @@ class TestLongTermMemory:
 
 
 class TestSessions:
-    @pytest.fixture(params=["memory", "key value", "jetstream", "files"])
+    @pytest.fixture(params=["key value", "jetstream", "files"])
     async def store(
         self, request: pytest.FixtureRequest, tmp_path: Path, nats_server: EmbeddedNats
     ) -> AsyncIterator[ChatStore]:
         match request.param:
-            case "memory":
-                yield ChatsInMemory()
             case "key value":
                 yield KeyValueChats(MemoryKeyValue())
             case "jetstream":

@@ -26,10 +26,11 @@ from swe_ai_fleet.conversations.session import (
     check_text,
     shown_again,
 )
-from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore
+from swe_ai_fleet.conversations.store import ChatStore, KeyValueChats
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
+from swe_ai_fleet.rewriting import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 
 _SPARE_SECONDS = 30.0
@@ -77,7 +78,7 @@ class Chat:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._rules = rules or ChatRules()
-        self._store = store or ChatsInMemory()
+        self._store = store or KeyValueChats(MemoryKeyValue())
         self._secrets = secrets or Secrets()
         given = setup or Setup()
         found, kits = gathered(tools, one_line_doc=True, tool_timeout=given.tool_timeout)

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.session import Session
-from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.ports import KeyValue
 
 CHATS_BUCKET = "CHATS"
@@ -77,38 +76,6 @@ class KeyValueChats:
         """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         entries = await self._store.entries(f"{_CARD}.{_key(tenant, '')}")
         return newest_first(from_json(Session, entry.value) for entry in entries)
-
-
-class ChatsInMemory:
-    """A `ChatStore` that ends with its process."""
-
-    def __init__(self) -> None:
-        # As JSON, so that a session which cannot be kept elsewhere cannot be kept here either.
-        self._kept: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._revision = 0
-
-    async def get(self, tenant: str, session_id: str) -> KeptSession | None:
-        """The session as it was put last; None for an unknown one."""
-        revision, data = self._kept.get((tenant, session_id), (0, b""))
-        return KeptSession(session=from_json(Session, data), revision=revision) if revision else None
-
-    async def put(self, session: Session, *, revision: int) -> int:
-        """Keep it on a revision; the new one. Raises Fenced."""
-        key = (session.tenant, session.session_id)
-        if self._kept.get(key, (0, b""))[0] != revision:
-            raise Fenced(f"the session {session.session_id} was changed by somebody else")
-        self._revision += 1
-        self._kept[key] = (self._revision, encoded(session))
-        return self._revision
-
-    async def delete(self, tenant: str, session_id: str) -> None:
-        """Forget it."""
-        self._kept.pop((tenant, session_id), None)
-
-    async def listed(self, tenant: str) -> tuple[Session, ...]:
-        """The cards of all of a tenant's, the one that was spoken to last first."""
-        mine = (from_json(Session, data) for (whose, _), (_, data) in self._kept.items() if whose == tenant)
-        return newest_first(session.card for session in mine)
 
 
 def encoded(session: Session) -> bytes:

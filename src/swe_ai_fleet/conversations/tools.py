@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from swe_ai_fleet.agents.prompting import fenced
@@ -274,9 +274,4 @@ def untagged(answer: str) -> str:
 
 
 def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
-    fields = asdict(value)
-    if isinstance(value, ExecutionDetail):
-        fields["checks"] = [asdict(one) for one in value.checks]
-        fields["candidates"] = [asdict(one) for one in value.candidates]
-        fields["files"], fields["waiting_for"] = list(value.files), list(value.waiting_for)
-    return fields
+    return cast("dict[str, object]", to_plain(value))

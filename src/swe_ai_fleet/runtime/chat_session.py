@@ -9,7 +9,6 @@ import asyncio
 import fcntl
 import hashlib
 import json
-import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -32,6 +31,7 @@ from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.chat_service import chat_rules, chat_tools
 from swe_ai_fleet.runtime.memory_manager import open_library_memory
 from swe_ai_fleet.runtime.named_model import NamedModel
+from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
 
 _DIRECTORY = "chats"
@@ -74,14 +74,9 @@ class ChatFiles:
             known = self._read(path)
             if (known.revision if known else 0) != revision:
                 raise Fenced(f"the session {session.session_id} was changed by somebody else")
-            draft = path.with_suffix(".new")
             # Never one that a session had which was forgotten: whoever still works on that one must not replace this.
             made = max(time.time_ns(), revision + 1)
-            head = json.dumps({"revision": made}).encode()
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(head + b"\n" + encoded(session))
-            draft.replace(path)
+            write_private(path, f"{json.dumps({'revision': made})}\n{encoded(session).decode()}")
         return made
 
     def _delete(self, tenant: str, session_id: str) -> None:
