@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection
+.PHONY: help pictures demo test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,7 +22,10 @@ help: ## List the targets
 demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winner (MODEL_URL=… MODEL=… for a real model)
 	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
 
-test: check ## Lint, types, architecture, and the test suite without the slow tests
+test: $(VENV)/ready rules ## Lint, architecture, and the test suite without the slow tests with the types beside it
+	@$(MAKE) --no-print-directory --jobs=2 types suite
+
+suite:
 	$(PYTEST) $(PARALLEL) $(RERUN) -m "not slow"
 
 test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts

@@ -103,6 +103,7 @@ async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_
     assert len(built(tmp_path)) == 3
 
 
+@pytest.mark.slow  # quick: test_no_build_imports_from_a_directory_of_the_repository
 @needs_bwrap
 async def test_the_pip_that_is_started_is_no_file_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +187,8 @@ def _vendored(answer: int) -> Files:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, pytest.param(True, marks=_SLOW)])
+@pytest.mark.slow  # quick: a variable that leads there, above, and what is not plain, below
+@pytest.mark.parametrize("control", [False, True])
 async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
     control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +254,6 @@ WHEELS = {
     ("needed", "shared"),
     [
         pytest.param("thing", True, id="the project comes last"),
-        # In the quick suite a candidate stands for it, below.
         pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
     ],
 )
@@ -271,6 +272,7 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
     assert (said["fork"][0] == said["honest"][0]) is shared
 
 
+@pytest.mark.slow  # quick: test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment
 @needs_bwrap
 async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
     """Also where the build went on behind the project: the environment is that of the commit that it stands on."""

@@ -230,6 +230,7 @@ async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, name: str, m
     await not_verified(world, {"app.py": BROKEN, forged: SEALED})
 
 
+@pytest.mark.slow  # quick: test_what_a_hook_hides_is_found_by_the_rules_from_before
 async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
     fixture = "import pytest\n\n\n@pytest.fixture\ndef six():\n    return 6\n"
     test = "import app\n\n\ndef test_six(six):\n    assert app.mul(2, 3) == six\n"

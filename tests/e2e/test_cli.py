@@ -235,7 +235,7 @@ async def test_an_event_taken_out_of_the_log_is_found(
     assert not document["intact"] and document["chains"][0]["fault"]["entry"] == 4
 
 
-@pytest.mark.slow  # the demo, which CI runs, starts a fleet of its own as well
+@pytest.mark.slow  # quick: test_up_serves_until_it_is_told_to_stop
 async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: Shell, repository: Path) -> None:
     ran = await elsewhere.fleet(
         *("run", "--local", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)

@@ -51,6 +51,7 @@ def short() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.slow  # quick: test_cli.py, which has such a ranking and a fleet that leaves nothing behind
 async def test_the_evidence_picks_the_winner(short: Path) -> None:
     ran = await ended(await start(short))
     code, out, err = ran.code, ran.out, ran.err

@@ -34,6 +34,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository", FILES)
 
 
+@pytest.mark.slow  # quick: test_a_plan_is_split_without_being_carried_out, integration/test_integration_branch.py
 async def test_a_task_in_parts_ends_as_one_branch(client, token, repository: Path) -> None:
     task_id = f"parts-{uuid.uuid4().hex[:8]}"
     reply = await client.Orchestrate(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, PROBED
@@ -15,6 +17,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow  # quick: unit/test_probed_executions.py, integration/test_examination.py
 async def test_a_probe_verifies_the_right_one_of_two_that_break_nothing(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "probed", FILES)
     ran = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "2", "--rounds", "0", TASK)

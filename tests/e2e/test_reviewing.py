@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import grpc.aio
+import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -19,6 +20,7 @@ from tests.scripts import HELLO_FILES, REVIEWED
 ONE, TWO = "agent-dev-1", "agent-dev-2"
 
 
+@pytest.mark.slow  # quick: integration/test_review_runs.py, unit/test_peer_review.py
 async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_path: Path) -> None:
     """Both candidates pass, and the smaller one is wrong: its reviewer shows the fault, its author mends it."""
     token = (("authorization", f"Bearer {fleet.running.token}"),)

@@ -60,6 +60,7 @@ def _published(trace_id: str, results: int):
     return there
 
 
+@pytest.mark.slow  # quick: test_a_trace_goes_on_over_http_and_over_nats, integration/test_tracing.py
 async def test_a_task_is_one_tree_of_spans_across_processes(
     fleet: FleetUnderTest, repository: Path, collector: TraceCollector
 ) -> None:

@@ -305,14 +305,18 @@ async def test_packages_and_programs_of_the_host_are_not_seen(tmp_path: Path, mo
         program.unlink(missing_ok=True)
 
 
-async def test_a_mirror_at_a_private_address_is_named_with_the_setting_and_by_doctor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_mirror_at_a_private_address_is_named_with_the_setting(
+    tmp_path: Path,
 ) -> None:
     provider = make_provider(tmp_path, MIRROR)
     pinned = await pin(provider, tmp_path, {"requirements.txt": "attrs\n", "a.py": ""})
     with pytest.raises(PreconditionFailed, match=r"10\.20\.30\.40 is not at a public address") as caught:
         await provider.environment(pinned, EnvironmentSpec())
     assert caught.value.field == "environment" and OPENS in str(caught.value)
+
+
+@pytest.mark.slow  # quick: what is above, integration/test_doctor_findings.py
+async def test_such_a_mirror_is_named_by_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A port of its own is named with it.
     with_port = {name: value.replace("40", "40:8081") for name, value in MIRROR.variables.items()}
     (pip, *_) = await try_setup_network(tmp_path, Sandbox(SandboxPolicy()), replace(MIRROR, variables=with_port))

@@ -122,12 +122,9 @@ async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidate
     cases = {"tests/test_cases.py": CASES, "tests/data/cases.json": '[["add", 1, 2, 3]]'}
     world = World(tmp_path, {**PYTEST_FILES, **cases})
     more = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 2]]'}
-    verified = await world.check({"app.py": DIVIDES, **more}, name="right")
+    verified = await world.check({"app.py": DIVIDES, **more})
     assert verified.verdict is Verdict.VERIFIED
     assert named(verified, "tests").own == ("tests/test_cases.py::test_case[case1]",)
-    wrong = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 3]]'}
-    refuted = await world.check({"app.py": DIVIDES, **wrong}, name="wrong")
-    assert refuted.verdict is Verdict.REFUTED
 
 
 async def test_a_broken_test_refutes(world: World) -> None:
@@ -301,8 +298,6 @@ async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_p
     report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
     assert report.verdict is Verdict.VERIFIED
     assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
-    wrong = await world.check({"app.py": DIVIDES, "test_app.py": tests})
-    assert wrong.verdict is Verdict.REFUTED
 
 
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:

@@ -235,6 +235,8 @@ async def test_watchers_of_one_execution_share_one_stream_of_its_events_if_they_
                 source.add(event)
                 await asyncio.sleep(0)
             rest, code, _ = await rest_of(client)
+            # Who leaves unread messages behind waits ten seconds for an answer to its goodbye.
+            await rest_of(other)
         all_told = [await one for one in watching]
     whole = first + rest
     assert ([one["sequence"] for one in whole], code) == (numbers(events), 1000)

@@ -131,6 +131,7 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer
     assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
 
 
+@pytest.mark.slow  # quick: test_clone
 async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: GitServer) -> None:
     tool = make_tool(workspace, grant(server, name="team", url=f"{server.url}/team/*"))
     url = f"{server.url}/team/project.git"
@@ -210,6 +211,7 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
 
 
+@pytest.mark.slow  # quick: test_fetch_and_pull
 async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
     workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
@@ -478,7 +480,7 @@ async def test_redirects_are_not_followed(tool: GitTool, server: GitServer) -> N
         return web.Response(status=status, headers={"Location": f"http://localhost/stolen{request.path}"})
 
     server.instead = redirect
-    for _ in range(4):
+    for _ in range(2):
         await refused(tool, tool.fetch(), "redirects are not followed")
         await refused(tool, tool.push(to="fix/x"), "redirects are not followed")
     assert asked and not any("stolen" in path for path in asked)

@@ -469,7 +469,7 @@ class TestAttacks:
     async def test_descriptors_are_given_back(self, files: FileTool, root: Path) -> None:
         (root / "loop").symlink_to("loop")
         counts: list[int] = []
-        for path in ("missing", "src/double.py", "missing", "../x", "loop", "src", "a/b/c", ".git"):
+        for path in ("missing", "src/double.py", "../x", "loop", ".git"):
             async for _ in everything_at(files, path):
                 pass
             counts.append(len(os.listdir("/proc/self/fd")))

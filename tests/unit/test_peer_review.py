@@ -569,8 +569,14 @@ def settled(bodies: Iterable[ev.EventBody]) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "dropped", "counts"),
     [
-        (scripted, {f"{ONE}-r2"}, {"draft": 6, "check": 6, "review": 8, "judged": 3, "vote": 7}),
-        (examined, set(), {"draft": 5, "check": 5, "review": 7, "judged": 2, "vote": 3, "matrix": 2}),
+        pytest.param(
+            *(scripted, {f"{ONE}-r2"}, {"draft": 6, "check": 6, "review": 8, "judged": 3, "vote": 7}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(examined, set(), {"draft": 5, "check": 5, "review": 7, "judged": 2, "vote": 3, "matrix": 2}),
+            marks=pytest.mark.slow,
+        ),
         (ordered, set(), {"draft": 6, "check": 6, "review": 9, "judged": 3, "vote": 4}),
     ],
 )

@@ -33,6 +33,7 @@ import hmac
 import json
 import math
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -169,6 +170,7 @@ class Attempt:
             pass_fds=(reading,),
         )
         os.close(reading)
+        self._exit = os.pidfd_open(self.process.pid)
         self._selector = selectors.DefaultSelector()
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
@@ -199,7 +201,7 @@ class Attempt:
     def _hear(self) -> bool:
         """Pass on what the runner prints; True at the end of its output."""
         if self.process.stdout is None:
-            time.sleep(0.02 if self._progress.running else 0.05)
+            select.select([self._exit], [], [], 0.02 if self._progress.running else 0.05)
             return True
         if not self._selector.get_map():
             time.sleep(0.02)
