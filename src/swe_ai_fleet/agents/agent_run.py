@@ -219,8 +219,11 @@ class AgentRun:
         if calls := self._history.unanswered():
             stop = await self._observe(self._steps.pop(), calls)
         elif self._steps and ends_with_step(self._history):
-            # The process that took it may have ended before it drew any consequence.
-            stop = self._judged(self._steps[-1], truncated=False)
+            last = self._steps[-1]
+            # The process that took it may have ended before it drew the consequence. A reminder is not made up for:
+            # a plan's own replies call nothing either.
+            if last.observations or not self._parts.rules.max_reminders:
+                stop = self._judged(last, truncated=False)
         while stop is None and (stop := self._budget.spent(iterations=len(self._steps))) is None:
             reply = await self._ask()
             step = Step(number=len(self._steps) + 1, reply=reply.message, observations=(), usage=reply.usage)

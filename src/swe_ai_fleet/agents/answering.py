@@ -46,7 +46,7 @@ MAX_RESULT_CHARS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRun:
-    """Has questions answered, as `AnswerAssignment`s say."""
+    """Runs `AnswerAssignment`s."""
 
     services: RunServices
 
@@ -169,7 +169,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
 
 @dataclass(frozen=True, kw_only=True)
 class OperateRun:
-    """Makes single calls of tools, as `OperateAssignment`s say."""
+    """Runs `OperateAssignment`s."""
 
     services: RunServices
 

@@ -30,7 +30,7 @@ MAX_CRITIQUE_CHARS = 6_000
 
 @dataclass(frozen=True, kw_only=True)
 class CodingRun:
-    """Has tasks solved, as `CodingAssignment`s say.
+    """Runs `CodingAssignment`s.
 
     People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
     model thinks, no more often than every `checkpoint_seconds`.

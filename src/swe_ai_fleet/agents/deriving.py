@@ -94,7 +94,7 @@ _NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveRun:
-    """Splits tasks, as `DeriveAssignment`s say."""
+    """Runs `DeriveAssignment`s."""
 
     services: RunServices
 

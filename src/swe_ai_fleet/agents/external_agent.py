@@ -102,7 +102,7 @@ class _Work:
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalRun:
-    """Has tasks solved by agents that somebody else runs, as assignments say whose perspective names an endpoint.
+    """Runs assignments whose perspective names an endpoint.
 
     Attributes:
         services: What runs share.

@@ -184,7 +184,7 @@ _SEEDS = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRun:
-    """Has candidates judged, as `JudgeAssignment`s say."""
+    """Runs `JudgeAssignment`s."""
 
     services: RunServices
 

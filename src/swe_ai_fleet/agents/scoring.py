@@ -85,7 +85,7 @@ def trajectory(run: RunState, summary: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    """Has candidates scored, as `ScoreAssignment`s say."""
+    """Runs `ScoreAssignment`s."""
 
     services: RunServices
 

@@ -51,8 +51,7 @@ from swe_ai_fleet.tools.policy import Policy
 T = TypeVar("T")
 SHORT_SECONDS = 600.0
 OBSERVATION_CHARS = 16_000
-ASKED_AGAIN = "asked again"
-"""Method of a `HistoryCondensed` that says: the question is put in other words."""
+ASKED_AGAIN = "asked again"  # A `HistoryCondensed`'s method: the question is put in other words.
 PATCH_MEDIA_TYPE = "text/x-diff"
 LOOKING_AROUND = Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True)
 """For an agent that looks around and answers: its first reply without a call is the answer."""
@@ -299,7 +298,7 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
             budget=budget,
             rules=spec.rules,
             journal=run.journal,
-            # What the last step was good for is still to be judged where nothing was said since.
+            # The last step is still to be judged where nothing was said since.
             guard=LoopGuard(toolbox.specs, earlier=steps[:-1] if ends_with_step(history) else steps),
             sampling=sampling,
             steps=steps,

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Run(Protocol):
-    """Does what one kind of assignment says, in a clone."""
+    """Runs one kind of assignment in a clone."""
 
     def run(self, assignment: Any, clone: Clone) -> Awaitable[object]: ...
 

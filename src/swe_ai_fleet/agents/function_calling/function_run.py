@@ -92,7 +92,7 @@ class Request:
 
 
 class FunctionRun:
-    """Has one request answered.
+    """Runs one request.
 
     Args:
         setup: The functions and the rules.

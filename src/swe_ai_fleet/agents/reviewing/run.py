@@ -50,7 +50,7 @@ _UNTOUCHED = "untouched"
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRun:
-    """Has candidates reviewed, as `ReviewAssignment`s say."""
+    """Runs `ReviewAssignment`s."""
 
     services: RunServices
     workspaces: EvidenceWorkspaces
