@@ -150,8 +150,8 @@ class Workflows(Protocol):
 
     def drive(
         self,
-        work: ExecutionContext,
         *,
+        work: ExecutionContext,
         approval_timeout_seconds: float,
         context: ContextSource | None,
         memories: Memories | None,
@@ -373,7 +373,7 @@ class Drive:
             if self._with.workflows is None:
                 raise InvalidRequest("this fleet runs no workflows", field="workflow")
             self._workflow = self._with.workflows.drive(
-                work,
+                work=work,
                 approval_timeout_seconds=self._with.approval_timeout_seconds,
                 context=self._with.context,
                 memories=self._with.memories,
