@@ -1,4 +1,4 @@
-"""The gRPC services that extensions bring."""
+"""The gRPC services of extensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from services.grpc_server import Service
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.extensions import brought
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.settings import Settings
 
@@ -31,6 +31,6 @@ OpenService = Callable[[Served], AbstractAsyncContextManager[Service]]
 @asynccontextmanager
 async def open_services(served: Served) -> AsyncGenerator[Sequence[Service]]:
     """The services of all extensions, until the context ends."""
-    openers: list[OpenService] = brought("services")
+    openers: list[OpenService] = load_parts("services")
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(opener(served)) for opener in openers]

@@ -36,7 +36,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
-from swe_ai_fleet.extensions import brought
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -207,7 +207,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             model=ScriptedModel(),
             owner="test",
             pauses=(0.0,),
-            workflows=next(iter(brought("workflows")), None),
+            workflows=next(iter(load_parts("workflows")), None),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         councils = CouncilStore(

@@ -43,8 +43,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if not name.startswith("_"):
-        from swe_ai_fleet.extensions import exported
+        from swe_ai_fleet.extensions import load_export
 
         with suppress(KeyError):
-            return exported(name)
+            return load_export(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,15 +36,6 @@ PROBLEM = "application/problem+json"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REJECTED", "NO_WINNER")
 SECONDS = 120
-SQUARE = """
-name: square
-inputs:
-  n: integer
-nodes:
-  - {id: square, type: tool, tool: calculator, arguments: {expression: "${inputs.n} * ${inputs.n}"}}
-outputs:
-  answer: ${nodes.square.output.content}
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,17 +196,6 @@ async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any
             assert (answer.status, len(await answer.read())) == (200, len(content))
     assert (await api.refused("GET", f"{path[:-64]}{'0' * 64}"))["status"] == 404
     assert (await api.refused("GET", f"{path}?offset_bytes=3"))["field"] == "offset_bytes"
-
-
-async def test_a_workflow_runs_where_its_location_says(api: Api) -> None:
-    assert (await api.get("/api/workflows/fix-issue"))["mermaid"].startswith("flowchart")
-    body = {"task_id": f"rest-{uuid.uuid4().hex[:8]}", "definition": SQUARE, "inputs": {"n": 7}}
-    status, told, headers = await api.ask("POST", "/api/workflow-runs", body)
-    assert (status, headers["location"]) == (202, f"/api/workflow-runs/{told['execution_id']}")
-    await api.until(told["execution_id"], "COMPLETED")
-    run = (await api.get(headers["location"]))["run"]
-    assert {node["node_id"]: node["status"] for node in run["nodes"]} == {"square": "NODE_STATUS_COMPLETED"}
-    assert "49" in json.loads(run["outputs_json"])["answer"]
 
 
 async def test_a_chat(api: Api) -> None:

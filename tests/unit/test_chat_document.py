@@ -40,7 +40,6 @@ def test_the_commands_have_these_options() -> None:
     assert options >= {"--session", "--namespace", "--once", "--json"}
     for option in options:
         assert option in shown
-    assert runner.invoke(app, ["telegram", "--help"]).exit_code == 0
 
 
 def test_settings_and_limits_are_the_real_ones() -> None:

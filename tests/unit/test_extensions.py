@@ -1,4 +1,4 @@
-"""Extensions: what they bring is there, and each can be deleted with its tests."""
+"""Extensions: their parts load, and each can be deleted with its tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import swe_ai_fleet
-from swe_ai_fleet.extensions import brought, exported, extensions
+from swe_ai_fleet.extensions import extensions, load_export, load_parts
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
@@ -49,11 +49,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_what_extensions_bring_is_there() -> None:
+def test_the_parts_of_extensions_load() -> None:
     for part in ("services", "commands", "workflows"):
-        assert len(brought(part)) == len([one for one in extensions().values() if getattr(one, part)])
+        assert len(load_parts(part)) == len([one for one in extensions().values() if getattr(one, part)])
     for name in (name for one in extensions().values() for name in one.exports):
-        assert getattr(swe_ai_fleet, name) is exported(name)
+        assert getattr(swe_ai_fleet, name) is load_export(name)
 
 
 def test_the_contract_of_imports_names_the_whole_core() -> None:

@@ -12,6 +12,7 @@ from playwright.async_api import Browser, Page, expect
 
 from fleet.context.v1 import context_pb2 as context
 from fleet.context.v1 import context_pb2_grpc as context_grpc
+from swe_ai_fleet.extensions import extensions
 from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES
 from tests.web.conftest import ARTIFACTS
@@ -283,6 +284,7 @@ class TestMemory:
 
 
 class TestOperating:
+    @pytest.mark.skipif("webhooks" not in extensions(), reason="the extension was deleted")
     async def test_a_webhook_is_kept_and_tells_of_its_test(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/webhooks")
         await page.get_by_role("button", name="Add a webhook").click()

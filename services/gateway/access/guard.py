@@ -194,9 +194,7 @@ class AuthMiddleware:
             await self._serve(scope, again, send)
             return
         owner, who, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
-        await self._answers.once(
-            key, self._serve, scope, again, send, owner=owner, who=who, body=body, secret=secret
-        )
+        await self._answers.once(key, self._serve, scope, again, send, owner=owner, who=who, body=body, secret=secret)
 
     async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
         try:

@@ -21,7 +21,7 @@ from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.plan import GoalFirst, goal
 from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.extensions import brought
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.settings import Settings
 
 
@@ -113,7 +113,7 @@ GROUPS: Mapping[str, str] = {
 }
 
 
-COMMANDS = Commands(groups=GROUPS, rows=ROWS, code=CODE, examples=EXAMPLES).and_others(brought("commands"))
+COMMANDS = Commands(groups=GROUPS, rows=ROWS, code=CODE, examples=EXAMPLES).and_others(load_parts("commands"))
 """Those of the extensions, too."""
 
 

@@ -114,7 +114,7 @@ class Acceptance:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
         """
-        asked = normalised(task)
+        asked = _as_logged(task)
         task = self._ruled(asked)
         task.validated(max_agents=self._room.agents)
         self._check(task)
@@ -259,7 +259,7 @@ def _same(known: ExecutionState, task: Task) -> Submission:
     return Submission(execution_id=task.execution_id, existed=True)
 
 
-def normalised(task: Task) -> Task:
+def _as_logged(task: Task) -> Task:
     """A run of a workflow as the log will have it, so that its nodes' tasks are the same to every driver; with a
     repository: one that names none works on one that has nothing in it. Other tasks as they are."""
     if task.kind is not TaskKind.WORKFLOW:

@@ -283,7 +283,7 @@ class Drive:
         if self._task.kind is TaskKind.WORKFLOW:
             if self._deps.workflows is None:
                 raise InvalidRequest("this fleet runs no workflows", field="workflow")
-            self._workflow = self._deps.workflows.drive(work)
+            self._workflow = self._deps.workflows.drive(work=work)
             return await self._workflow.run()
         deliberation = Deliberation(work=work)
         if self._task.kind is TaskKind.ORCHESTRATE:

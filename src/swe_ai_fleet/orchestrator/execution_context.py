@@ -72,13 +72,13 @@ class WorkflowDrive(Protocol):
 
 
 class Workflows(Protocol):
-    """What runs workflows; an extension brings it."""
+    """What runs workflows; an extension provides it."""
 
     def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
         """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
         ...
 
-    def drive(self, work: ExecutionContext) -> WorkflowDrive:
+    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
         """A run of the workflow of an execution; nothing that ended under an earlier driver is done again."""
         ...
 

@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
-from swe_ai_fleet.extensions import brought
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
@@ -181,7 +181,7 @@ async def open_stack(
             recipes=Recipes(recipes),
             signer=signer,
             verifier=verifier,
-            workflows=next(iter(brought("workflows")), None),
+            workflows=next(iter(load_parts("workflows")), None),
         )
         access = tool_access(settings)
         councils = council_store(settings, await log.bucket(COUNCILS_BUCKET), rules)

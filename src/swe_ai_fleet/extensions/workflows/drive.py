@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
 from swe_ai_fleet.extensions.workflows.fleet_nodes import CutOff, FleetNodes
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
@@ -147,13 +146,8 @@ def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
 class FleetWorkflows:
     """Runs of workflows as the orchestrator has them checked and driven."""
 
-    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
-        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
-        check_workflow(task, profiles=profiles, max_agents=max_agents, memory=memory)
-
-    def drive(self, work: ExecutionContext) -> WorkflowDrive:
-        """A run; nothing that ended under an earlier driver is done again."""
-        return WorkflowDrive(work=work)
+    check = staticmethod(check_workflow)
+    drive = WorkflowDrive
 
 
 WORKFLOWS = FleetWorkflows()
