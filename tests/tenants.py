@@ -245,7 +245,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
         )
         plans = await stack.enter_async_context(
             open_tenant_plan_services(
-                settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view
+                settings, buckets=await plan_buckets(log), log=log, memories=knowledge, fleet=view, starter=view
             )
         )
         webhooks = await stack.enter_async_context(open_notifications(log, settings))

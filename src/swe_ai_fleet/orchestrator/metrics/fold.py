@@ -49,6 +49,7 @@ _OPERATIONS = {
     TaskKind.ORCHESTRATE: "orchestration",
     TaskKind.WORKFLOW: "workflow",
     TaskKind.JUDGE: "judgement",
+    TaskKind.PLAN: "plan",
 }
 _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000
