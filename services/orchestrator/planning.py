@@ -280,7 +280,6 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         fleet=view,
         starter=view,
         repositories=stack.workspaces,
-        spending=stack.spending,
     ) as plans:
         yield planning_service(
             PlanningServicer(plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)

@@ -25,14 +25,27 @@ from swe_ai_fleet.agents.plan_session import (
     SessionStatus,
 )
 from swe_ai_fleet.agents.plan_session.proposals import APPROVED
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.event import Event, ModelReplied, RunFinished, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    CancelRequested,
+    Event,
+    ExecutionStatus,
+    ModelReplied,
+    RunFinished,
+    StoredEvent,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
+from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.testing import Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from tests.integration.test_resumption import cut
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -69,6 +82,22 @@ class Kept(SessionsInMemory):
         return next(session for session in reversed(self.put_so_far) if session.status is status)
 
 
+def cut(events: Sequence[Event], count: int) -> MemoryLog:
+    """A log that holds so many events."""
+    log = MemoryLog()
+    for event in events[:count]:
+        _, _, generation, ordinal = event.id.split("/")
+        writer = Writer(
+            tenant=event.tenant,
+            execution_id=event.execution_id,
+            task_id=event.task_id,
+            agent_id=event.agent_id,
+            generation=int(generation),
+        )
+        log.store(writer, int(ordinal), to_json(event))
+    return log
+
+
 def engine(place: World, store: SessionsInMemory, log: MemoryLog, **runs: Any) -> PlanSessions:
     @asynccontextmanager
     async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
@@ -97,6 +126,14 @@ def check(log: MemoryLog, agent_id: str, cut_at: Sequence[Event]) -> list[str]:
     # What had begun and of which nothing is known, and that alone.
     assert {body.entry.call_id for body in lost} == begun
     return [body.entry.operation for body in lost]
+
+
+def execution(log: MemoryLog) -> ExecutionState:
+    """The only one of a log."""
+    (name,) = {event.execution_id for event in log.events}
+    state = fold(StoredEvent(sequence=number, event=event) for number, event in enumerate(log.events, start=1))
+    assert state is not None and state.execution_id == name
+    return state
 
 
 def spent(log: MemoryLog, agent_id: str) -> int:
@@ -136,7 +173,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
         assert session.usage.total_tokens == spent(whole, "planner-1") + spent(whole, "planner-2")
 
         for count in range(1, approved_at + 1):
-            log = cut(whole.events, count, whole)
+            log = cut(whole.events, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
             asked = len(place.server.bodies)
@@ -158,7 +195,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert sum(str(body["messages"][0]["content"]).startswith(SESSION) for body in new) == 2 - replied, kinds
 
         for count in range(approved_at + 1, len(whole.events) + 1):
-            log = cut(whole.events, count, whole)
+            log = cut(whole.events, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before[approved_at:]]
             again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
@@ -180,6 +217,9 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert (await again.session("s1")).usage.total_tokens == spent(log, "planner-1") + spent(log, "planner-2")
             assert carried.usage.tool_calls == result.usage.tool_calls
             assert await again.continue_plan("s1") == carried
+            state = execution(log)
+            assert (state.status, state.usage.total_tokens) == (ExecutionStatus.COMPLETED, carried.usage.total_tokens)
+            assert state.pending == ()
 
 
 async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> None:
@@ -192,7 +232,7 @@ async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> No
         assert isinstance(second, AwaitingApproval) and second.proposal == 2
         adjusting = store.last(SessionStatus.PLANNING)
         for count in range(asked_at + 1, len(whole.events) + 1):
-            log = cut(whole.events, count, whole)
+            log = cut(whole.events, count)
             before = log.events
             again = engine(place, Kept(adjusting), log)
             with pytest.raises(PreconditionFailed, match="it is planning"):
@@ -215,7 +255,7 @@ async def test_another_goal_knows_what_a_process_left(tmp_path: Path) -> None:
             for number, event in enumerate(whole.events, start=1)
             if isinstance(event.body, ToolFinished) and event.body.entry.operation == "write_file"
         )
-        log = cut(whole.events, written, whole)
+        log = cut(whole.events, written)
         again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
         answer = await again.execute_plan("Something else", (), "s1")
         assert isinstance(answer, AwaitingApproval)
@@ -249,3 +289,36 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
         made = [body for body in of(log.events, "planner-2", ToolFinished) if body.entry.operation == "write_file"]
         assert len(made) == 1
         assert (await first.session("s1")).status is SessionStatus.COMPLETED
+
+
+async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=30)
+    second = call("propose_approach", approach="Another way", reasoning="")
+    async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
+        log, store = MemoryLog(), Kept()
+        plans = engine(place, store, log)
+        await plans.execute_plan(GOAL, (), "s1")
+        state = execution(log)
+        assert (state.status, state.task.kind, state.task.task_id) == (
+            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
+        )  # fmt: skip
+        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
+            (GOAL, "Round in total()", ("It is small.",))
+        ]
+        await plans.approve("s1", "approved")
+        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
+        await place.server.wait_until(in_flight=1)
+        caller = Writer(
+            tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT
+        )
+        await log.tell(caller, CancelRequested(reason="not now"))
+        result = await carrying
+        assert (result.status, result.error) == ("error", "cancelled: not now")
+        state = execution(log)
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "cancelled: not now")
+        assert not (place.root / "rounding.py").exists()
+        with pytest.raises(PreconditionFailed, match="the session is error"):
+            await plans.continue_plan("s1")
+        answer = await plans.execute_plan("Something else", (), "s1")
+        assert isinstance(answer, AwaitingApproval) and answer.approach == "Another way"
+        assert len({event.execution_id for event in log.events}) == 2

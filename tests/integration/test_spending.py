@@ -89,7 +89,7 @@ async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket:
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
         async with (
             open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
-            open_tenant_plan_services(settings, log=log, spending=spending) as plans,
+            open_tenant_plan_services(settings, log=log) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
             if what == "chat":

@@ -47,7 +47,6 @@ from swe_ai_fleet.ports import EventLog, KeyValue, Memories, Replicas, Workspace
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
-from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -315,7 +314,6 @@ async def open_tenant_plan_services(
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
-    spending: Spending | None = None,
 ) -> AsyncGenerator[TenantPlanServices]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
@@ -330,7 +328,6 @@ async def open_tenant_plan_services(
         fleet: Where a tenant's executions are looked at.
         starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
-        spending: Where tokens are counted that are not in the log; None: nowhere.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -366,7 +363,6 @@ async def open_tenant_plan_services(
             )
             return PlanSessions(
                 model=model,
-                sub_agent_model=spending.metered(tenant, model) if spending else model,
                 tools=equipment.open,
                 store=buckets.store(tenant) if buckets is not None else None,
                 runs=replace(runs, tenant=tenant),

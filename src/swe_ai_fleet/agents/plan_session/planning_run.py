@@ -98,8 +98,7 @@ class PlanningRun:
         session: Where the session stood when the request began.
         record: Where the run is recorded.
         earlier: What an earlier process did of it.
-        model: The model that plans.
-        sub_agent_model: The model that plays the sub-agents.
+        model: The model that plans; it plays the sub-agents too.
         tools: What it works with.
         limits: Of this request.
         sub_agents: Limits of the session's sub-agents, those of earlier requests included.
@@ -114,7 +113,6 @@ class PlanningRun:
         earlier: RunState,
         *,
         model: ChatModel,
-        sub_agent_model: ChatModel,
         tools: PlanTools,
         limits: Limits,
         sub_agents: SubAgentLimits,
@@ -135,7 +133,7 @@ class PlanningRun:
         self._kit = SubAgentTools(
             tools.workspace,
             self._pipeline,
-            model=sub_agent_model,
+            model=model,
             budget=self._budget,
             toolkits=tools.toolkits,
             without=tools.unlisted,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools, RunEnd
 from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
@@ -20,7 +22,7 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_limits,
     checked_repository,
 )
-from swe_ai_fleet.agents.plan_session.run_log import RunLog
+from swe_ai_fleet.agents.plan_session.run_log import GoalCancelled, RunLog
 from swe_ai_fleet.agents.plan_session.session import (
     Approved,
     AwaitingApproval,
@@ -42,7 +44,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
-from swe_ai_fleet.domain.event import RunFinished
+from swe_ai_fleet.domain.event import ExecutionStatus, RunFinished
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -61,13 +63,12 @@ class PlanSessions:
     """Plans goals, waits for decisions, carries out what was approved.
 
     Args:
-        model: The model that plans.
+        model: The model that plans; it plays the sub-agents too.
         tools: Opens what a session works with for the time of one request.
         store: Keeps the sessions between requests; without one, they end with the process.
         runs: Where what requests do is recorded; without it, in the memory of this process.
         limits: Of one request.
         sub_agents: Of the sub-agents of one session.
-        sub_agent_model: The model that plays the sub-agents; None: the one that plans.
         prices: What the model costs; a `max_cost` needs them.
         listener: Hears of each session that ended.
         mask: Replaces secrets in what the model proposed and answered, before it is kept or shown.
@@ -87,14 +88,13 @@ class PlanSessions:
         runs: RunLog | None = None,
         limits: Limits = PLANNER_LIMITS,
         sub_agents: SubAgentLimits | None = None,
-        sub_agent_model: ChatModel | None = None,
         prices: Prices | None = None,
         listener: OutcomeListener | None = None,
         mask: SecretMask | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._model, self._sub_agent_model = model, sub_agent_model or model
+        self._model = model
         self._tools = tools
         self._store = store or SessionsInMemory()
         self._runs = runs or RunLog()
@@ -154,8 +154,10 @@ class PlanSessions:
                     return AwaitingApproval.of(known)
                 if known.status is SessionStatus.PLANNING and known.requests:
                     return await self._propose(await self._take(known))
+            gone = "the person went on to something else"
             if known.status.working:
-                known = await self._left(await self._take(known))
+                known = await self._left(await self._take(known), gone)
+            await self._runs.end(known, ExecutionStatus.CANCELLED, gone)
             return await self._propose(await self._begin(known.followed_by(wanted), SessionStatus.PLANNING))
 
     async def approve(
@@ -209,6 +211,8 @@ class PlanSessions:
                 raise PreconditionFailed(
                     f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
                 )
+            await self._runs.check(session)
+            await self._runs.decided(session, decision, adjustment, by)
             match decision:
                 case ApprovalDecision.APPROVED:
                     await self._save(replace(session, status=SessionStatus.APPROVED, decided_by=by))
@@ -266,8 +270,12 @@ class PlanSessions:
                 tools = await stack.enter_async_context(self._tools(session))
             except FleetError as error:
                 return await self._failed(session, str(error))
-            run, found = await self._recorded(stack, session, tools)
-            end = await (run.adjust() if session.adjustment else run.plan(found))
+            try:
+                async with self._recorded(session, tools) as (run, found):
+                    end = await self._uncancelled(session, run.adjust() if session.adjustment else run.plan(found))
+            except GoalCancelled as cancelled:
+                session = await self._cancelled(session, cancelled)
+                return PlanFailed(session_id=session.session_id, error=session.error)
         if end.proposed is None:
             return await self._failed(end.session, end.error or "the model proposed nothing")
         session = replace(
@@ -278,6 +286,7 @@ class PlanSessions:
             proposals=end.session.proposals + 1,
             error="",
         )
+        await self._runs.awaited(session)
         return AwaitingApproval.of(await self._save(session))
 
     async def _carry_out(self, session: PlanSession) -> PlanResult:
@@ -290,13 +299,17 @@ class PlanSessions:
                 session = await self._take(session)
             else:
                 session = await self._begin(session, SessionStatus.EXECUTING)
-            run, _ = await self._recorded(stack, session, tools)
-            end = await run.carry_out()
+            try:
+                async with self._recorded(session, tools) as (run, _):
+                    end = await self._uncancelled(session, run.carry_out())
+            except GoalCancelled as cancelled:
+                return self._result(await self._cancelled(session, cancelled), "error")
         error = "" if end.stop_reason in _GOOD_ENDS else end.error
         session = replace(end.session, answer=end.answer, error=error)
         if end.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
             return self._result(await self._save(replace(session, status=SessionStatus.APPROVED)), "error")
+        await self._runs.end(session, ExecutionStatus.COMPLETED, error)
         session = await self._save(replace(session, status=SessionStatus.COMPLETED))
         await self._notify(session)
         return self._result(session, _status(session.stop_reason))
@@ -304,12 +317,14 @@ class PlanSessions:
     async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
         why = f": {reason}" if reason else ""
         session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
+        await self._runs.end(session, ExecutionStatus.REJECTED, rejection(reason))
         session = await self._save(session.closed(f"the person rejected this approach{why}"))
         await self._notify(session)
         return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
         error = self._clean(error)
+        await self._runs.end(session, ExecutionStatus.FAILED, error)
         await self._save(replace(session, status=SessionStatus.ERROR, error=error))
         return PlanFailed(session_id=session.session_id, error=error)
 
@@ -337,13 +352,32 @@ class PlanSessions:
         except PreconditionFailed:
             raise being_worked_on() from None
 
-    async def _left(self, session: PlanSession) -> PlanSession:
-        """The session with what a process that ended did of its request, which nobody carries out any further."""
+    async def _uncancelled(self, session: PlanSession, work: Coroutine[Any, Any, RunEnd]) -> RunEnd:
+        """What the work on a request comes to. Raises GoalCancelled where the goal is cancelled meanwhile."""
+        working, cancelled = asyncio.create_task(work), asyncio.create_task(self._runs.cancelled(session))
+        try:
+            await asyncio.wait({working, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and cancelled.exception() is None:
+                raise GoalCancelled(cancelled.result())
+            return await working
+        finally:
+            for task in (working, cancelled):
+                task.cancel()
+            await asyncio.wait({working, cancelled})
+
+    async def _cancelled(self, session: PlanSession, cancelled: GoalCancelled) -> PlanSession:
+        """The session with its goal given up."""
+        error = self._clean(f"cancelled: {cancelled.message}" if cancelled.message else "cancelled")
+        session = (await self._left(session, error)).closed(error)
+        await self._runs.end(session, ExecutionStatus.CANCELLED, error)
+        return await self._save(replace(session, status=SessionStatus.ERROR, error=error))
+
+    async def _left(self, session: PlanSession, gone: str) -> PlanSession:
+        """The session with what was done of its request, which nobody carries out any further."""
         if not session.requests:
             return session
-        async with self._runs.recorded(session) as (record, run):
+        async with self._runs.recorded(session, claim=False) as (record, run):
             if run.started is not None and run.finished is None:
-                gone = "the person went on to something else"
                 await record.journal.append(
                     RunFinished(
                         stop_reason=StopReason.CANCELLED,
@@ -356,29 +390,28 @@ class PlanSessions:
         left = session.with_run(run)
         return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
 
+    @asynccontextmanager
     async def _recorded(
-        self, stack: AsyncExitStack, session: PlanSession, tools: PlanTools
-    ) -> tuple[PlanningRun, Mapping[str, ToolResult]]:
+        self, session: PlanSession, tools: PlanTools
+    ) -> AsyncGenerator[tuple[PlanningRun, Mapping[str, ToolResult]]]:
         """The agent of the session's request, and by operation what tools gave it before its first message."""
-        record, earlier = await stack.enter_async_context(self._runs.recorded(session))
-        model, sub_agent_model = (self._at_one_server(one, session) for one in (self._model, self._sub_agent_model))
-        run = PlanningRun(
-            session,
-            record,
-            earlier,
-            model=model,
-            sub_agent_model=sub_agent_model,
-            tools=tools,
-            limits=self._limits,
-            sub_agents=self._sub_agents,
-            mask=self._clean,
-            prices=self._prices,
-        )
-        return run, await self._runs.found(session) if earlier.generation else {}
-
-    def _at_one_server(self, model: ChatModel, session: PlanSession) -> ChatModel:
-        """The model with one server for the whole request: it has the prompt cached."""
-        return model.session(f"plan-{session.session_id}") if isinstance(model, ModelSessions) else model
+        model = self._model
+        if isinstance(model, ModelSessions):
+            # With one server for the whole request: it has the prompt cached.
+            model = model.session(f"plan-{session.session_id}")
+        async with self._runs.recorded(session) as (record, earlier):
+            run = PlanningRun(
+                session,
+                record,
+                earlier,
+                model=model,
+                tools=tools,
+                limits=self._limits,
+                sub_agents=self._sub_agents,
+                mask=self._clean,
+                prices=self._prices,
+            )
+            yield run, await self._runs.found(session) if earlier.generation else {}
 
     async def _save(self, session: PlanSession) -> PlanSession:
         """The session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
