@@ -243,7 +243,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         )
         plans = await stack.enter_async_context(
             open_tenant_plan_services(
-                settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view
+                settings, buckets=await plan_buckets(log), log=log, memories=knowledge, fleet=view, starter=view
             )
         )
         served = SimpleNamespace(settings=settings, log=log, executions=executions)

@@ -95,8 +95,9 @@ class Recorder:
             raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
             raise PermanentError(f"the beginning of {execution_id} is not in the log any more")
-        if state.task.kind is TaskKind.JUDGE:
-            return  # nobody worked: there is nothing to remember or to learn from
+        if state.task.kind in (TaskKind.JUDGE, TaskKind.PLAN):
+            # Nobody worked, and there is nothing to remember; or whoever carried the plan out has told its outcome.
+            return
         refused: list[str] = []
         postponed: list[FleetError] = []
         # The work last: whoever sees it finds the rest. Where memories cannot be kept now, it is known all the same.

@@ -22,8 +22,6 @@ from services.grpc_server import Service
 from services.orchestrator.requests import atomic_task, repo_ref
 from services.pages import page_of
 from swe_ai_fleet.agents.plan_session import (
-    LEASE_SECONDS,
-    LEASES_BUCKET,
     PARTS_BUCKET,
     SESSIONS_BUCKET,
     Approved,
@@ -253,9 +251,8 @@ class PlanningServicer(PlanningServiceServicer):
         return result_message(await self._tenant_plans.continue_plan(request.session_id))
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
-        # Asked first: a session that nobody works on any more is then read as it was left.
-        working = await self._tenant_plans.working(request.session_id)
         session = await self._tenant_plans.session(request.session_id)
+        working = self._tenant_plans.working(session)
         return pb.GetPlanSessionResponse(session=session_message(session, self._mask, working=working))
 
     async def ListPlanSessions(
@@ -276,25 +273,24 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
     async with open_tenant_plan_services(
         stack.settings,
         buckets=await plan_buckets(stack.log),
+        log=stack.log,
+        replicas=stack.leases,
         memories=stack.context,
         recorder=stack.context,
         fleet=view,
         starter=view,
         repositories=stack.workspaces,
-        spending=stack.spending,
     ) as plans:
         yield planning_service(
             PlanningServicer(plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
         )
 
 
-async def plan_buckets(log: JetStream, *, lease_seconds: float = LEASE_SECONDS) -> PlanBuckets:
+async def plan_buckets(log: JetStream) -> PlanBuckets:
     """The buckets of plan sessions, made where there are none. Raises Unavailable."""
     return PlanBuckets(
         sessions=await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
         parts=await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
-        leases=await log.bucket(LEASES_BUCKET, ttl_seconds=lease_seconds),
-        lease_seconds=lease_seconds,
     )
 
 

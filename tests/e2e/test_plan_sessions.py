@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -46,6 +48,49 @@ async def test_a_plan_from_the_command_line(shell: Shell) -> None:
     assert (name, "completed") in {(one["session_id"], one["status"]) for one in listed}
     rated = await shell.fleet("rate", name, "4", "--json")
     assert (rated.code, json.loads(rated.out)["approach"]) == (0, "plan")
+
+
+async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shell) -> None:
+    """Listed, shown, watched, audited; decided about in its session."""
+    name = f"plan-{uuid.uuid4().hex[:8]}"
+    assert (await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")).code == 0
+    (waiting,) = (await client.stub.ListExecutions(pb.ListExecutionsRequest(task_id=name), **client.call)).executions
+    assert (waiting.kind, waiting.status) == (pb.EXECUTION_KIND_PLAN, pb.DELIBERATION_STATUS_AWAITING_APPROVAL)
+    shown = await client.execution(waiting.execution_id)
+    assert [(one.goal, one.proposal) for one in shown.pending_approvals] == [(PLAN_GOAL, "Add them up.")]
+    with pytest.raises(grpc.aio.AioRpcError, match="decided about in its session") as elsewhere:
+        await client.resolve(waiting.execution_id, "APPROVED")
+    assert elsewhere.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    watching = asyncio.ensure_future(client.events(waiting.execution_id))
+    assert (await shell.fleet("plan", "adjust", name, "--text", "twice")).code == 0
+    assert (await shell.fleet("plan", "approve", name)).code == 0
+    assert (await shell.fleet("plan", "continue", name)).code == 0
+    events = await watching
+    ended = await client.execution(waiting.execution_id)
+    assert (ended.status, list(ended.pending_approvals)) == (pb.DELIBERATION_STATUS_COMPLETED, [])
+    session = json.loads((await shell.fleet("plan", "show", name, "--json")).out)
+    assert ended.usage.model_calls == session["usage"]["model_calls"] == 4
+    told = [(event.type, event.agent_id) for event in events]
+    assert [agent for kind, agent in told if kind == "model_replied"] == [
+        "planner-1", "planner-2", "planner-3", "planner-3",
+    ]  # fmt: skip
+    called = [json.loads(event.payload_json)["entry"]["operation"] for event in events if event.type == "tool_finished"]
+    assert called[-2:] == ["calculator", "python_executor"]
+    assert told[-1][0] == "execution_finished"
+    verified = await shell.fleet("audit", "verify", name)
+    assert verified.code == 0, verified.err
+    assert name in (await shell.fleet("list")).out
+
+
+async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: Shell) -> None:
+    name = f"plan-{uuid.uuid4().hex[:8]}"
+    assert (await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")).code == 0
+    (waiting,) = (await client.stub.ListExecutions(pb.ListExecutionsRequest(task_id=name), **client.call)).executions
+    cancelled = await shell.fleet("cancel", waiting.execution_id, "--reason", "too late")
+    assert cancelled.code == 0, cancelled.err
+    assert (await client.execution(waiting.execution_id)).status == pb.DELIBERATION_STATUS_CANCELLED
+    refused = await shell.fleet("plan", "approve", name)
+    assert (refused.code, "too late" in refused.err) == (2, True)
 
 
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(

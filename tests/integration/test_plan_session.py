@@ -22,15 +22,19 @@ from swe_ai_fleet.agents.plan_session import (
     PlanSession,
     PlanSessions,
     PlanTools,
+    RunLog,
     SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.testing import Failure, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL = "Round invoice totals"
@@ -60,6 +64,11 @@ def engine(place: World, *, memory: Any = None, **more: Any) -> PlanSessions:
     return PlanSessions(model=place.model, tools=tools, **more)
 
 
+def audited(log: MemoryLog) -> list[AuditEntry]:
+    """What the log says of tool calls."""
+    return [event.body.entry for event in log.events if isinstance(event.body, ToolStarted | ToolFinished)]
+
+
 def told(body: dict[str, Any]) -> list[str]:
     """What the tools told the model in a request."""
     return [message["content"] for message in body["messages"] if message["role"] == "tool"]
@@ -79,7 +88,7 @@ async def awaiting(plans: PlanSessions, *entities: str, goal: str = GOAL) -> Awa
 class TestMemoryFirst:
     async def test_everything_found_in_memory_or_nothing_asked_of_it(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
-            plans = engine(place)
+            plans = engine(place, runs=RunLog(log=(log := MemoryLog())))
             answer = await awaiting(plans, "Invoice", "billing.py")
             # The same goal again while it waits asks nobody.
             assert await awaiting(plans, "Invoice", "billing.py") == answer
@@ -94,7 +103,7 @@ class TestMemoryFirst:
         # It was searched before the model acted: what it gave stands in the first request.
         assert "Invoice totals are rounded half up" in asked["messages"][1]["content"]
         assert "README.md#Rounding" in answer.memory_results["sources"]  # type: ignore[operator]
-        assert place.pipeline.trail.entries[0].operation == "search_memory"
+        assert audited(log)[0].operation == "search_memory"
 
     async def test_gaps_and_exactly_those_are_researched(self, tmp_path: Path) -> None:
         turns = (call("web_search", query="stripe kubernetes"), researched(GAP, "Kubernetes"))
@@ -140,10 +149,10 @@ class TestBeforeTheDecision:
         # In the reply that proposes, too.
         both = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         async with world(tmp_path, {SESSION: (wild, both)}) as place:
-            await awaiting(engine(place))
+            await awaiting(engine(place, runs=RunLog(log=(log := MemoryLog()))))
             first, second = place.requests(SESSION)
             assert sorted(file.name for file in place.root.iterdir()) == [".git", "README.md", "billing.py"]
-            ran = [entry.operation for entry in place.pipeline.trail.entries if entry.outcome is Outcome.SUCCESS]
+            ran = [entry.operation for entry in audited(log) if entry.outcome is Outcome.SUCCESS]
         assert ran == ["search_memory", "read_file"]
         *refused, read = told(second)
         assert all(text.startswith("Error: not run: nothing with an effect runs before") for text in refused)

@@ -32,6 +32,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
@@ -138,6 +139,17 @@ async def knowledge(
             yield Knowledge(log=log, context=context, client=client, settings=settings)
 
 
+@dataclass
+class Crew:
+    """The `Replicas` of a test: two that live until one is said to be dead."""
+
+    me: str
+    dead: str = ""
+
+    def alive(self) -> set[str]:
+        return {"first", "second"} - {self.dead}
+
+
 @asynccontextmanager
 async def fleet_of_agents() -> AsyncIterator[Executions]:
     async with Executions(execution_deps()) as executions:
@@ -151,15 +163,17 @@ async def replica(
     model: ScriptedModelServer,
     *,
     tenant: str = DEFAULT_TENANT,
-    lease_seconds: float = 30.0,
+    replicas: Replicas | None = None,
 ) -> AsyncIterator[Replica]:
-    buckets = await plan_buckets(knowledge.log, lease_seconds=lease_seconds)
+    buckets = await plan_buckets(knowledge.log)
     view = ExecutionsView(executions, tenant=DEFAULT_TENANT, caller="plan")
     settings = knowledge.settings.model_copy(update={"model_url": model.url})
     known = knowledge.client if tenant == DEFAULT_TENANT else None
     async with open_plans(
         settings,
         buckets=buckets,
+        log=knowledge.log,
+        replicas=replicas,
         memories=known,
         recorder=known,
         fleet=view,
@@ -177,13 +191,16 @@ async def replica(
 
 @asynccontextmanager
 async def served(
-    knowledge: Knowledge, *conversations: Conversation, tenant: str = DEFAULT_TENANT, lease_seconds: float = 30.0
+    knowledge: Knowledge,
+    *conversations: Conversation,
+    tenant: str = DEFAULT_TENANT,
+    replicas: Replicas | None = None,
 ) -> AsyncIterator[Replica]:
     async with (
         asyncio.timeout(40),
         ScriptedModelServer(Script(conversations=conversations), keep=100) as model,
         fleet_of_agents() as executions,
-        replica(knowledge, executions, model, tenant=tenant, lease_seconds=lease_seconds) as one,
+        replica(knowledge, executions, model, tenant=tenant, replicas=replicas) as one,
     ):
         yield one
 
@@ -344,7 +361,11 @@ class TestWhatGoesWrong:
     async def test_two_replicas_carry_a_plan_out_once(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
         goal = planned("Race", PROPOSE, slow, DONE)
-        async with served(knowledge, goal) as one, replica(knowledge, one.executions, one.model) as other:
+        first, second = Crew("first"), Crew("second")
+        async with (
+            served(knowledge, goal, replicas=first) as one,
+            replica(knowledge, one.executions, one.model, replicas=second) as other,
+        ):
             await one.execute("Race", name)
             await other.decide(name, "approved")
             told = await asyncio.gather(*(each.go_on(name) for each in (one, other) * 2), return_exceptions=True)
@@ -377,25 +398,44 @@ class TestWhatGoesWrong:
             assert len(one.asked) == 3
         assert session.results == "The task runs."
 
-    async def test_one_that_died_while_it_carried_out_is_told_from_one_that_lives(
-        self, knowledge: Knowledge, name: str
-    ) -> None:
-        async with served(knowledge, planned("Died", PROPOSE, START), lease_seconds=1.0) as one:
+    async def test_what_a_replica_left_that_died_goes_on_in_another_one(self, knowledge: Knowledge, name: str) -> None:
+        slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=1.0)
+        first, second = Crew("first"), Crew("second")
+        async with (
+            served(knowledge, planned("Died", PROPOSE, START, slow), replicas=first) as one,
+            replica(knowledge, one.executions, one.model, replicas=second) as other,
+        ):
+            await one.execute("Died", name)
+            await one.decide(name, "approved")
+            calling = asyncio.ensure_future(one.go_on(name))
+            # It has started the task, and the model thinks about the next reply.
+            await one.until(name, lambda session: session.status == "executing" and bool(one.started))
+            assert (await other.show(name)).working
+            with pytest.raises(grpc.aio.AioRpcError) as busy:
+                await other.go_on(name)
+            assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            second.dead = "first"
+            # Nobody asks the other one for it.
+            session = await other.until(name, lambda session: session.status == "completed")
+            result = await other.go_on(name)
+            with pytest.raises(grpc.aio.AioRpcError) as lost:
+                await calling
+            assert one.started == ["Round totals"]
+        assert (result.status, result.results, session.results) == ("completed", "The task runs.", "The task runs.")
+        assert [made.tool for made in result.tool_calls_made] == ["propose_approach", "start_task", "final_answer"]
+        assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "another process took the session over" in (lost.value.details() or "")
+
+    async def test_one_that_an_earlier_version_left_is_told_of(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Died", PROPOSE, START)) as one:
             store = one.buckets.store(DEFAULT_TENANT)
             left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
             await store.put(left)
-            # Somebody who is not heard of again.
-            await one.buckets.leases.put(f"{DEFAULT_TENANT}.{name}", b"gone", revision=0)
-            assert (await one.show(name)).working
-            with pytest.raises(grpc.aio.AioRpcError) as busy:
-                await one.go_on(name)
-            assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            await one.until(name, lambda session: not session.working)
             result = await one.go_on(name)
             assert (result.status, one.started, one.asked) == ("error", [], [])
             session = await one.show(name)
         assert "its process ended" in result.error
-        assert (session.status, session.error) == ("error", result.error)
+        assert (session.status, session.error, session.working) == ("error", result.error, False)
 
 
 class Terminal:

@@ -13,6 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.chat_service import open_chats
@@ -21,6 +22,7 @@ from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
@@ -73,15 +75,21 @@ async def test_what_cannot_be_stored_counts_here_and_is_stored_with_what_comes_n
 
 @pytest.mark.parametrize("what", ["chat", "plan"])
 async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket: KeyValue, tmp_path: Path) -> None:
-    spending = Spending(bucket)
-    quotas = Quotas(
-        rules=lambda tenant: TenantRules(tenant=tenant, quota=Quota(tokens_per_day=1)), spent=spending.today
-    )
-    async with ScriptedModelServer(ANSWERS) as server:
+    """What agents of plans say stands in the log, and is counted there and nowhere else."""
+    spending, log = Spending(bucket), MemoryLog()
+
+    async def spent(tenant: str) -> int:
+        return await meter.spent_today(tenant) + await spending.today(tenant)
+
+    quotas = Quotas(rules=lambda tenant: TenantRules(tenant=tenant, quota=Quota(tokens_per_day=1)), spent=spent)
+    async with (
+        ScriptedModelServer(ANSWERS) as server,
+        Meter(lambda start: log.everything(from_sequence=start, follow=True)) as meter,
+    ):
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
         async with (
             open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
-            open_tenant_plan_services(settings, spending=spending) as plans,
+            open_tenant_plan_services(settings, log=log) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
             if what == "chat":
@@ -89,9 +97,12 @@ async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket:
             else:
                 await plans.of("small").execute_plan("Find out what is new.", session_id="s")
                 usage = (await plans.of("small").session("s")).usage
-    assert usage.model_calls > 0
-    assert await spending.today("small") == usage.total_tokens > 0
-    assert await quotas.check_tokens("another") == 1
-    with pytest.raises(ResourceExhausted) as refused:
-        await quotas.check_tokens("small")
+        assert usage.model_calls > 0
+        async with asyncio.timeout(10):
+            while await spent("small") < usage.total_tokens:
+                await asyncio.sleep(0.01)
+        assert await spent("small") == usage.total_tokens > 0
+        assert await quotas.check_tokens("another") == 1
+        with pytest.raises(ResourceExhausted) as refused:
+            await quotas.check_tokens("small")
     assert refused.value.field == "quota.tokens_per_day"

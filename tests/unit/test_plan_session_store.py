@@ -1,4 +1,4 @@
-"""Plan sessions and their leases where they are kept, over the key-value double that the contract suite holds true."""
+"""Plan sessions where they are kept, over the key-value double that the contract suite holds true."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from dataclasses import replace
 import pytest
 
 from swe_ai_fleet.agents.plan_session import (
-    KeyValueLeases,
     KeyValueSessions,
-    LeasesInMemory,
     PlanSession,
-    SessionLeases,
     SessionsInMemory,
     SessionStatus,
     SessionStore,
 )
 from swe_ai_fleet.agents.sub_agents import MemoryResults
-from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
@@ -28,35 +25,11 @@ def session(session_id: str = "s1", *, revision: int = 1, **fields: object) -> P
     return PlanSession(session_id=session_id, goal="Round totals", revision=revision, **fields)  # type: ignore[arg-type]
 
 
-class Deaf(MemoryKeyValue):
-    """A store that keeps what it is given; its answer about one revision is lost, or comes never."""
-
-    def __init__(self, revision: int = 0, *, for_ever: bool = False) -> None:
-        super().__init__()
-        self.revision, self.for_ever, self.away, self.deaf = revision, for_ever, False, asyncio.Event()
-
-    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-        if self.away:
-            raise Unavailable("the store is away")
-        kept = await super().put(key, value, revision=revision)
-        if kept == self.revision:
-            self.deaf.set()
-            if self.for_ever:
-                await asyncio.Event().wait()
-            raise Unavailable("no answer")
-        return kept
-
-
 @pytest.fixture(params=["memory", "key-value"])
 def store(request: pytest.FixtureRequest) -> SessionStore:
     if request.param == "memory":
         return SessionsInMemory()
     return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant="t")
-
-
-@pytest.fixture(params=["memory", "key-value"])
-def leases(request: pytest.FixtureRequest) -> SessionLeases:
-    return LeasesInMemory() if request.param == "memory" else KeyValueLeases(MemoryKeyValue(), tenant="t")
 
 
 class TestEveryStore:
@@ -129,58 +102,3 @@ class TestKeyValueSessions:
         with pytest.raises(PreconditionFailed, match="cannot be read"):
             await store.put(session("strange"))
         assert await store.get("good") == session("good")
-
-
-class TestEveryLease:
-    async def test_one_at_a_time(self, leases: SessionLeases) -> None:
-        assert not await leases.held("s1")
-        async with leases.hold("s1"):
-            assert await leases.held("s1")
-            with pytest.raises(PreconditionFailed, match="being worked on"):
-                async with leases.hold("s1"):
-                    raise AssertionError("two hold it")
-            async with leases.hold("s2"):
-                pass
-            assert await leases.held("s1")
-        assert not await leases.held("s1")
-        async with leases.hold("s1"):
-            pass
-
-
-class TestKeyValueLeases:
-    @pytest.mark.parametrize("lost", ["taken", "away"])
-    async def test_whoever_loses_it_is_stopped(self, lost: str) -> None:
-        store = Deaf()
-        leases = KeyValueLeases(store, tenant="t", seconds=0.06)
-        with pytest.raises(Unavailable, match="lease of the session was lost"):
-            async with asyncio.timeout(10), leases.hold("s1"):
-                if lost == "taken":
-                    await store.put("t.s1", b"somebody else")
-                store.away = lost == "away"
-                await asyncio.Event().wait()
-        # It was not ours to give back.
-        assert lost == "away" or await leases.held("s1")
-
-    @pytest.mark.parametrize("ends", ["no answer", "cancelled"])
-    async def test_one_that_was_had_without_knowing_is_given_back(self, ends: str) -> None:
-        async def work() -> None:
-            async with leases.hold("s1"):
-                raise AssertionError("it was not lent")
-
-        store = Deaf(1, for_ever=ends == "cancelled")
-        leases = KeyValueLeases(store, tenant="t")
-        working = asyncio.create_task(work())
-        await store.deaf.wait()
-        if ends == "cancelled":
-            working.cancel()
-        with pytest.raises(asyncio.CancelledError if ends == "cancelled" else Unavailable):
-            await working
-        assert not await leases.held("s1")
-
-    async def test_a_renewal_whose_answer_was_lost_is_no_loss(self) -> None:
-        store = Deaf(2)
-        async with KeyValueLeases(store, tenant="t", seconds=1.5).hold("s1"), asyncio.timeout(5):
-            await store.deaf.wait()
-            while (entry := await store.get("t.s1")) is None or entry.revision < 4:
-                await asyncio.sleep(0.01)
-        assert not await KeyValueLeases(store, tenant="t").held("s1")

@@ -40,7 +40,7 @@ FINAL_PROMPT = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
     "what is done, what is not, what is next."
 )
-_LIMITS = frozenset(
+LIMITS = frozenset(
     {
         StopReason.MAX_ITERATIONS,
         StopReason.MAX_TOOL_CALLS,
@@ -306,7 +306,7 @@ class AgentRun:
         if stop is not StopReason.AWAITING_APPROVAL:
             for call in self._history.unanswered():
                 self._history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
-        if self._parts.rules.answer_at_limit and stop in _LIMITS:
+        if self._parts.rules.answer_at_limit and stop in LIMITS:
             answer = await self._send_final_prompt(stop) or answer
         if not error and stop is not StopReason.FINAL_ANSWER:
             error = f"the run stopped: {stop}"

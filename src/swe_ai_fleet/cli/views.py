@@ -81,7 +81,8 @@ async def with_subject(settings: Settings, request: pb_context.RecordOutcomeRequ
     if place is not None:
         async with connect(place.address, place.token, tls=place.tls) as client:
             found = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
-        if found.executions:
+        # A plan session has one outcome, whatever its goals were.
+        if found.executions and found.executions[0].kind != pb.EXECUTION_KIND_PLAN:
             request.rating.subject_id = found.executions[0].execution_id
 
 

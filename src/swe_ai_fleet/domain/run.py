@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import cast
@@ -62,7 +62,8 @@ class RunState:
         generation: The last claim's; 0 before the first.
         started: How it began; None where it has not.
         messages: The conversation as the model was sent it. Only calls of the last reply may lack an answer.
-        steps: What was done; the last one may lack observations.
+        steps: What was done; the last one may lack observations. A first one of the number 0 is the reply that the run
+            began with: its calls had waited for a person.
         usage: What was spent; its duration is the time that hosts were at work, waiting for people left out.
         entries: The audit chain.
         dangling: By call id, the entries of calls in the last reply that began and never ended.
@@ -126,6 +127,10 @@ class _Folding:
         self._worked_ms = 0
         self._since = self._until = ""
         self._last_reply()
+        if (waiting := _unanswered(self.messages)) is not None:
+            # What an earlier run asked for and this one is to carry out, now that a person has decided.
+            self.steps.append(Step(number=0, reply=waiting, observations=(), usage=Usage()))
+            self._last_reply(waiting)
 
     def _last_reply(self, reply: AssistantMessage | None = None) -> None:
         self._calls: dict[str, ToolCall] = {call.call_id: call for call in reply.tool_calls} if reply else {}
@@ -209,7 +214,7 @@ class _Folding:
         if call_id not in self._calls:
             return
         if call_id not in self._observed:
-            self.usage += Usage(tool_calls=1) + _of_sub_agent(result)
+            self.usage += Usage(tool_calls=1) + sub_agent_usage(result)
         self._observed[call_id] = Observation(call_id=call_id, result=result)
         if call_id not in self._told:
             self._answers[call_id] = ToolMessage(call_id=call_id, content=content)
@@ -283,12 +288,18 @@ class _Folding:
         )
 
 
+def _unanswered(messages: Sequence[Message]) -> AssistantMessage | None:
+    """The last message where it is a reply whose calls wait."""
+    last = messages[-1] if messages else None
+    return last if isinstance(last, AssistantMessage) and last.tool_calls else None
+
+
 def interrupted(operation: str) -> ToolResult:
     """What is known of a call whose process ended before it did."""
     return ToolResult(success=False, operation=operation, error=INTERRUPTED, outcome=Outcome.INTERRUPTED)
 
 
-def _of_sub_agent(result: ToolResult) -> Usage:
+def sub_agent_usage(result: ToolResult) -> Usage:
     """What a sub-agent spent, where a result is one's."""
     told = result.metadata.get(SUB_AGENT)
     usage = cast("Mapping[str, object]", told).get("usage") if isinstance(told, Mapping) else None

@@ -56,13 +56,14 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks patches that somebody hands in: no agent works on it.
+    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session.
     """
 
     DELIBERATE = "deliberate"
     ORCHESTRATE = "orchestrate"
     WORKFLOW = "workflow"
     JUDGE = "judge"
+    PLAN = "plan"
 
 
 class PlanningMode(StrEnum):

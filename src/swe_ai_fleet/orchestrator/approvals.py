@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
 
@@ -260,7 +260,14 @@ class Decisions:
         InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
         """
         check_resolution(resolution)
-        request = chosen(await self._get(tenant, execution_id), resolution.approval_id)
+        state = await self._get(tenant, execution_id)
+        if state.task.kind is TaskKind.PLAN:
+            raise PreconditionFailed(
+                "a plan's approach is decided about in its session",
+                field="execution_id",
+                hint=f"fleet plan approve {state.task.task_id}",
+            )
+        request = chosen(state, resolution.approval_id)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         async with self._deciding:
             state = await self._get(tenant, execution_id)

@@ -182,6 +182,9 @@ class Dispatcher:
         return counts
 
     def _free(self, state: ExecutionState) -> bool:
+        if state.task.kind is TaskKind.PLAN and not (state.cancel_requested or state.status.terminal):
+            # Whoever was asked for the plan drives it; here it is only ended, or told of.
+            return False
         execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()
         if execution_id in self._drives or not claimable(state, alive, self._replicas.me):
             return False
@@ -221,5 +224,5 @@ class Dispatcher:
 
 
 def _has_parts(task: Task) -> bool:
-    """Whether it has others work for it, each with a place of its own."""
-    return task.derive_subtasks or task.kind is TaskKind.WORKFLOW
+    """Whether it has others work for it, each with a place of its own, or takes no place at all."""
+    return task.derive_subtasks or task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
@@ -20,7 +20,6 @@ from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.plan_session import (
     Approved,
     AwaitingApproval,
-    KeyValueLeases,
     KeyValueSessions,
     OutcomeListener,
     PlanFailed,
@@ -29,12 +28,14 @@ from swe_ai_fleet.agents.plan_session import (
     PlanSession,
     PlanSessions,
     Rejected,
+    RunLog,
     SessionCard,
-    SessionLeases,
+    SessionStatus,
     SessionStore,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.memory import MemoryScope
@@ -42,11 +43,10 @@ from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
+from swe_ai_fleet.ports import EventLog, KeyValue, Memories, Replicas, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
-from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -55,10 +55,12 @@ from swe_ai_fleet.runtime.tool_services import (
     with_isolation_level,
 )
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.memory_log import MemoryLog
 
 R = TypeVar("R")
 AT_ONCE = 32
 _log = structlog.get_logger(__name__)
+POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 """How long somebody who waits for a proposal waits for a model server that is down."""
 _RESERVED = frozenset(
@@ -132,13 +134,34 @@ class PlanService:
         """A session as it stands. Raises NotFound, Unavailable."""
         return await self._sessions.session(session_id)
 
-    async def working(self, session_id: str) -> bool:
-        """Whether a request of it runs now, here or elsewhere. Raises Unavailable."""
-        return await self._sessions.working(session_id)
+    def working(self, session: PlanSession) -> bool:
+        """Whether a request of it runs now, here or elsewhere."""
+        return self._sessions.working(session)
 
     async def sessions(self) -> tuple[SessionCard, ...]:
         """The cards of all, the one that was worked on last first. Raises Unavailable."""
         return await self._sessions.sessions()
+
+    async def take_up(self) -> None:
+        """Go on with what processes that ended left of sessions, as if it were asked for again. Raises Unavailable."""
+        left = [await self.session(card.session_id) for card in await self.sessions() if card.status.working]
+        again = [self._again(session) for session in left if session.requests and not self.working(session)]
+        for fault in await asyncio.gather(*again, return_exceptions=True):
+            if isinstance(fault, FleetError):
+                _log.warning("plan_session.not_taken_up", reason=fault.message)
+
+    async def _again(self, session: PlanSession) -> None:
+        """Make a session's last request once more: who asks for it meanwhile waits for the same answer."""
+        session_id = session.session_id
+        if session.status is SessionStatus.EXECUTING:
+            await self.continue_plan(session_id)
+        elif session.adjustment:
+            await self.approve(session_id, ApprovalDecision.ADJUSTED, session.adjustment)
+        else:
+            entities, repository, ref = session.selected_entities, session.repository, session.ref
+            await self.execute_plan(
+                session.goal, entities, session_id, repository=repository, ref=ref, by=session.started_by
+            )
 
     async def _outliving(self, key: Hashable, work: Callable[[], Awaitable[R]]) -> R:
         task = cast("asyncio.Task[R] | None", self._running.get(key))
@@ -216,20 +239,38 @@ class Learning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBuckets:
-    """Where plan sessions and their leases are kept, for all replicas."""
+    """Where plan sessions are kept, for all replicas."""
 
     sessions: KeyValue
     parts: KeyValue
-    leases: KeyValue
-    lease_seconds: float
 
     def store(self, tenant: str) -> SessionStore:
         """The sessions of a tenant."""
         return KeyValueSessions(self.sessions, self.parts, tenant=tenant)
 
-    def lending(self, tenant: str) -> SessionLeases:
-        """Who works on them."""
-        return KeyValueLeases(self.leases, tenant=tenant, seconds=self.lease_seconds)
+    async def tenants(self) -> set[str]:
+        """Those who have sessions. Raises Unavailable."""
+        return {entry.key.rpartition(".")[0] for entry in await self.sessions.entries()}
+
+
+async def _take_up(plans: TenantPlanServices, buckets: PlanBuckets, replicas: Replicas) -> None:
+    """Go on with what processes left that ended: those before this one, then each whose lease ends."""
+    known, at_work = set[str](), set[asyncio.Task[None]]()
+    looked = False
+    while True:
+        alive = set(replicas.alive())
+        if replicas.me in alive and (not looked or known - alive):
+            try:
+                services = [plans.of(tenant) for tenant in await buckets.tenants()]
+            except Unavailable as error:
+                _log.warning("plan_session.not_looked_for", reason=error.message)
+            else:
+                looked, known = True, alive
+                at_work |= {asyncio.create_task(service.take_up()) for service in services}
+        elif alive:
+            known |= alive
+        at_work = {task for task in at_work if not task.done()}
+        await asyncio.sleep(POLL_SECONDS)
 
 
 @asynccontextmanager
@@ -237,6 +278,8 @@ async def open_plans(
     settings: Settings,
     *,
     buckets: PlanBuckets | None = None,
+    log: EventLog | None = None,
+    replicas: Replicas | None = None,
     memories: Memories | None = None,
     recorder: OutcomeRecorder | None = None,
     fleet: FleetView | None = None,
@@ -248,6 +291,8 @@ async def open_plans(
     async with open_tenant_plan_services(
         settings,
         buckets=buckets,
+        log=log,
+        replicas=replicas,
         memories=memories,
         recorder=recorder,
         fleet=lambda _: fleet,
@@ -262,24 +307,27 @@ async def open_tenant_plan_services(
     settings: Settings,
     *,
     buckets: PlanBuckets | None = None,
+    log: EventLog | None = None,
+    replicas: Replicas | None = None,
     memories: Memories | None = None,
     recorder: OutcomeRecorder | None = None,
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
-    spending: Spending | None = None,
 ) -> AsyncGenerator[TenantPlanServices]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
     Args:
         settings: The model, the limits (those of chats), the servers of the web, the secrets.
         buckets: Where sessions are kept; None: they end with the process.
+        log: Where what their agents do is recorded; None: in the memory of this process.
+        replicas: Who else may be at work on them; what one of them left when its process ended is taken up here. None:
+            nobody.
         memories: What memory is asked; None: nothing is remembered.
         recorder: Who learns how sessions ended; None: nobody.
         fleet: Where a tenant's executions are looked at.
         starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
-        spending: Where tokens are counted; None: nowhere.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -293,6 +341,9 @@ async def open_tenant_plan_services(
         operator_tools(here, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
     ):
         sandbox = make_sandbox(here)
+        runs = RunLog(log=log or MemoryLog(), audit_key=settings.audit_key.encode())
+        if replicas is not None:
+            runs = replace(runs, me=replicas.me, alive=replicas.alive)
 
         def made(tenant: str) -> PlanSessions:
             listener: OutcomeListener | None = Learning(recorder=recorder, tenant=tenant) if recorder else None
@@ -311,10 +362,10 @@ async def open_tenant_plan_services(
                 tenant=tenant,
             )
             return PlanSessions(
-                model=spending.metered(tenant, model) if spending else model,
+                model=model,
                 tools=equipment.open,
                 store=buckets.store(tenant) if buckets is not None else None,
-                leases=buckets.lending(tenant) if buckets is not None else None,
+                runs=replace(runs, tenant=tenant),
                 limits=plan_limits(settings),
                 sub_agents=SubAgentLimits(
                     depth=settings.sub_agent_depth,
@@ -326,7 +377,10 @@ async def open_tenant_plan_services(
                 mask=mask,
             )
 
-        async with TenantPlanServices(made) as plans:
+        async with TenantPlanServices(made) as plans, AsyncExitStack() as stack:
+            if buckets is not None and replicas is not None:
+                taking_up = asyncio.create_task(_take_up(plans, buckets, replicas), name="plan sessions")
+                stack.callback(taking_up.cancel)
             yield plans
 
 

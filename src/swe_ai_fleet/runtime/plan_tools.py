@@ -22,7 +22,6 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.domain.tool import Risk
 from swe_ai_fleet.ports import Workspace, WorkspaceProvider
 from swe_ai_fleet.sandbox import Sandbox
-from swe_ai_fleet.tools.audit import AuditFile, AuditTrail
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files import FileTool
@@ -107,11 +106,10 @@ class NothingRemembered:
 class PlanEquipment:
     """Opens what a session works with, for the time of one request.
 
-    Every call stands in an audit chain that all requests of this host share. Code runs in the sandbox, in a directory
-    that vanishes with the request.
+    Code runs in the sandbox, in a directory that vanishes with the request.
 
     Attributes:
-        home: Where the directory and the chain are made.
+        home: Where the directory is made.
         sandbox: Of the commands.
         builtin: Which servers search the web.
         mask: Hides secrets.
@@ -140,16 +138,12 @@ class PlanEquipment:
     @asynccontextmanager
     async def open(self, session: PlanSession) -> AsyncGenerator[PlanTools]:
         """The tools of a session. Raises FleetError where sandbox or repository cannot be had."""
-        session_id = session.session_id
         place = self.home / "plans"
         await asyncio.to_thread(place.mkdir, mode=0o700, parents=True, exist_ok=True)
         scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
         try:
-            trail = AuditTrail(
-                execution_id=self._run(session_id), agent_id="planner", seal=AuditFile(place / "audit.jsonl").seal
-            )
             async with self._workspace(session, Path(scratch.name)) as workspace:
-                pipeline = Pipeline(trail=trail, mask=self.mask)
+                pipeline = Pipeline(mask=self.mask)
                 kits: tuple[Toolkit, ...] = (
                     BuiltinTools(workspace, pipeline, settings=self.builtin, names=self._builtin_names()),
                     _FleetTools(self._fleet_tools(session), workspace, pipeline),
@@ -200,7 +194,7 @@ class PlanEquipment:
         return frozenset({"calculator", "python_executor", *found, *(("read_webpage",) if found else ())})
 
     def _run(self, session_id: str) -> str:
-        """What clones and the audit are named after: no other tenant's session has the same."""
+        """What clones are named after: no other tenant's session has the same."""
         return f"plan-{session_id}" if self.tenant == DEFAULT_TENANT else f"plan-{self.tenant}.{session_id}"
 
     def _fleet_tools(self, session: PlanSession) -> list[BaseTool]:

@@ -1,4 +1,4 @@
-"""What tenants spend on models outside of executions: in chats and plan sessions, which are not in the event log."""
+"""What tenants spend on models outside of executions: in chats, which are not in the event log."""
 
 from __future__ import annotations
 

@@ -71,10 +71,13 @@ class Pipeline:
         self._store = store
         self._cache = cache or ResultCache(max_bytes=0)
 
-    def under(self, policy: Policy) -> Pipeline:
-        """The same pipeline under another policy: a sub-agent's calls go into the audit of its run."""
+    def under(self, policy: Policy, *, trail: AuditTrail | None = None) -> Pipeline:
+        """The same pipeline under another policy: a sub-agent's calls go into the audit of its run.
+
+        With a `trail` its calls are recorded there.
+        """
         return Pipeline(
-            trail=self.trail,
+            trail=trail or self.trail,
             policy=policy,
             mask=self._secrets,
             store=self._store,

@@ -41,6 +41,7 @@ class ExecutionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXECUTION_KIND_ORCHESTRATION: _ClassVar[ExecutionKind]
     EXECUTION_KIND_WORKFLOW: _ClassVar[ExecutionKind]
     EXECUTION_KIND_JUDGEMENT: _ClassVar[ExecutionKind]
+    EXECUTION_KIND_PLAN: _ClassVar[ExecutionKind]
 
 class ApprovalPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -142,6 +143,7 @@ EXECUTION_KIND_DELIBERATION: ExecutionKind
 EXECUTION_KIND_ORCHESTRATION: ExecutionKind
 EXECUTION_KIND_WORKFLOW: ExecutionKind
 EXECUTION_KIND_JUDGEMENT: ExecutionKind
+EXECUTION_KIND_PLAN: ExecutionKind
 APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy
 APPROVAL_POLICY_NONE: ApprovalPolicy
 APPROVAL_POLICY_PLAN: ApprovalPolicy

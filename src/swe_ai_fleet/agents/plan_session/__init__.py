@@ -1,13 +1,7 @@
 """Planning with a person: memory first, a proposal, a decision, and only then what has an effect."""
 
-from swe_ai_fleet.agents.plan_session.leases import (
-    LEASE_SECONDS,
-    LEASES_BUCKET,
-    KeyValueLeases,
-    LeasesInMemory,
-    SessionLeases,
-)
 from swe_ai_fleet.agents.plan_session.planning_run import PLANNER_LIMITS, PlanTools
+from swe_ai_fleet.agents.plan_session.run_log import RunLog
 from swe_ai_fleet.agents.plan_session.session import (
     Approved,
     AwaitingApproval,
@@ -32,16 +26,12 @@ from swe_ai_fleet.agents.plan_session.store import (
 )
 
 __all__ = [
-    "LEASES_BUCKET",
-    "LEASE_SECONDS",
     "PARTS_BUCKET",
     "PLANNER_LIMITS",
     "SESSIONS_BUCKET",
     "Approved",
     "AwaitingApproval",
-    "KeyValueLeases",
     "KeyValueSessions",
-    "LeasesInMemory",
     "OutcomeListener",
     "PlanFailed",
     "PlanOutcome",
@@ -51,8 +41,8 @@ __all__ = [
     "PlanTools",
     "Rejected",
     "Research",
+    "RunLog",
     "SessionCard",
-    "SessionLeases",
     "SessionStatus",
     "SessionStore",
     "SessionsInMemory",

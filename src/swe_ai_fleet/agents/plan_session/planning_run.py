@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
+from swe_ai_fleet.agents.agent_run import LIMITS, REMINDER, AgentRun, Rules, RunParts, answer_of
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.plan_session.proposals import (
+    ADJUSTED,
+    APPROVED,
     ProposalGate,
     Proposals,
     Proposed,
@@ -17,20 +19,26 @@ from swe_ai_fleet.agents.plan_session.proposals import (
     proposed_among,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
-from swe_ai_fleet.agents.sub_agents.exploring import described
+from swe_ai_fleet.agents.recorded_run import RecordedRun
+from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.agents.sub_agents.structured_output import opening
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
-from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain
-from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.message import AssistantMessage, Message, UserMessage
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.event import MessageAdded, RunFinished, RunStarted
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolMessage, UserMessage
+from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.ports import ChatModel, Workspace
+from swe_ai_fleet.ports import ChatModel, SecretMask, Workspace
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
+ROLE = "planner"
 PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 """Of one request: of a proposal, and again of what follows its approval."""
 MAX_REMINDERS = 2
@@ -72,165 +80,300 @@ class PlanTools:
     memory: MemorySearch | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a request ended: the session with what it brought, and what is proposed, if anything is."""
+
+    session: PlanSession
+    stop_reason: StopReason
+    answer: str
+    error: str
+    proposed: Proposed | None = None
+
+
 class PlanningRun:
-    """The agent of a session for one request.
+    """The agent of a session for one request, recorded; it goes on where an earlier process left it.
 
     Args:
-        session: Where the session stands.
-        model: The model that plans.
+        session: Where the session stood when the request began.
+        record: Where the run is recorded.
+        earlier: What an earlier process did of it.
+        model: The model that plans; it plays the sub-agents too.
         tools: What it works with.
         limits: Of this request.
         sub_agents: Limits of the session's sub-agents, those of earlier requests included.
+        mask: Replaces secrets in what the log is told of the end.
         prices: What the model costs.
     """
 
     def __init__(
         self,
         session: PlanSession,
+        record: RecordedRun,
+        earlier: RunState,
         *,
         model: ChatModel,
         tools: PlanTools,
         limits: Limits,
         sub_agents: SubAgentLimits,
+        mask: SecretMask,
         prices: Prices | None = None,
     ) -> None:
         self._model = model
         self._tools = tools
-        self._steps = session.steps
-        limits = replace(limits, max_iterations=len(session.steps) + limits.max_iterations)
-        self.budget = Budget(limits, prices=prices)
+        self._limits = limits
+        self._mask = mask
+        self._journal, self._trail = record.journal, record.trail
+        self._earlier = earlier
+        self._session = session.with_run(earlier)
+        self._pipeline = tools.pipeline.under(tools.pipeline.policy, trail=record.trail)
+        most = replace(limits, max_iterations=len(session.steps) + limits.max_iterations)
+        self._budget = Budget(most, prices=prices, spent=Usage(duration_ms=earlier.usage.duration_ms))
+        self._budget.settle(replace(earlier.usage, duration_ms=0))
         self._kit = SubAgentTools(
             tools.workspace,
-            tools.pipeline,
+            self._pipeline,
             model=model,
-            budget=self.budget,
+            budget=self._budget,
             toolkits=tools.toolkits,
             without=tools.unlisted,
             memory=tools.memory,
             limits=sub_agents,
-            used=session.sub_agents,
+            used=session.sub_agents + sub_agents_used(earlier.steps),
         )
         self._kit.know(session.memory)
-        self._own = Proposals(tools.workspace, tools.pipeline)
-        self._toolkits = {**tools.toolkits, self._kit.name: self._kit, self._own.name: self._own}
+        own = Proposals(tools.workspace, self._pipeline)
+        self._toolkits = {**tools.toolkits, self._kit.name: self._kit, own.name: own}
 
-    @property
-    def sub_agents(self) -> int:
-        """How many sub-agents the session had so far."""
-        return self._kit.used
+    async def plan(self, found: Mapping[str, ToolResult]) -> RunEnd:
+        """Ask memory about the goal, research its gaps, and run up to a proposal.
 
-    @property
-    def later(self) -> tuple[OperationSpec, ...]:
-        """What the model will have once its approach is approved."""
-        specs = self._specs()
-        return tuple(spec for spec in specs if has_effect(spec) and spec.name not in self._tools.idle)
+        Args:
+            found: By operation, what memory and research gave an earlier process of this run.
+        """
+        session, toolbox = self._session, self._harmless()
+        history = self._opened(toolbox, session.messages or self._first(())[:1])
+        session = replace(session, memory=await self._recall(found.get("search_memory")))
+        session = replace(session, research=await self._research(session.memory.gaps, found.get("research")))
+        started = self._earlier.started
+        if started is None or len(self._earlier.messages) == len(started.messages):
+            self._tell(history, self._first(briefing(session))[-1])
+        return await self._propose(session, toolbox, history, frozenset())
 
-    async def recall(self, session: PlanSession) -> MemoryResults:
+    async def adjust(self) -> RunEnd:
+        """Answer the proposal that waits with the session's adjustment, and run up to another one."""
+        session, toolbox = self._session, self._harmless()
+        messages = session.messages
+        if not session.waits:
+            messages = (*messages, UserMessage(content=ADJUSTED.format(text=session.adjustment)))
+        history = self._opened(toolbox, messages)
+        return await self._propose(session, toolbox, history, self._waiting(messages))
+
+    async def carry_out(self) -> RunEnd:
+        """Run from the approval to the end, with every tool of the session."""
+        session, toolbox = self._session, self._toolbox(self._pipeline)
+        messages = session.messages
+        if not session.waits:
+            messages = (*messages, UserMessage(content=APPROVED))
+        history = self._opened(toolbox, messages)
+        gate = ProposalGate(approved=True, understand=toolbox.understand, waiting=self._waiting(messages))
+        rules = Rules(max_reminders=1, answer_at_limit=True)
+        begun = len(self._earlier.started.messages if self._earlier.started else messages) - 1
+
+        async def approval() -> str:
+            """What the model is told of the approval, where a process ended between an answer and the note on it."""
+            return "" if any(APPROVED in message.content for message in history.messages[begun:]) else APPROVED
+
+        trajectory = self._concluded(history)
+        if trajectory is None:
+            trajectory = await self._run(toolbox, history, session.steps, gate, rules, approval)
+        return await self._ended(session, trajectory, history)
+
+    async def _propose(
+        self, session: PlanSession, toolbox: Toolbox, history: History, waiting: frozenset[str]
+    ) -> RunEnd:
+        """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
+        gate = ProposalGate(
+            approved=False, understand=toolbox.understand, waiting=waiting, adjustment=session.adjustment
+        )
+        # A text ends the run, so that one which proposes something can be told from one which only talks.
+        rules = Rules(max_reminders=0, answer_at_limit=True)
+        trajectory = self._concluded(history)
+        if trajectory is None:
+            trajectory = await self._run(toolbox, history, session.steps, gate, rules)
+            reminded = sum(message == UserMessage(content=PROPOSE_NOW) for message in self._earlier.messages)
+            for _ in range(MAX_REMINDERS - reminded):
+                if trajectory.stop_reason is not StopReason.NO_TOOL_CALLS or opens_with_proposal(trajectory.answer):
+                    break
+                self._tell(history, UserMessage(content=PROPOSE_NOW))
+                trajectory = await self._run(toolbox, history, trajectory.steps, gate, rules)
+        return await self._ended(session, trajectory, history, _proposed(toolbox, history, trajectory))
+
+    async def _ended(
+        self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
+    ) -> RunEnd:
+        """Record the end, unless it stands in the log already."""
+        stop, answer, error = trajectory.stop_reason, self._mask(trajectory.answer), self._mask(trajectory.error)
+        if not _is_over(self._earlier):
+            await self._journal.append(
+                RunFinished(
+                    stop_reason=stop,
+                    artifacts=Artifacts(),
+                    usage=trajectory.usage,
+                    audit_head=self._trail.head,
+                    answer=answer,
+                    error=error,
+                )
+            )
+        session = replace(
+            session,
+            messages=_whole(history, trajectory),
+            steps=trajectory.steps,
+            usage=session.usage + trajectory.usage,
+            sub_agents=self._kit.used,
+            stop_reason=stop,
+            adjustment="",
+        )
+        return RunEnd(session=session, stop_reason=stop, answer=answer, error=error, proposed=proposed)
+
+    async def _recall(self, known: ToolResult | None) -> MemoryResults:
         """What memory knows about the selected entities, and what it says about the goal.
 
         Coverage and gaps are those of the entities: that a goal itself is new to memory is no gap.
         """
-        question = " ".join(session.goal.split())[:MAX_QUESTION_CHARS]
-        entities = list(session.selected_entities)
-        result = await self._kit.search_memory(entities=entities, queries=[question])
+        question = " ".join(self._session.goal.split())[:MAX_QUESTION_CHARS]
+        entities = list(self._session.selected_entities)
+        result = known or await self._kit.search_memory(entities=entities, queries=[question])
         if not result.success:
-            failed = MemoryResults(coverage=0.0, gaps=session.selected_entities, content=result.observation())
+            failed = MemoryResults(coverage=0.0, gaps=tuple(entities), content=result.observation())
             self._kit.know(failed)
             return failed if entities else replace(failed, coverage=100.0)
         results = from_plain(MemoryResults, dict(result.metadata))
+        self._kit.know(results)
         gaps = tuple(gap for gap in results.gaps if gap in entities)
         coverage = round(100 * (len(entities) - len(gaps)) / len(entities), 1) if entities else 100.0
         return replace(results, coverage=coverage, gaps=gaps)
 
-    async def research(self, gaps: Sequence[str]) -> Research | None:
+    async def _research(self, gaps: Sequence[str], known: ToolResult | None) -> Research | None:
         """What is found out about the gaps; None where there are none or nothing here reaches the web."""
         if not gaps or not self._kit.can_research:
             return None
-        return _research(await self._kit.research(gaps=list(gaps)))
+        if known is not None:
+            self._kit.settle(known)
+        return _research(known or await self._kit.research(gaps=list(gaps)))
 
-    async def propose(
-        self, messages: Sequence[Message], *, adjustment: str = ""
-    ) -> tuple[Trajectory, tuple[Message, ...], Proposed | None]:
-        """Run up to a proposal: the trajectory, the whole conversation, and what is proposed if anything is.
+    def _opened(self, toolbox: Toolbox, messages: Sequence[Message]) -> History:
+        """The conversation: begun with these messages, or as an earlier process left it."""
+        if self._earlier.started is not None:
+            return History(self._earlier.messages)
+        names = tuple(spec.name for spec in toolbox.specs)
+        self._journal.post(RunStarted(role=ROLE, model="", messages=tuple(messages), tools=names))
+        return History(messages)
 
-        Args:
-            messages: The conversation; a proposal in it that waits is answered with the adjustment.
-            adjustment: What the person asks for instead.
-        """
-        harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
-        pipeline = self._tools.pipeline
-        # Beside the gate: what is not in the policy runs under no spelling of its name.
-        toolbox = self._toolbox(pipeline.under(replace(pipeline.policy, allowed=harmless)))
-        history = History(messages)
-        gate = ProposalGate(
-            approved=False,
-            understand=toolbox.understand,
-            waiting=frozenset(call.call_id for call in history.unanswered()),
-            adjustment=adjustment,
-        )
-        # A text ends the run, so that one which proposes something can be told from one which only talks.
-        rules = Rules(max_reminders=0, answer_at_limit=True)
-        trajectory = await self._run(toolbox, history, self._steps, gate, rules)
-        for _ in range(MAX_REMINDERS):
-            if trajectory.stop_reason is not StopReason.NO_TOOL_CALLS or opens_with_proposal(trajectory.answer):
-                break
-            history.add(UserMessage(content=PROPOSE_NOW))
-            trajectory = await self._run(toolbox, history, trajectory.steps, gate, rules)
-        return trajectory, _whole(history, trajectory), self._proposed(toolbox, history, trajectory)
+    def _waiting(self, messages: Sequence[Message]) -> frozenset[str]:
+        """The ids of the calls that had waited for the decision when the run began."""
+        started = self._earlier.started
+        return frozenset(call.call_id for call in History(started.messages if started else messages).unanswered())
 
-    async def carry_out(self, messages: Sequence[Message]) -> tuple[Trajectory, tuple[Message, ...]]:
-        """Run from the approval to the end, with every tool of the session."""
-        toolbox = self._toolbox(self._tools.pipeline)
-        history = History(messages)
-        waiting = frozenset(call.call_id for call in history.unanswered())
-        gate = ProposalGate(approved=True, understand=toolbox.understand, waiting=waiting)
-        trajectory = await self._run(toolbox, history, self._steps, gate, Rules(max_reminders=1, answer_at_limit=True))
-        return trajectory, _whole(history, trajectory)
+    def _tell(self, history: History, message: Message) -> None:
+        history.add(message)
+        self._journal.post(MessageAdded(step=len(self._session.steps) + 1, message=message))
 
-    def after(self, session: PlanSession, trajectory: Trajectory, conversation: tuple[Message, ...]) -> PlanSession:
-        """The session with what this request brought."""
-        return replace(
-            session,
-            messages=conversation,
-            steps=trajectory.steps,
-            usage=session.usage + trajectory.usage,
-            sub_agents=self.sub_agents,
-            stop_reason=trajectory.stop_reason,
+    def _concluded(self, history: History) -> Trajectory | None:
+        """The end that an earlier process recorded; None where it recorded none."""
+        finished, steps = self._earlier.finished, self._session.steps
+        if finished is None or not _is_over(self._earlier):
+            return None
+        stop, messages = finished.stop_reason, history.messages
+        if stop in LIMITS and isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls:
+            # The final reply is none of its steps.
+            steps = steps[:-1]
+        if stop is not StopReason.AWAITING_APPROVAL:
+            for call in history.unanswered():
+                history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
+        return Trajectory(
+            steps=steps, stop_reason=stop, answer=finished.answer, usage=finished.usage, error=finished.error
         )
 
     async def _run(
-        self, toolbox: Toolbox, history: History, steps: Sequence[Step], gate: ProposalGate, rules: Rules
+        self,
+        toolbox: Toolbox,
+        history: History,
+        steps: Sequence[Step],
+        gate: ProposalGate,
+        rules: Rules,
+        news: Callable[[], Awaitable[str]] | None = None,
     ) -> Trajectory:
+        if (stop := self._left_off(history, rules)) is not None:
+            return Trajectory(
+                steps=tuple(steps), stop_reason=stop, answer=answer_of(list(steps)), usage=self._budget.total()
+            )
         parts = RunParts(
             model=self._model,
             toolbox=toolbox,
             history=history,
-            budget=self.budget,
-            rules=replace(rules, final_prompt_seconds=min(FINAL_PROMPT_SECONDS, self.budget.limits.timeout_seconds)),
+            budget=self._budget,
+            rules=replace(rules, final_prompt_seconds=min(FINAL_PROMPT_SECONDS, self._budget.limits.timeout_seconds)),
+            journal=self._journal,
             gate=gate,
             steps=steps,
+            news=news,
         )
         return await AgentRun(parts).drive()
+
+    def _left_off(self, history: History, rules: Rules) -> StopReason | None:
+        """What the last reply of an earlier process comes to, where that process ended before it could say so."""
+        if not self._earlier.steps or len(history.messages) > len(self._earlier.messages):
+            return None
+        *_, before, last = history.messages
+        seen = self._earlier.steps[-1].observations
+        if isinstance(last, ToolMessage) and any(
+            one.result.operation == FINAL_ANSWER.name and one.result.success for one in seen
+        ):
+            return StopReason.FINAL_ANSWER
+        if not isinstance(last, AssistantMessage) or last.tool_calls:
+            return None
+        if not rules.max_reminders or before == UserMessage(content=REMINDER):
+            return StopReason.NO_TOOL_CALLS
+        self._tell(history, UserMessage(content=REMINDER))
+        return None
+
+    def _first(self, sections: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
+        """The first messages about a goal; only the last one depends on the sections."""
+        # What the model will have once its approach is approved.
+        later = [spec.name for spec in self._specs() if has_effect(spec) and spec.name not in self._tools.idle]
+        return opening("sub_session", sections, iterations=self._limits.max_iterations, later=later)
+
+    def _harmless(self) -> Toolbox:
+        """The tools without those that have an effect."""
+        harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
+        # Beside the gate: what is not in the policy runs under no spelling of its name.
+        return self._toolbox(self._pipeline.under(replace(self._pipeline.policy, allowed=harmless)))
 
     def _toolbox(self, pipeline: Pipeline) -> Toolbox:
         idle = self._tools.idle - {PROPOSE}
         return Toolbox(self._toolkits, pipeline, idle=idle, unlisted=self._tools.unlisted)
 
     def _specs(self) -> list[OperationSpec]:
-        policy = self._tools.pipeline.policy
         specs = [definition.spec for kit in self._toolkits.values() for definition in kit.definitions.values()]
-        return [spec for spec in specs if policy.offers(spec)]
+        return [spec for spec in specs if self._pipeline.policy.offers(spec)]
 
-    def _proposed(self, toolbox: Toolbox, history: History, trajectory: Trajectory) -> Proposed | None:
-        match trajectory.stop_reason:
-            case StopReason.AWAITING_APPROVAL:
-                return proposed_among([toolbox.understand(call) for call in history.unanswered()])
-            case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
-                answer = trajectory.answer.strip()
-                return Proposed(approach=answer) if answer else None
-            case _:
-                answer = _final_reply(trajectory).strip()
-                return Proposed(approach=answer) if answer else None
+
+def _proposed(toolbox: Toolbox, history: History, trajectory: Trajectory) -> Proposed | None:
+    match trajectory.stop_reason:
+        case StopReason.AWAITING_APPROVAL:
+            return proposed_among([toolbox.understand(call) for call in history.unanswered()])
+        case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
+            answer = trajectory.answer.strip()
+            return Proposed(approach=answer) if answer else None
+        case _:
+            answer = _final_reply(trajectory).strip()
+            return Proposed(approach=answer) if answer else None
+
+
+def _is_over(run: RunState) -> bool:
+    """Whether a run has come to its end; one that was cancelled with its process goes on."""
+    return run.finished is not None and run.finished.stop_reason is not StopReason.CANCELLED
 
 
 def _final_reply(trajectory: Trajectory) -> str:

@@ -16,6 +16,7 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.outcome import goal_type
+from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 
 _ARGUMENT_CHARS = 1_000
@@ -27,7 +28,7 @@ Ending = Literal["completed", "limit_reached", "error"]
 
 
 class SessionStatus(StrEnum):
-    """Where a session stands. `executing` in a store that nobody works on means that its process died meanwhile."""
+    """Where a session stands; `planning` and `executing` while its model works, or until somebody goes on with it."""
 
     PLANNING = "planning"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -36,6 +37,11 @@ class SessionStatus(StrEnum):
     COMPLETED = "completed"
     REJECTED = "rejected"
     ERROR = "error"
+
+    @property
+    def working(self) -> bool:
+        """Whether a request of the session is being carried out, or was when its process ended."""
+        return self in (SessionStatus.PLANNING, SessionStatus.EXECUTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,9 @@ class PlanSession:
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
     Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set
     the goal and `decided_by` approved of the approach, where callers can be told apart.
+
+    `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
+    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it.
     """
 
     session_id: str
@@ -114,6 +123,10 @@ class PlanSession:
     ref: str = ""
     started_by: str = ""
     decided_by: str = ""
+    attempt: int = 1
+    requests: int = 0
+    owner: str = ""
+    adjustment: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -170,6 +183,17 @@ class PlanSession:
         answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
         return replace(self, messages=(*self.messages, *answers))
 
+    def with_run(self, run: RunState) -> PlanSession:
+        """The session with what the log knows of its present request."""
+        if run.started is None:
+            return self
+        steps, begun = self.steps, run.steps
+        if steps and begun and not begun[0].number:
+            # The reply whose calls had waited for a decision.
+            steps = (*steps[:-1], replace(steps[-1], observations=begun[0].observations))
+            begun = begun[1:]
+        return replace(self, messages=run.messages, steps=(*steps, *begun))
+
     def broken_off(self) -> PlanSession:
         """The session with its model told that nobody knows how much of the approved approach is done."""
         if self.waits:
@@ -198,6 +222,7 @@ class PlanSession:
             sub_agents=self.sub_agents,
             started_at=self.started_at,
             started_by=later.started_by,
+            attempt=self.attempt + 1,
         )
 
 

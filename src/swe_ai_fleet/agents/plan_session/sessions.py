@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.leases import LeasesInMemory, SessionLeases
-from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools, briefing
-from swe_ai_fleet.agents.plan_session.proposals import ADJUSTED, APPROVED
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools, RunEnd
 from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
@@ -22,12 +22,14 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_limits,
     checked_repository,
 )
+from swe_ai_fleet.agents.plan_session.run_log import GoalCancelled, RunLog
 from swe_ai_fleet.agents.plan_session.session import (
     Approved,
     AwaitingApproval,
     Ending,
     OutcomeListener,
     PlanFailed,
+    PlanOutcome,
     PlanResult,
     PlanSession,
     Rejected,
@@ -35,14 +37,16 @@ from swe_ai_fleet.agents.plan_session.session import (
     SessionStatus,
     rejection,
 )
-from swe_ai_fleet.agents.plan_session.store import SessionRegistry, SessionsInMemory, SessionStore
-from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
+from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, PreconditionFailed
-from swe_ai_fleet.domain.message import Message, UserMessage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionStatus, RunFinished
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets
@@ -62,7 +66,7 @@ class PlanSessions:
         model: The model that plans; it plays the sub-agents too.
         tools: Opens what a session works with for the time of one request.
         store: Keeps the sessions between requests; without one, they end with the process.
-        leases: Who works on which session; without any, only requests of this object know of each other.
+        runs: Where what requests do is recorded; without it, in the memory of this process.
         limits: Of one request.
         sub_agents: Of the sub-agents of one session.
         prices: What the model costs; a `max_cost` needs them.
@@ -81,7 +85,7 @@ class PlanSessions:
         model: ChatModel,
         tools: Callable[[PlanSession], AbstractAsyncContextManager[PlanTools]],
         store: SessionStore | None = None,
-        leases: SessionLeases | None = None,
+        runs: RunLog | None = None,
         limits: Limits = PLANNER_LIMITS,
         sub_agents: SubAgentLimits | None = None,
         prices: Prices | None = None,
@@ -92,11 +96,15 @@ class PlanSessions:
     ) -> None:
         self._model = model
         self._tools = tools
-        self._registry = SessionRegistry(store or SessionsInMemory(), leases or LeasesInMemory(), listener, clock)
+        self._store = store or SessionsInMemory()
+        self._runs = runs or RunLog()
         self._sub_agents = sub_agents or SubAgentLimits()
         self._limits, self._prices = checked_limits(limits, self._sub_agents, prices), prices
+        self._listener = listener
         self._secrets = mask or Secrets()
         self._new_id = new_id
+        self._clock = clock
+        self._at_work: set[str] = set()
 
     async def execute_plan(
         self,
@@ -110,8 +118,8 @@ class PlanSessions:
     ) -> AwaitingApproval | PlanFailed:
         """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
 
-        The same goal again, while its proposal waits, gives that proposal; another goal goes on in the session's
-        conversation.
+        The same goal again, while its proposal waits, gives that proposal; where the process ended that worked on it,
+        the work goes on. Another goal goes on in the session's conversation.
 
         Args:
             goal: What is to be reached.
@@ -124,11 +132,12 @@ class PlanSessions:
         Raises:
             InvalidRequest: Naming the field.
             PreconditionFailed: The session is being worked on.
+            Unavailable: Log or store do not answer; the session goes on when it is asked again.
         """
         goal, entities = checked_goal(goal), checked_entities(selected_entities)
         session_id = checked_id(session_id or self._new_id())
         repository, ref = checked_repository(repository, ref)
-        session = PlanSession(
+        wanted = PlanSession(
             session_id=session_id,
             goal=goal,
             selected_entities=entities,
@@ -136,18 +145,20 @@ class PlanSessions:
             ref=ref,
             started_by=by,
         )
-        async with self._registry.lock(session_id):
-            known = await self._registry.find(session_id)
-            if known is not None:
-                session = known.followed_by(session)
-                if session.same_as(known) and known.status is SessionStatus.AWAITING_APPROVAL:
+        with self._alone(session_id):
+            known = await self._store.get(session_id)
+            if known is None:
+                return await self._propose(await self._begin(wanted, SessionStatus.PLANNING))
+            if known.followed_by(wanted).same_as(known):
+                if known.status is SessionStatus.AWAITING_APPROVAL:
                     return AwaitingApproval.of(known)
-            session = await self._registry.save(session)
-            try:
-                async with self._tools(session) as tools:
-                    return await self._plan(session, tools)
-            except FleetError as error:
-                return await self._failed(session, str(error))
+                if known.status is SessionStatus.PLANNING and known.requests:
+                    return await self._propose(await self._take(known))
+            gone = "the person went on to something else"
+            if known.status.working:
+                known = await self._left(await self._take(known), gone)
+            await self._runs.end(known, ExecutionStatus.CANCELLED, gone)
+            return await self._propose(await self._begin(known.followed_by(wanted), SessionStatus.PLANNING))
 
     async def approve(
         self,
@@ -159,6 +170,8 @@ class PlanSessions:
         by: str = "",
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
+
+        The same adjustment again goes on where a process ended that worked on it.
 
         Args:
             session_id: Whose proposal.
@@ -172,17 +185,24 @@ class PlanSessions:
             PreconditionFailed: Nothing waits there, or another proposal, or it is being worked on.
             InvalidRequest: There is no such decision, or an adjustment without text.
             PermissionDenied: They set the goal themselves.
+            Unavailable: Log or store do not answer.
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
+        if decision is ApprovalDecision.ADJUSTED and not adjustment:
+            raise InvalidRequest("an adjustment says what is to be different", field="adjustment")
         session_id = checked_id(session_id)
-        async with self._registry.lock(session_id):
-            session = await self._registry.get(session_id)
+        with self._alone(session_id):
+            session = await self.session(session_id)
             _check_decider(session, decision, by)
             match session.status, decision:
                 case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
                     return Approved(session_id=session_id)
                 case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
                     return Rejected(session_id=session_id, message=rejection(""))
+                case SessionStatus.PLANNING, ApprovalDecision.ADJUSTED if session.adjustment == adjustment:
+                    return await self._propose(await self._take(session))
+                case _ if session.status.working and self._runs.elsewhere(session):
+                    raise being_worked_on()
                 case _:
                     pass
             if session.status is not SessionStatus.AWAITING_APPROVAL:
@@ -191,118 +211,223 @@ class PlanSessions:
                 raise PreconditionFailed(
                     f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
                 )
+            await self._runs.check(session)
+            await self._runs.decided(session, decision, adjustment, by)
             match decision:
                 case ApprovalDecision.APPROVED:
-                    await self._registry.save(replace(session, status=SessionStatus.APPROVED, decided_by=by))
+                    await self._save(replace(session, status=SessionStatus.APPROVED, decided_by=by))
                     return Approved(session_id=session_id)
                 case ApprovalDecision.REJECTED:
                     return await self._rejected(session, adjustment)
                 case ApprovalDecision.ADJUSTED:
-                    return await self._adjusted(session, adjustment)
+                    session = replace(session, adjustment=adjustment)
+                    return await self._propose(await self._begin(session, SessionStatus.PLANNING))
 
     async def continue_plan(self, session_id: str) -> PlanResult:
-        """Carry out what was approved, from the exact point of the proposal on. Again gives the same result.
+        """Carry out what was approved, from the exact point of the proposal on, or from where a process that worked on
+        it ended. Again gives the same result.
 
         Raises:
             NotFound: There is no such session.
             InvalidRequest: The id is none.
             PreconditionFailed: Its approach is not approved, or it is being worked on.
+            Unavailable: Log or store do not answer; the session goes on when it is asked again.
         """
-        async with self._registry.lock(checked_id(session_id)):
-            session = await self._registry.get(session_id)
+        with self._alone(checked_id(session_id)):
+            session = await self.session(session_id)
             match session.status:
                 case SessionStatus.COMPLETED:
                     return self._result(session, _status(session.stop_reason))
-                case SessionStatus.EXECUTING:
+                case SessionStatus.EXECUTING if not session.requests:
                     ended = replace(session.broken_off(), status=SessionStatus.ERROR, error=_INTERRUPTED)
-                    return self._result(await self._registry.save(ended), "error")
+                    return self._result(await self._save(ended), "error")
                 case SessionStatus.ERROR if session.error == _INTERRUPTED:
                     return self._result(session, "error")
-                case SessionStatus.APPROVED:
-                    pass
+                case SessionStatus.APPROVED | SessionStatus.EXECUTING:
+                    return await self._carry_out(session)
                 case _:
                     raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
-            async with self._tools(session) as tools:
-                session = await self._registry.save(replace(session, status=SessionStatus.EXECUTING))
-                return await self._carry_out(session, tools)
 
     async def session(self, session_id: str) -> PlanSession:
         """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
-        return await self._registry.get(checked_id(session_id))
+        session = await self._store.get(checked_id(session_id))
+        if session is None:
+            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
+        return session
 
     async def sessions(self) -> tuple[SessionCard, ...]:
         """The cards of all sessions, the one that was worked on last first. Raises Unavailable."""
-        return await self._registry.listed()
+        return await self._store.listed()
 
-    async def working(self, session_id: str) -> bool:
-        """Whether a request of the session is being carried out now. Raises InvalidRequest, Unavailable."""
-        return await self._registry.working(checked_id(session_id))
+    def working(self, session: PlanSession) -> bool:
+        """Whether a request of the session is being carried out now."""
+        return session.session_id in self._at_work or self._runs.elsewhere(session)
 
-    async def _plan(self, session: PlanSession, tools: PlanTools) -> AwaitingApproval | PlanFailed:
-        run = self._run(session, tools)
-        memory = await run.recall(session)
-        research = await run.research(memory.gaps)
-        session = replace(session, memory=memory, research=research)
-        sections = briefing(session)
-        first = opening(
-            "sub_session", sections, iterations=self._limits.max_iterations, later=[spec.name for spec in run.later]
-        )
-        messages = (*session.messages, first[-1]) if session.messages else first
-        return await self._propose(session, run, messages)
-
-    async def _adjusted(self, session: PlanSession, adjustment: str) -> AwaitingApproval | PlanFailed:
-        if not adjustment:
-            raise InvalidRequest("an adjustment says what is to be different", field="adjustment")
-        messages = session.messages
-        if not session.waits:
-            messages = (*messages, UserMessage(content=ADJUSTED.format(text=adjustment)))
-        async with self._tools(session) as tools:
-            return await self._propose(session, self._run(session, tools), messages, adjustment=adjustment)
-
-    async def _propose(
-        self, session: PlanSession, run: PlanningRun, messages: Sequence[Message], *, adjustment: str = ""
-    ) -> AwaitingApproval | PlanFailed:
-        trajectory, conversation, proposed = await run.propose(messages, adjustment=adjustment)
-        session = run.after(session, trajectory, conversation)
-        if proposed is None:
-            return await self._failed(session, trajectory.error or "the model proposed nothing")
+    async def _propose(self, session: PlanSession) -> AwaitingApproval | PlanFailed:
+        """Carry out a request up to a proposal."""
+        async with AsyncExitStack() as stack:
+            try:
+                tools = await stack.enter_async_context(self._tools(session))
+            except FleetError as error:
+                return await self._failed(session, str(error))
+            try:
+                async with self._recorded(session, tools) as (run, found):
+                    end = await self._uncancelled(session, run.adjust() if session.adjustment else run.plan(found))
+            except GoalCancelled as cancelled:
+                session = await self._cancelled(session, cancelled)
+                return PlanFailed(session_id=session.session_id, error=session.error)
+        if end.proposed is None:
+            return await self._failed(end.session, end.error or "the model proposed nothing")
         session = replace(
-            session,
+            end.session,
             status=SessionStatus.AWAITING_APPROVAL,
-            approach=self._clean(proposed.approach),
-            reasoning=self._clean(proposed.reasoning),
-            proposals=session.proposals + 1,
+            approach=self._clean(end.proposed.approach),
+            reasoning=self._clean(end.proposed.reasoning),
+            proposals=end.session.proposals + 1,
             error="",
         )
-        return AwaitingApproval.of(await self._registry.save(session))
+        await self._runs.awaited(session)
+        return AwaitingApproval.of(await self._save(session))
 
-    async def _carry_out(self, session: PlanSession, tools: PlanTools) -> PlanResult:
-        messages = session.messages
-        if not session.waits:
-            messages = (*messages, UserMessage(content=APPROVED))
-        run = self._run(session, tools)
-        trajectory, conversation = await run.carry_out(messages)
-        session = replace(run.after(session, trajectory, conversation), answer=self._clean(trajectory.answer))
-        error = "" if trajectory.stop_reason in _GOOD_ENDS else self._clean(trajectory.error)
-        if trajectory.stop_reason in FAULTS:
+    async def _carry_out(self, session: PlanSession) -> PlanResult:
+        """Carry out what was approved, from its beginning or from where an earlier process left it."""
+        if self._runs.elsewhere(session):
+            raise being_worked_on()
+        async with AsyncExitStack() as stack:
+            tools = await stack.enter_async_context(self._tools(session))
+            if session.status is SessionStatus.EXECUTING:
+                session = await self._take(session)
+            else:
+                session = await self._begin(session, SessionStatus.EXECUTING)
+            try:
+                async with self._recorded(session, tools) as (run, _):
+                    end = await self._uncancelled(session, run.carry_out())
+            except GoalCancelled as cancelled:
+                return self._result(await self._cancelled(session, cancelled), "error")
+        error = "" if end.stop_reason in _GOOD_ENDS else end.error
+        session = replace(end.session, answer=end.answer, error=error)
+        if end.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
-            session = await self._registry.save(replace(session, status=SessionStatus.APPROVED, error=error))
-            return self._result(session, "error")
-        session = await self._registry.save(replace(session, status=SessionStatus.COMPLETED, error=error))
-        await self._registry.notify(session)
+            return self._result(await self._save(replace(session, status=SessionStatus.APPROVED)), "error")
+        await self._runs.end(session, ExecutionStatus.COMPLETED, error)
+        session = await self._save(replace(session, status=SessionStatus.COMPLETED))
+        await self._notify(session)
         return self._result(session, _status(session.stop_reason))
 
     async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
         why = f": {reason}" if reason else ""
         session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
-        session = await self._registry.save(session.closed(f"the person rejected this approach{why}"))
-        await self._registry.notify(session)
+        await self._runs.end(session, ExecutionStatus.REJECTED, rejection(reason))
+        session = await self._save(session.closed(f"the person rejected this approach{why}"))
+        await self._notify(session)
         return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
         error = self._clean(error)
-        await self._registry.save(replace(session, status=SessionStatus.ERROR, error=error))
+        await self._runs.end(session, ExecutionStatus.FAILED, error)
+        await self._save(replace(session, status=SessionStatus.ERROR, error=error))
         return PlanFailed(session_id=session.session_id, error=error)
+
+    @contextmanager
+    def _alone(self, session_id: str) -> Generator[None]:
+        """One request of a session at a time in this process. Raises PreconditionFailed."""
+        if session_id in self._at_work:
+            raise being_worked_on()
+        self._at_work.add(session_id)
+        try:
+            yield
+        finally:
+            self._at_work.discard(session_id)
+
+    async def _begin(self, session: PlanSession, status: SessionStatus) -> PlanSession:
+        """The session with another request, which is this process's."""
+        return await self._take(replace(session, status=status, requests=session.requests + 1, owner=self._runs.me))
+
+    async def _take(self, session: PlanSession) -> PlanSession:
+        """The session with its request this process's. Raises PreconditionFailed where another process has it."""
+        if self._runs.elsewhere(session):
+            raise being_worked_on()
+        try:
+            return await self._save(replace(session, owner=self._runs.me))
+        except PreconditionFailed:
+            raise being_worked_on() from None
+
+    async def _uncancelled(self, session: PlanSession, work: Coroutine[Any, Any, RunEnd]) -> RunEnd:
+        """What the work on a request comes to. Raises GoalCancelled where the goal is cancelled meanwhile."""
+        working, cancelled = asyncio.create_task(work), asyncio.create_task(self._runs.cancelled(session))
+        try:
+            await asyncio.wait({working, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and cancelled.exception() is None:
+                raise GoalCancelled(cancelled.result())
+            return await working
+        finally:
+            for task in (working, cancelled):
+                task.cancel()
+            await asyncio.wait({working, cancelled})
+
+    async def _cancelled(self, session: PlanSession, cancelled: GoalCancelled) -> PlanSession:
+        """The session with its goal given up."""
+        error = self._clean(f"cancelled: {cancelled.message}" if cancelled.message else "cancelled")
+        session = (await self._left(session, error)).closed(error)
+        await self._runs.end(session, ExecutionStatus.CANCELLED, error)
+        return await self._save(replace(session, status=SessionStatus.ERROR, error=error))
+
+    async def _left(self, session: PlanSession, gone: str) -> PlanSession:
+        """The session with what was done of its request, which nobody carries out any further."""
+        if not session.requests:
+            return session
+        async with self._runs.recorded(session, claim=False) as (record, run):
+            if run.started is not None and run.finished is None:
+                await record.journal.append(
+                    RunFinished(
+                        stop_reason=StopReason.CANCELLED,
+                        artifacts=Artifacts(),
+                        usage=run.usage,
+                        audit_head=record.trail.head,
+                        error=gone,
+                    )
+                )
+        left = session.with_run(run)
+        return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
+
+    @asynccontextmanager
+    async def _recorded(
+        self, session: PlanSession, tools: PlanTools
+    ) -> AsyncGenerator[tuple[PlanningRun, Mapping[str, ToolResult]]]:
+        """The agent of the session's request, and by operation what tools gave it before its first message."""
+        model = self._model
+        if isinstance(model, ModelSessions):
+            # With one server for the whole request: it has the prompt cached.
+            model = model.session(f"plan-{session.session_id}")
+        async with self._runs.recorded(session) as (record, earlier):
+            run = PlanningRun(
+                session,
+                record,
+                earlier,
+                model=model,
+                tools=tools,
+                limits=self._limits,
+                sub_agents=self._sub_agents,
+                mask=self._clean,
+                prices=self._prices,
+            )
+            yield run, await self._runs.found(session) if earlier.generation else {}
+
+    async def _save(self, session: PlanSession) -> PlanSession:
+        """The session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+        now = self._clock().isoformat()
+        kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
+        await self._store.put(kept)
+        return kept
+
+    async def _notify(self, session: PlanSession) -> None:
+        """Tell the listener of a session that ended; that it does not listen changes nothing."""
+        if self._listener is None:
+            return
+        try:
+            await self._listener.on_outcome(PlanOutcome.of(session))
+        except FleetError as error:
+            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
 
     def _result(self, session: PlanSession, status: Ending) -> PlanResult:
         return PlanResult.of(session, status, self._clean)
@@ -310,19 +435,10 @@ class PlanSessions:
     def _clean(self, text: str) -> str:
         return self._secrets(well_formed(text))
 
-    def _run(self, session: PlanSession, tools: PlanTools) -> PlanningRun:
-        model = self._model
-        if isinstance(model, ModelSessions):
-            # With one server for the whole request: it has the prompt cached.
-            model = model.session(f"plan-{session.session_id}")
-        return PlanningRun(
-            session,
-            model=model,
-            tools=tools,
-            limits=self._limits,
-            sub_agents=self._sub_agents,
-            prices=self._prices,
-        )
+
+def being_worked_on() -> PreconditionFailed:
+    """What is said to the second of two who want a session."""
+    return PreconditionFailed("the session is being worked on", field="session_id", hint="ask again when that is done")
 
 
 def _status(stop: StopReason | None) -> Ending:

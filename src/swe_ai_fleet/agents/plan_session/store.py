@@ -1,4 +1,4 @@
-"""Stores of sessions: in memory, in key-value stores that every replica shares, and lent to one request at a time."""
+"""Stores of sessions: in memory, and in key-value stores that every replica shares."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import asyncio
 import secrets
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.leases import SessionLeases
-from swe_ai_fleet.agents.plan_session.session import OutcomeListener, PlanOutcome, PlanSession, SessionCard
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
 SESSIONS_BUCKET = "PLAN_SESSIONS"
@@ -217,65 +215,3 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
         return from_json(PlanSession, data)
     except (ValueError, zlib.error) as fault:
         raise _unreadable() from fault
-
-
-class SessionRegistry:
-    """Reads, locks and saves the sessions of `PlanSessions`.
-
-    Args:
-        store: Stores them.
-        leases: Lock a session for one request at a time.
-        listener: Is notified of each session that ends; None: nobody is.
-        clock: The current time.
-    """
-
-    def __init__(
-        self,
-        store: SessionStore,
-        leases: SessionLeases,
-        listener: OutcomeListener | None,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._listener = listener
-        self._clock = clock
-
-    def lock(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Locks the session for one request; see `SessionLeases.hold`."""
-        return self._leases.hold(session_id)
-
-    async def find(self, session_id: str) -> PlanSession | None:
-        """The session; None where there is none. Raises Unavailable."""
-        return await self._store.get(session_id)
-
-    async def get(self, session_id: str) -> PlanSession:
-        """The session. Raises NotFound, Unavailable."""
-        session = await self._store.get(session_id)
-        if session is None:
-            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
-        return session
-
-    async def listed(self) -> tuple[SessionCard, ...]:
-        """The cards of all sessions, the most recently saved first. Raises Unavailable."""
-        return await self._store.listed()
-
-    async def working(self, session_id: str) -> bool:
-        """Whether a request of the session is being carried out now. Raises Unavailable."""
-        return await self._leases.held(session_id)
-
-    async def save(self, session: PlanSession) -> PlanSession:
-        """Saves the session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
-        now = self._clock().isoformat()
-        kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
-        await self._store.put(kept)
-        return kept
-
-    async def notify(self, session: PlanSession) -> None:
-        """Notifies the listener of a session that ended; a failure is logged only."""
-        if self._listener is None:
-            return
-        try:
-            await self._listener.on_outcome(PlanOutcome.of(session))
-        except FleetError as error:
-            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)

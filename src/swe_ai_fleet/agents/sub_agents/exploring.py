@@ -172,13 +172,16 @@ def told(name: str, trajectory: Trajectory) -> Mapping[str, object]:
 
 def sub_agents_used(steps: Sequence[Step]) -> int:
     """How many sub-agents the steps of a run had, those of sub-agents included."""
-    used = 0
-    for seen in (seen for step in steps for seen in step.observations):
-        did = seen.result.metadata.get(SUB_AGENT)
-        if isinstance(did, Mapping):
-            calls = _objects(cast("Mapping[str, object]", did).get("calls"))
-            used += 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
-    return used
+    return sum(sub_agents_of(seen.result) for step in steps for seen in step.observations)
+
+
+def sub_agents_of(result: ToolResult) -> int:
+    """How many sub-agents stand behind a result, those of its own sub-agent included."""
+    did = result.metadata.get(SUB_AGENT)
+    if not isinstance(did, Mapping):
+        return 0
+    calls = _objects(cast("Mapping[str, object]", did).get("calls"))
+    return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
 def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:

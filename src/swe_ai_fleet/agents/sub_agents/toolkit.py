@@ -23,6 +23,7 @@ from swe_ai_fleet.agents.sub_agents.exploring import (
     offered,
     researched,
     result,
+    sub_agents_of,
     told,
     unfinished,
     verdict,
@@ -43,6 +44,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import ChatModel, Workspace
@@ -187,6 +189,11 @@ class SubAgentTools(Toolkit):
     def can_research(self) -> bool:
         """Whether anything here reaches the web."""
         return bool(self._web())
+
+    def settle(self, result: ToolResult) -> None:
+        """Count the sub-agent that an earlier process had, and what it spent, as its result tells."""
+        self._allowance.used += sub_agents_of(result)
+        self._budget.settle(sub_agent_usage(result))
 
     def know(self, results: MemoryResults) -> None:
         """Take in what somebody else asked memory: its gaps may be researched."""

@@ -49,6 +49,7 @@ _OPERATIONS = {
     TaskKind.ORCHESTRATE: "orchestration",
     TaskKind.WORKFLOW: "workflow",
     TaskKind.JUDGE: "judgement",
+    TaskKind.PLAN: "plan",
 }
 _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000
@@ -253,7 +254,7 @@ class MetricsFold:
         stops = Counter({str(body.stop_reason): 1})
         figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
-            case StopReason.FINAL_ANSWER:
+            case StopReason.FINAL_ANSWER | StopReason.AWAITING_APPROVAL:
                 figures.agents_succeeded = 1
             case StopReason.CANCELLED:
                 figures.agents_cancelled = 1

@@ -1,0 +1,324 @@
+"""A plan whose process ends anywhere goes on from its last event in another one, and no other process writes beside it.
+
+Over HTTP, in a real repository; only the model is scripted, and log and store are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.agents.plan_session import (
+    AwaitingApproval,
+    PlanResult,
+    PlanSession,
+    PlanSessions,
+    PlanTools,
+    RunLog,
+    SessionsInMemory,
+    SessionStatus,
+)
+from swe_ai_fleet.agents.plan_session.proposals import APPROVED
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    CancelRequested,
+    Event,
+    ExecutionStatus,
+    ModelReplied,
+    RunFinished,
+    StoredEvent,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, fold
+from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.testing import Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
+
+GOAL, GAP = "Round invoice totals", "Stripe API"
+PROPOSAL = call("propose_approach", approach="Round in total()", reasoning="It is small.")
+AGAIN = call("propose_approach", approach="Round in total(), for 2026", reasoning="As you asked.")
+READ = Turn(tool_calls=(("files_read_file", {"path": "billing.py"}), ("call_planner", {"goal": "Round"})))
+WRITE = call("files_write_file", path="rounding.py", content="CENTS = 100\n")
+BOTH = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
+TEST = call("shell_run_command", command="echo ran >> runs.txt")
+DONE = call("final_answer", result="Rounded.")
+FOUND = call("final_answer", result='{"summary": "It pays.", "answers": [], "data_points": []}')
+OTHERS = {RESEARCHER: (call("web_search", query="stripe"), FOUND), PLANNER: (says(plan=["one"]),)}
+
+
+class Kept(SessionsInMemory):
+    """A store that knows what was put into it."""
+
+    def __init__(self, *sessions: PlanSession) -> None:
+        super().__init__()
+        self.put_so_far: list[PlanSession] = []
+        self._first = sessions
+
+    async def get(self, session_id: str) -> PlanSession | None:
+        for session in self._first:
+            await super().put(replace(session, revision=1))
+        self._first = ()
+        return await super().get(session_id)
+
+    async def put(self, session: PlanSession) -> None:
+        await super().put(session)
+        self.put_so_far.append(session)
+
+    def last(self, status: SessionStatus) -> PlanSession:
+        return next(session for session in reversed(self.put_so_far) if session.status is status)
+
+
+def cut(events: Sequence[Event], count: int) -> MemoryLog:
+    """A log that holds so many events."""
+    log = MemoryLog()
+    for event in events[:count]:
+        _, _, generation, ordinal = event.id.split("/")
+        writer = Writer(
+            tenant=event.tenant,
+            execution_id=event.execution_id,
+            task_id=event.task_id,
+            agent_id=event.agent_id,
+            generation=int(generation),
+        )
+        log.store(writer, int(ordinal), to_json(event))
+    return log
+
+
+def engine(place: World, store: SessionsInMemory, log: MemoryLog, **runs: Any) -> PlanSessions:
+    @asynccontextmanager
+    async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
+        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits)
+
+    return PlanSessions(model=place.model, tools=tools, store=store, runs=RunLog(log=log, **runs))
+
+
+def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
+    return [event.body for event in events if event.agent_id == agent_id and isinstance(event.body, kind)]
+
+
+def check(log: MemoryLog, agent_id: str, cut_at: Sequence[Event]) -> list[str]:
+    """One chain, no reply and no call twice; the operations whose calls were closed as interrupted."""
+    events = log.events
+    entries = [body.entry for body in of(events, agent_id, ToolStarted | ToolFinished)]  # type: ignore[arg-type]
+    (finished,) = of(events, agent_id, RunFinished)
+    assert verify(entries, head=finished.audit_head) is None
+    ended = [body.entry.call_id for body in of(events, agent_id, ToolFinished)]
+    assert len(ended) == len(set(ended))
+    steps = [body.step for body in of(events, agent_id, ModelReplied)]
+    assert steps == sorted(set(steps))
+    before = {body.entry.call_id for body in of(cut_at, agent_id, ToolFinished)}
+    begun = {body.entry.call_id for body in of(cut_at, agent_id, ToolStarted)} - before
+    lost = [body for body in of(events, agent_id, ToolFinished) if body.result.error == INTERRUPTED]
+    # What had begun and of which nothing is known, and that alone.
+    assert {body.entry.call_id for body in lost} == begun
+    return [body.entry.operation for body in lost]
+
+
+def execution(log: MemoryLog) -> ExecutionState:
+    """The only one of a log."""
+    (name,) = {event.execution_id for event in log.events}
+    state = fold(StoredEvent(sequence=number, event=event) for number, event in enumerate(log.events, start=1))
+    assert state is not None and state.execution_id == name
+    return state
+
+
+def spent(log: MemoryLog, agent_id: str) -> int:
+    """The tokens of a run as its events tell them."""
+    replies = sum(body.reply.usage.total_tokens for body in of(log.events, agent_id, ModelReplied))
+    results = (body.result for body in of(log.events, agent_id, ToolFinished))
+    return replies + sum((sub_agent_usage(result) for result in results), Usage()).total_tokens
+
+
+def said(session: PlanSession) -> list[tuple[str, str]]:
+    """The conversation without the ids of its calls, which are drawn."""
+    return [(message.role, message.content) for message in session.messages]
+
+
+def told_once(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The conversation without the note on the approval, which it holds once, wherever that stands."""
+    assert sum(text.count(APPROVED) for _, text in messages) == 1
+    without = [(role, text.replace(f"{APPROVED}\n", "").replace(APPROVED, "")) for role, text in messages]
+    return [(role, text) for role, text in without if text or role != "user"]
+
+
+def untimed(answer: PlanResult) -> PlanResult:
+    return replace(answer, usage=Usage())
+
+
+async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(tmp_path: Path) -> None:
+    async with world(tmp_path, {SESSION: (READ, BOTH, TEST, DONE), **OTHERS}) as place:
+        whole, store = MemoryLog(), Kept()
+        plans = engine(place, store, whole)
+        proposal = await plans.execute_plan(GOAL, ["Invoice", GAP], "s1")
+        assert isinstance(proposal, AwaitingApproval), proposal
+        approved_at = len(whole.events)
+        await plans.approve("s1", "approved")
+        result = await plans.continue_plan("s1")
+        session = await plans.session("s1")
+        assert (result.status, result.usage.model_calls) == ("completed", 7)
+        assert session.usage.total_tokens == spent(whole, "planner-1") + spent(whole, "planner-2")
+
+        for count in range(1, approved_at + 1):
+            log = cut(whole.events, count)
+            before = log.events
+            kinds = [type(event.body).__name__ for event in before]
+            asked = len(place.server.bodies)
+            again = engine(place, Kept(store.put_so_far[0]), log)
+            assert await again.execute_plan(GOAL, ["Invoice", GAP], "s1") == proposal, kinds
+            assert check(log, "planner-1", before) == []
+            there = await again.session("s1")
+            waiting = next(s for s in store.put_so_far if s.status is SessionStatus.AWAITING_APPROVAL)
+            assert (said(there), there.sub_agents) == (said(waiting), waiting.sub_agents), kinds
+            assert [step.number for step in there.steps] == [1, 2]
+            assert there.usage.total_tokens == spent(log, "planner-1"), kinds
+            # What was said and found out before is not asked for again.
+            researched = any(body.entry.operation == "research" for body in of(before, "planner-1", ToolFinished))
+            replied = len(of(before, "planner-1", ModelReplied))
+            new = place.server.bodies[asked:]
+            assert sum(str(body["messages"][0]["content"]).startswith(RESEARCHER) for body in new) == 2 * (
+                not researched
+            ), kinds
+            assert sum(str(body["messages"][0]["content"]).startswith(SESSION) for body in new) == 2 - replied, kinds
+
+        for count in range(approved_at + 1, len(whole.events) + 1):
+            log = cut(whole.events, count)
+            before = log.events
+            kinds = [type(event.body).__name__ for event in before[approved_at:]]
+            again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
+            replied = len(of(before, "planner-2", ModelReplied))
+            asked = len(place.server.bodies)
+            (place.root / "rounding.py").unlink(missing_ok=True)
+            carried = await again.continue_plan("s1")
+            assert len(place.server.bodies) - asked == 2 - replied, kinds
+            lost = check(log, "planner-2", before)
+            assert (carried.status, carried.results, carried.iterations) == ("completed", "Rounded.", 4), kinds
+            assert [made.tool for made in carried.tool_calls_made] == [made.tool for made in result.tool_calls_made]
+            if not lost:
+                assert untimed(carried) == untimed(result), kinds
+                assert told_once(said(await again.session("s1"))) == told_once(said(session)), kinds
+            else:
+                assert lost[0] in ("write_file", "run_command")
+                told = [message.content for message in (await again.session("s1")).messages]
+                assert sum("interrupted: the process that ran this call ended" in text for text in told) == 1
+            assert (await again.session("s1")).usage.total_tokens == spent(log, "planner-1") + spent(log, "planner-2")
+            assert carried.usage.tool_calls == result.usage.tool_calls
+            assert await again.continue_plan("s1") == carried
+            state = execution(log)
+            assert (state.status, state.usage.total_tokens) == (ExecutionStatus.COMPLETED, carried.usage.total_tokens)
+            assert state.pending == ()
+
+
+async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> None:
+    async with world(tmp_path, {SESSION: (PROPOSAL, READ, AGAIN), **OTHERS}) as place:
+        whole, store = MemoryLog(), Kept()
+        plans = engine(place, store, whole)
+        await plans.execute_plan(GOAL, (), "s1")
+        asked_at = len(whole.events)
+        second = await plans.approve("s1", "adjusted", "for 2026")
+        assert isinstance(second, AwaitingApproval) and second.proposal == 2
+        adjusting = store.last(SessionStatus.PLANNING)
+        for count in range(asked_at + 1, len(whole.events) + 1):
+            log = cut(whole.events, count)
+            before = log.events
+            again = engine(place, Kept(adjusting), log)
+            with pytest.raises(PreconditionFailed, match="it is planning"):
+                await again.approve("s1", "approved")
+            assert await again.approve("s1", "adjusted", "for 2026") == second
+            assert check(log, "planner-2", before) == []
+            assert said(await again.session("s1")) == said(await plans.session("s1"))
+
+
+async def test_another_goal_knows_what_a_process_left(tmp_path: Path) -> None:
+    second = call("propose_approach", approach="Look what is done", reasoning="")
+    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, second), **OTHERS}) as place:
+        whole, store = MemoryLog(), Kept()
+        plans = engine(place, store, whole)
+        await plans.execute_plan(GOAL, (), "s1")
+        await plans.approve("s1", "approved")
+        await plans.continue_plan("s1")
+        written = next(
+            number
+            for number, event in enumerate(whole.events, start=1)
+            if isinstance(event.body, ToolFinished) and event.body.entry.operation == "write_file"
+        )
+        log = cut(whole.events, written)
+        again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
+        answer = await again.execute_plan("Something else", (), "s1")
+        assert isinstance(answer, AwaitingApproval)
+        (last,) = {str(body["messages"]) for body in place.requests(SESSION)[-1:]}
+        assert last.count("some of it may be done") == 1
+        assert "Wrote" in last or "rounding.py" in last
+        session = await again.session("s1")
+        assert (session.iterations_before, [step.number for step in session.steps]) == (2, [1, 2, 3])
+
+
+async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
+    """Both are alive and one counts as dead: what it goes on to do is refused by the log."""
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=0.5)
+    async with world(tmp_path, {SESSION: (PROPOSAL, slow, DONE), **OTHERS}) as place:
+        log, store, alive = MemoryLog(), Kept(), {"first", "second"}
+        first, second = (engine(place, store, log, me=me, alive=lambda: alive) for me in ("first", "second"))
+        await first.execute_plan(GOAL, (), "s1")
+        await first.approve("s1", "approved")
+        carrying = asyncio.ensure_future(first.continue_plan("s1"))
+        await place.server.wait_until(in_flight=1)
+        assert (await second.session("s1")).status is SessionStatus.EXECUTING
+        for refused in (second.continue_plan("s1"), second.execute_plan("Another", (), "s1")):
+            with pytest.raises(PreconditionFailed, match="being worked on"):
+                await refused
+        assert second.working(await second.session("s1"))
+        alive.remove("first")
+        result = await second.continue_plan("s1")
+        with pytest.raises(Unavailable, match="another process took the session over"):
+            await carrying
+        assert result.status == "completed"
+        made = [body for body in of(log.events, "planner-2", ToolFinished) if body.entry.operation == "write_file"]
+        assert len(made) == 1
+        assert (await first.session("s1")).status is SessionStatus.COMPLETED
+
+
+async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=30)
+    second = call("propose_approach", approach="Another way", reasoning="")
+    async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
+        log, store = MemoryLog(), Kept()
+        plans = engine(place, store, log)
+        await plans.execute_plan(GOAL, (), "s1")
+        state = execution(log)
+        assert (state.status, state.task.kind, state.task.task_id) == (
+            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
+        )  # fmt: skip
+        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
+            (GOAL, "Round in total()", ("It is small.",))
+        ]
+        await plans.approve("s1", "approved")
+        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
+        await place.server.wait_until(in_flight=1)
+        caller = Writer(
+            tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT
+        )
+        await log.tell(caller, CancelRequested(reason="not now"))
+        result = await carrying
+        assert (result.status, result.error) == ("error", "cancelled: not now")
+        state = execution(log)
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "cancelled: not now")
+        assert not (place.root / "rounding.py").exists()
+        with pytest.raises(PreconditionFailed, match="the session is error"):
+            await plans.continue_plan("s1")
+        answer = await plans.execute_plan("Something else", (), "s1")
+        assert isinstance(answer, AwaitingApproval) and answer.approach == "Another way"
+        assert len({event.execution_id for event in log.events}) == 2
