@@ -1,1 +1,1 @@
-from swe_ai_fleet.extensions.workflows import *
+from swe_ai_fleet.extensions.workflows import *  # noqa: F403
