@@ -313,9 +313,9 @@ async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_sess
         )
         await log.tell(caller, CancelRequested(reason="not now"))
         result = await carrying
-        assert (result.status, result.error) == ("error", "cancelled: not now")
+        assert (result.status, result.error) == ("error", "the goal was cancelled: not now")
         state = execution(log)
-        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "cancelled: not now")
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "the goal was cancelled: not now")
         assert not (place.root / "rounding.py").exists()
         with pytest.raises(PreconditionFailed, match="the session is error"):
             await plans.continue_plan("s1")

@@ -274,7 +274,12 @@ def _approval(session: PlanSession) -> str:
 
 def _check(state: ExecutionState) -> None:
     if state.cancel_requested or state.status is ExecutionStatus.CANCELLED:
-        raise GoalCancelled(state.cancel_reason or state.error, hint="set the goal again")
+        raise goal_cancelled(state.cancel_reason)
+
+
+def goal_cancelled(reason: str) -> GoalCancelled:
+    """What is said of a goal that was cancelled, for a reason or without one."""
+    return GoalCancelled(f"the goal was cancelled{f': {reason}' if reason else ''}", hint="set it again to go on")
 
 
 def _taken() -> Unavailable:

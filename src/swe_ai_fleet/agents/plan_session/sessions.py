@@ -22,7 +22,7 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_limits,
     checked_repository,
 )
-from swe_ai_fleet.agents.plan_session.run_log import GoalCancelled, RunLog
+from swe_ai_fleet.agents.plan_session.run_log import GoalCancelled, RunLog, goal_cancelled
 from swe_ai_fleet.agents.plan_session.session import (
     Approved,
     AwaitingApproval,
@@ -358,7 +358,7 @@ class PlanSessions:
         try:
             await asyncio.wait({working, cancelled}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done() and cancelled.exception() is None:
-                raise GoalCancelled(cancelled.result())
+                raise goal_cancelled(cancelled.result())
             return await working
         finally:
             for task in (working, cancelled):
@@ -367,7 +367,7 @@ class PlanSessions:
 
     async def _cancelled(self, session: PlanSession, cancelled: GoalCancelled) -> PlanSession:
         """The session with its goal given up."""
-        error = self._clean(f"cancelled: {cancelled.message}" if cancelled.message else "cancelled")
+        error = self._clean(cancelled.message)
         session = (await self._left(session, error)).closed(error)
         await self._runs.end(session, ExecutionStatus.CANCELLED, error)
         return await self._save(replace(session, status=SessionStatus.ERROR, error=error))
