@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowTask,
 )
 from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
+from swe_ai_fleet.orchestrator import dispatcher
 from tests.scripted_fleet import ScriptedRun
 from tests.simulation.test_replicas import World
 from tests.simulation.virtual_loop import on_virtual_time
@@ -87,6 +88,13 @@ class WorkflowWorld(World):
     async def nudge(self, number: int, state: ExecutionState) -> None:
         if any(one.status is NodeStatus.PAUSED for one in state.nodes.values()):
             await self.insist(lambda executions: executions.steer(DEFAULT_TENANT, state.execution_id, "continue"))
+
+
+@pytest.fixture(autouse=True)
+def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still here, and these two are measured by it."""
+    monkeypatch.setattr(dispatcher, "HEAD_START_SECONDS", 0.0)
+    monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
