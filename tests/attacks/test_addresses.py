@@ -109,7 +109,7 @@ def fleet(home: Path, *named: str, names: Names | None = None, **variables: str)
         hosts=("*", *named),
         credentials=with_everything,
         resolver=names or Names(NAMES),
-        surroundings={"PATH": os.environ["PATH"], **variables},
+        environ={"PATH": os.environ["PATH"], **variables},
     )
 
 

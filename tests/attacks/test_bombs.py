@@ -175,7 +175,7 @@ class Place:
         self.base = git(self.repository, "rev-parse", "HEAD").strip()
         self.meter = Meter(root / "meter")
         self.handed = b""
-        self.provider = provider_at(root, level=level, surroundings=self.meter.surroundings, fetch=self._fetch)
+        self.provider = provider_at(root, level=level, environ=self.meter.surroundings, fetch=self._fetch)
 
     async def _fetch(self, ref: BlobRef) -> bytes:
         return self.handed

@@ -48,7 +48,7 @@ def node(home: Path, credentials: CredentialLookup, *hosts: str) -> GitWorkspace
         protocols=("http", "https"),
         hosts=("127.0.0.1", *hosts),
         credentials=credentials,
-        surroundings={"PATH": os.environ["PATH"]},
+        environ={"PATH": os.environ["PATH"]},
     )
 
 

@@ -28,13 +28,13 @@ GOOD = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
 BARE = Environment()
 
 
-def surroundings(root: Path) -> dict[str, str]:
+def environ_of(root: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(root / "user")}
 
 
 @pytest.fixture
 def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return provider_at(tmp_path, surroundings=surroundings(tmp_path))
+    return provider_at(tmp_path, environ=environ_of(tmp_path))
 
 
 @pytest.fixture

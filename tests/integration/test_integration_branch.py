@@ -41,7 +41,7 @@ class World:
 
     def new_node(self, name: str) -> GitWorkspaceProvider:
         remote = {"protocols": ("http",), "hosts": ("127.0.0.1",), "credentials": find_credential}
-        return provider_at(self.root, name, fetch=self.get, surroundings={"PATH": os.environ["PATH"]}, **remote)
+        return provider_at(self.root, name, fetch=self.get, environ={"PATH": os.environ["PATH"]}, **remote)
 
     async def get(self, ref: BlobRef) -> bytes:
         return self.blobs[ref.name]

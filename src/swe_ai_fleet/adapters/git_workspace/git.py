@@ -52,7 +52,7 @@ _CONFIG = {
     "protocol.allow": "never",
     "http.followRedirects": "initial",
 }
-# What a call over the network may take over from the surroundings: certificates. How it gets there is a route's.
+# What a call over the network may take over from the environment: certificates. How it gets there is a route's.
 _TRANSPORT_VARIABLES = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE")
 
 
@@ -136,14 +136,14 @@ def quoted(path: Path) -> str:
 class Git:
     """Runs git with an environment made from scratch: no system or user configuration, hooks, prompts or pagers.
 
-    `surroundings` is the environment of this process, from which certificates are taken for network calls. No file that
+    `environ` is the environment of this process, from which certificates are taken for network calls. No file that
     git writes, a pack of all that it fetches included, is larger than `max_disk_bytes`, which the files of a commit
     come to at most. `slots` are those that heavy commands of sandboxes take.
     """
 
     def __init__(
         self,
-        surroundings: Mapping[str, str],
+        environ: Mapping[str, str],
         *,
         max_disk_bytes: int = DEFAULT_DISK_BYTES,
         slots: CpuSlots | None = None,
@@ -159,7 +159,7 @@ class Git:
             for part, text in zip(("KEY", "VALUE"), entry, strict=True)
         }
         self._base = {
-            "PATH": surroundings.get("PATH", os.defpath),
+            "PATH": environ.get("PATH", os.defpath),
             "HOME": "/nonexistent",
             "LC_ALL": "C.UTF-8",
             "GIT_CONFIG_NOSYSTEM": "1",
@@ -178,7 +178,7 @@ class Git:
             "GIT_CONFIG_COUNT": str(len(settings)),
             **config,
         }
-        self._transport = {name: surroundings[name] for name in _TRANSPORT_VARIABLES if surroundings.get(name)}
+        self._transport = {name: environ[name] for name in _TRANSPORT_VARIABLES if environ.get(name)}
 
     async def run(
         self,

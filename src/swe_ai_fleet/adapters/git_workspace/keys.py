@@ -46,7 +46,7 @@ class Interpreters:
     identity: str
 
 
-def find_interpreters(surroundings: Mapping[str, str]) -> Interpreters:
+def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
     """Look at this machine; files are looked at, no program is run. Blocking.
 
     Beside what is on PATH, the neighbours of the fleet's own interpreter are found (pyenv keeps one directory for each
@@ -55,7 +55,7 @@ def find_interpreters(surroundings: Mapping[str, str]) -> Interpreters:
     default = (sys.version_info.major, sys.version_info.minor)
     own = Path(sys.base_prefix, "bin", f"python{default[0]}.{default[1]}")
     programs: dict[PythonVersion, Path] = {default: own}
-    for directory in _directories(surroundings):
+    for directory in _directories(environ):
         for program in sorted(directory.glob("python3.*"), reverse=True):
             match = _NAME.fullmatch(program.name)
             version: PythonVersion = (3, int(match[1])) if match else (0, 0)
@@ -75,16 +75,16 @@ def find_interpreters(surroundings: Mapping[str, str]) -> Interpreters:
     return Interpreters(machine=machine, prefixes=prefixes, identity=identity)
 
 
-def _directories(surroundings: Mapping[str, str]) -> Iterable[Path]:
-    home = surroundings.get("HOME", "")
+def _directories(environ: Mapping[str, str]) -> Iterable[Path]:
+    home = environ.get("HOME", "")
     roots = [Path(sys.base_prefix).parent]
     roots += [Path(home, place) for place in (".pyenv/versions", ".local/share/uv/python") if home]
-    if uv := surroundings.get("UV_PYTHON_INSTALL_DIR"):
+    if uv := environ.get("UV_PYTHON_INSTALL_DIR"):
         roots.append(Path(uv))
     for root in roots:
         # Newer patch releases first: the first one found of each version is taken.
         yield from sorted((path for path in root.glob("*/bin") if root.name != "usr"), key=_release, reverse=True)
-    path = surroundings.get("PATH", os.defpath).split(":")
+    path = environ.get("PATH", os.defpath).split(":")
     yield from map(Path, dict.fromkeys((*filter(os.path.isabs, path), "/usr/local/bin", "/usr/bin")))
 
 

@@ -325,8 +325,8 @@ def _stays_within(parts: Iterable[Path], contains: Callable[[Path], bool]) -> bo
     return True
 
 
-def user_excludes(surroundings: Mapping[str, str]) -> Path | None:
+def user_excludes(environ: Mapping[str, str]) -> Path | None:
     """The user's global ignore file at its default place: what git hides from them is hidden from agents too."""
-    home = surroundings.get("HOME", "")
-    base = surroundings.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    home = environ.get("HOME", "")
+    base = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
     return Path(base, "git/ignore") if base else None

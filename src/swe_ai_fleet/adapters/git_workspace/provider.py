@@ -58,7 +58,7 @@ class GitWorkspaceProvider:
     file of that name in `home`). `credentials` finds what opens a URL. `setup` says what set-up commands may reach; by
     default every public host. `mask` hides secrets in what error messages quote. A diff or checkpoint larger than
     `bounds` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on
-    the node that made them. `recipes` has what environment runs found out. `surroundings` is this process's environment
+    the node that made them. `recipes` has what environment runs found out. `environ` is this process's environment
     (None: the real one).
     """
 
@@ -80,9 +80,9 @@ class GitWorkspaceProvider:
         bounds: Bounds | None = None,
         fetch: BlobFetch | None = None,
         recipes: KnownRecipes | None = None,
-        surroundings: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        surroundings = os.environ if surroundings is None else surroundings
+        environ = os.environ if environ is None else environ
         self._home = home.resolve()
         scratch = self._home / "scratch"
         for directory in (scratch, self._home / "repositories"):
@@ -96,14 +96,14 @@ class GitWorkspaceProvider:
             protocols=protocols,
             hosts=hosts,
         )
-        self._git = Git(surroundings, max_disk_bytes=sandbox.policy.max_disk_bytes, slots=sandbox.slots)
-        excludes = user_excludes(surroundings)
+        self._git = Git(environ, max_disk_bytes=sandbox.policy.max_disk_bytes, slots=sandbox.slots)
+        excludes = user_excludes(environ)
         self._local = LocalRepositories(
             self._git, self._policy, scratch=scratch, excludes=excludes, confine=sandbox.confining
         )
         routes = Routes(
             self._policy.reach,
-            surroundings=surroundings,
+            environ=environ,
             known_hosts=known_hosts or self._home / "known_hosts",
             scratch=scratch,
             resolver=resolver,

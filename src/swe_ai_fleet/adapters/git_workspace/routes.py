@@ -79,7 +79,7 @@ class Routes:
 
     Args:
         reach: Which hosts may be reached, and which of them at private addresses.
-        surroundings: The environment of this process, which may name a proxy.
+        environ: The environment of this process, which may name a proxy.
         known_hosts: Keys of ssh servers, as OpenSSH keeps them; need not be there where nobody uses ssh.
         scratch: Where a key lies while ssh reads it.
         resolver: Turns names into addresses; None: the system's.
@@ -89,13 +89,13 @@ class Routes:
         self,
         reach: RemoteHosts,
         *,
-        surroundings: Mapping[str, str],
+        environ: Mapping[str, str],
         known_hosts: Path,
         scratch: Path,
         resolver: Resolver | None = None,
     ) -> None:
         self._reach = reach
-        named = {name: surroundings.get(name) or surroundings.get(name.upper(), "") for name in (*_PROXIES, "no_proxy")}
+        named = {name: environ.get(name) or environ.get(name.upper(), "") for name in (*_PROXIES, "no_proxy")}
         self._proxies = {name: url for name, url in named.items() if url and name != "no_proxy"}
         self._direct = tuple(filter(None, (part.strip() for part in named["no_proxy"].lower().split(","))))
         self._known_hosts = known_hosts
