@@ -74,6 +74,11 @@ class Connections:
         return url
 
 
+def _check_one_given(connection: str | None, path: str | None) -> None:
+    if (connection is None) == (path is None):
+        raise ToolFailure("give either the name of a connection or the path of a SQLite file")
+
+
 def _scheme(url: str) -> str:
     try:
         return urlsplit(url).scheme
@@ -267,8 +272,7 @@ class DatabaseTool(Toolkit):
         return self._connections.url(connection, kind)
 
     def _kind(self, connection: str | None, path: str | None) -> Database:
-        if (connection is None) == (path is None):
-            raise ToolFailure("give either the name of a connection or the path of a SQLite file")
+        _check_one_given(connection, path)
         return Database.SQLITE if connection is None else self._connections.kind(connection)
 
     async def _sqlite(
@@ -282,7 +286,7 @@ class DatabaseTool(Toolkit):
         max_rows: int,
         timeout_seconds: float = _DESCRIBE_SECONDS,
     ) -> Rows:
-        self._kind(connection, path)
+        _check_one_given(connection, path)
         if connection is not None:
             url = self._url(connection, Database.SQLITE, read_only)
             return await sqlite.query_url(
