@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import uuid
@@ -105,10 +105,9 @@ async def reader(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory
     )
     done = await reader.runs(f"fleet run --json --repo . --agents 2 --rounds 0 --task-id {name} '{HELLO}'")
     assert done.code == 0, done.out + done.err
-    found = re.search(r'"output_artifact": "([0-9a-f]{64})"', done.out)
-    assert found, done.out
+    digest = hashlib.sha256(json.loads(done.out)["diff"].encode()).hexdigest()
     execution_id = json.loads((await reader.runs(f"fleet show --json {name}")).out)["execution_id"]
-    return replace(reader, variables={**reader.variables, "ID": execution_id, "DIGEST": found[1]})
+    return replace(reader, variables={**reader.variables, "ID": execution_id, "DIGEST": digest})
 
 
 @pytest.mark.parametrize(("document", "place"), run_by(HERE))
