@@ -13,7 +13,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.settings import Settings
 
 
-class Served(Protocol):
+class ServiceDeps(Protocol):
     """What an extension's service is made of; the orchestrator's `Stack` has it."""
 
     @property
@@ -24,12 +24,12 @@ class Served(Protocol):
     def executions(self) -> Executions: ...
 
 
-OpenService = Callable[[Served], AbstractAsyncContextManager[Service]]
+OpenService = Callable[[ServiceDeps], AbstractAsyncContextManager[Service]]
 """A service that is there until the context ends."""
 
 
 @asynccontextmanager
-async def open_services(served: Served) -> AsyncGenerator[Sequence[Service]]:
+async def open_services(served: ServiceDeps) -> AsyncGenerator[Sequence[Service]]:
     """The services of all extensions, until the context ends."""
     openers: list[OpenService] = load_parts("services")
     async with AsyncExitStack() as stack:

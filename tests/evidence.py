@@ -15,9 +15,9 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.environments import home_at

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
-from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate

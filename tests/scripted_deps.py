@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
 

@@ -18,11 +18,11 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.checklist import Checklist, Requirement
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.ranking import rank
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git
 
 

@@ -30,8 +30,8 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED, until
 from tests.environments import provider_at

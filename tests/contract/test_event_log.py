@@ -15,9 +15,9 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound
 from swe_ai_fleet.domain.event import CancelRequested, Event, RunClaimed, RunLost, StoredEvent, Writer
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import BlobStore, EventLog, ResultBus
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.memory_log import MemoryLog
 
 
 class Log(EventLog, BlobStore, ResultBus, Protocol):

@@ -23,8 +23,8 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
 from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.recorded_runs import Runs, cut
 

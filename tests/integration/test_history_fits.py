@@ -22,8 +22,8 @@ from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.script import ScriptRequest
 from swe_ai_fleet.tools import Pipeline, Toolkit, operation
 

@@ -22,8 +22,8 @@ from swe_ai_fleet.domain.review import Critique, Finding, Vote
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.recorded_runs import SECRET, Runs, cut
 from tests.scripted_fleet import PASSED
 

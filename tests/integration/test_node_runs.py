@@ -30,8 +30,8 @@ from swe_ai_fleet.domain.task import SCRATCH, ApprovalPolicy, Constraints, Deliv
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import AgentConfig
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.environments import provider_at

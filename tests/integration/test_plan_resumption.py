@@ -44,8 +44,8 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
 from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"

@@ -33,8 +33,8 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL = "Round invoice totals"

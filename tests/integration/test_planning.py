@@ -36,10 +36,10 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, ScriptRequest, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools import (
     BuiltinTools,

@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
@@ -36,7 +37,6 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningEvents,
     PlanningOutcome,
 )
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_deps import execution_deps

@@ -414,6 +414,11 @@ class TestWhatGoesWrong:
             with pytest.raises(grpc.aio.AioRpcError) as busy:
                 await other.go_on(name)
             assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            # Beside it lies one that nobody can read: its parts are gone.
+            head = await one.buckets.sessions.get(f"{DEFAULT_TENANT}.{name}")
+            assert head is not None
+            broken = head.value.replace(name.encode(), f"z-{name}".encode())
+            await one.buckets.sessions.put(f"{DEFAULT_TENANT}.z-{name}", broken)
             second.dead = "first"
             # Nobody asks the other one for it.
             session = await other.until(name, lambda session: session.status == "completed")

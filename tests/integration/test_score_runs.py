@@ -23,8 +23,8 @@ from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.recorded_runs import SECRET, Runs
 from tests.sampling import sample
 from tests.scripted_fleet import PASSED

@@ -13,6 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
@@ -22,7 +23,6 @@ from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()

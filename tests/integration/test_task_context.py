@@ -20,8 +20,8 @@ from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.orchestrator_service import servicer_of

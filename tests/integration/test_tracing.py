@@ -20,10 +20,10 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessag
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import open_telemetry, own_telemetry
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.trace_collector import TraceCollector
 
 TASK = Task(

@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell

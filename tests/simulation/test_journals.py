@@ -19,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
 from swe_ai_fleet.domain.event import CancelRequested, Event, Writer
-from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.in_process import MemoryLog
 from tests.simulation.virtual_loop import on_virtual_time
 
 PATIENCE = 5.0

@@ -24,12 +24,12 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator import dispatcher
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from tests.scripted_workspaces import ScriptedWorkspaces
 from tests.simulation.virtual_loop import on_virtual_time

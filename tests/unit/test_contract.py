@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.in_process import MemoryLog
 from tests.sampling import sample, whole_state
 
 GOLDEN = Path(__file__).with_name("golden_wire.json")

@@ -20,8 +20,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import RepoRef, Role
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.derivations import MAX_AT_ONCE, Derivations, Plan
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.watching.progress import split_percent, split_step
 from tests.sampling import sample
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel

@@ -33,9 +33,9 @@ from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets

@@ -25,12 +25,12 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 

@@ -26,9 +26,9 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.watching.narration import narrate
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun

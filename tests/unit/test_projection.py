@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.testing.memory_log import MemoryLog
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"), tenant="acme")
 ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)

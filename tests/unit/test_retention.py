@@ -13,11 +13,11 @@ from swe_ai_fleet.adapters.jetstream import StreamSettings
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.runtime.factories import seed_seconds
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_log import MemoryLog
 
 DAY = 86_400.0
 

@@ -15,10 +15,10 @@ import pytest
 import structlog
 
 from swe_ai_fleet.domain.event import ExecutionClaimed, Writer
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging
-from swe_ai_fleet.testing.memory_log import MemoryLog
 
 SECRET = "-".join(("nobody", "guesses", "this"))
 

@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.assignment import (
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.job_board import JobBoard, fault_of
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.runner import Runner, Slots

@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
-from swe_ai_fleet.agents.spec import AgentSpec, AtHand, Ending, RunContext, RunServices, run_agent
+from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent
 from swe_ai_fleet.agents.sub_agents.structured_output import opening
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
@@ -85,9 +85,9 @@ class _Answerer(AgentSpec[Answer]):
         return Ending(value=answer, stop_reason=answer.stop_reason, usage=answer.usage, error=answer.error)
 
     @asynccontextmanager
-    async def tools(self, at_hand: AtHand) -> AsyncGenerator[Toolbox]:
+    async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
         """What the node names, as far as its task allows it. Raises InvalidRequest for a tool that is not here."""
-        self._model, pipeline = at_hand.capabilities.model, at_hand.pipeline
+        self._model, pipeline = resources.capabilities.model, resources.pipeline
         answer = final_answer_in(self._assignment.schema) if self._assignment.schema else FINAL_ANSWER
         if not self._assignment.config.use_tools:
             yield Toolbox({}, pipeline, answer=answer)
@@ -95,7 +95,7 @@ class _Answerer(AgentSpec[Answer]):
         async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
             yield _toolbox(held, pipeline, self.task, answer)
 
-    async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> tuple[Message, ...]:
+    async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
         """The question, and what is remembered."""
         assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
         fence = Fence(mask, assignment.execution_id, assignment.agent_id)

@@ -19,7 +19,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.questions import AnswerForm
 from swe_ai_fleet.agents.repository_facts import RepositoryFacts
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.sub_agents.structured_output import (
     Said,
     Shape,
@@ -115,7 +115,7 @@ class DeriveRun:
 
 async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> Ending[Derivation]:
     task = assignment.task
-    budget = Budget(short(task.constraints.limits), spent=run.earlier.usage)
+    budget = Budget(short_limits(task.constraints.limits), spent=run.earlier.usage)
     stop, fault, subtasks = StopReason.FINAL_ANSWER, None, tuple[Subtask, ...]()
 
     def split(texts: Sequence[str]) -> tuple[Subtask, ...]:

@@ -26,7 +26,7 @@ from swe_ai_fleet.agents.prompting import (
     wishes,
 )
 from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
@@ -213,7 +213,7 @@ class _Judging:
     async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
         """Vote."""
         assignment, self._mask = self._assignment, run.equipment.mask
-        budget = Budget(short(assignment.task.constraints.limits), spent=run.earlier.usage)
+        budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
         try:
             async with asyncio.timeout(budget.seconds_left):

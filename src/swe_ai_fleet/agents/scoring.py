@@ -12,7 +12,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short
+from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.sub_agents.structured_output import objects_in, opening
 from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.candidate import Perspective
@@ -120,7 +120,7 @@ class _Scoring:
 
     async def work(self, run: RunContext) -> Ending[VerifierScore]:
         """Ask."""
-        budget = Budget(short(self._assignment.task.constraints.limits), spent=run.earlier.usage)
+        budget = Budget(short_limits(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:

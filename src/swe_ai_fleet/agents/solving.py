@@ -17,7 +17,7 @@ from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
 from swe_ai_fleet.agents.results import last_tests
 from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
-from swe_ai_fleet.agents.spec import AgentSpec, AtHand, RunContext, run_agent
+from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources, run_agent
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -124,17 +124,17 @@ class Solver(AgentSpec[Solution]):
         return await run_agent(self, self._run)
 
     @asynccontextmanager
-    async def tools(self, at_hand: AtHand) -> AsyncGenerator[Toolbox]:
+    async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
         """The catalogue as the task has it, memory and sub-agents."""
-        self._at_hand = at_hand
+        self._at_hand = resources
         self._searched = searches_in(self._run.earlier.steps)
-        async with open_toolkits(self._clone, at_hand.pipeline, self._run.equipment.access, self.task) as held:
+        async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as held:
             if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
                 tests.failed_before = self._news.failing
             self._notes = (*held.notes, _PROPOSE) if self._proposes else held.notes
             yield self._toolbox(held)
 
-    async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> Sequence[Message]:
+    async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
         """The repository, the task, and what is known of both."""
         task, revision, equipment = self.task, self._revision, self._run.equipment
         opening = revision.first if revision is not None else ()
@@ -145,7 +145,7 @@ class Solver(AgentSpec[Solution]):
             opening = opening_messages(
                 task,
                 workspace=self._clone,
-                limits=at_hand.pipeline.limits,
+                limits=resources.pipeline.limits,
                 perspective=self.perspective,
                 notes=self._notes,
                 facts=facts,
@@ -197,12 +197,12 @@ class Solver(AgentSpec[Solution]):
 
     def _toolbox(self, held: Toolset) -> Toolbox:
         """The toolkits of the run and its sub-agents."""
-        task, at_hand, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
+        task, resources, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
         others = SubAgentTools(
             self._clone,
-            at_hand.pipeline,
-            model=at_hand.model,
-            budget=at_hand.budget,
+            resources.pipeline,
+            model=resources.model,
+            budget=resources.budget,
             toolkits=held.toolkits,
             without=held.unlisted,
             memory=equipment.memory_search(task, self._clone),
@@ -212,13 +212,13 @@ class Solver(AgentSpec[Solution]):
         )
         kits: dict[str, Toolkit] = {**held.toolkits, others.name: others}
         if task.memory.write:
-            notes = RememberingTools(self._clone, at_hand.pipeline, noted=noted_in(steps))
+            notes = RememberingTools(self._clone, resources.pipeline, noted=noted_in(steps))
             kits[notes.name] = notes
         asked = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
         idle, unlisted = idle_sub_agents(task.role, asked, can_research=others.can_research)
         return Toolbox(
             kits,
-            at_hand.pipeline,
+            resources.pipeline,
             idle=held.idle | idle,
             unlisted=held.unlisted | unlisted,
             parallel=equipment.parallel,

@@ -60,7 +60,7 @@ _ANY = Perspective()
 _CHARS_PER_TOKEN = 4
 
 
-def short(limits: Limits) -> Limits:
+def short_limits(limits: Limits) -> Limits:
     """What a run may spend that looks and says and changes nothing, given what an agent of its task may."""
     return replace(limits, timeout_seconds=min(SHORT_SECONDS, limits.timeout_seconds))
 
@@ -204,7 +204,7 @@ class RunServices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtHand:
+class RunResources:
     """What a run has once its model is known; all its tools go through the pipeline."""
 
     model: ChatModel
@@ -238,11 +238,11 @@ class AgentSpec(ABC, Generic[T]):
     lasting: bool = True
 
     @abstractmethod
-    def tools(self, at_hand: AtHand) -> AbstractAsyncContextManager[Toolbox]:
+    def tools(self, resources: RunResources) -> AbstractAsyncContextManager[Toolbox]:
         """What it can call, until the context ends."""
 
     @abstractmethod
-    async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> Sequence[Message]:
+    async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
         """Its first messages; of a run that goes on they stand in the log."""
 
     async def drive(self, parts: RunParts) -> Trajectory:
@@ -275,15 +275,15 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
         limits=limits,
         cache=equipment.cache(spec.task),
     )
-    at_hand = AtHand(model=model, capabilities=capabilities, budget=budget, pipeline=pipeline)
-    async with spec.tools(at_hand) as toolbox:
+    resources = RunResources(model=model, capabilities=capabilities, budget=budget, pipeline=pipeline)
+    async with spec.tools(resources) as toolbox:
         sampling = Sampling(temperature=spec.perspective.temperature, seed=spec.perspective.seed)
         if run.earlier.started is None:
             run.begin(
                 RunStarted(
                     role=spec.task.role,
                     model=capabilities.model,
-                    messages=tuple(await spec.opening(at_hand, toolbox)),
+                    messages=tuple(await spec.opening(resources, toolbox)),
                     tools=tuple(tool.name for tool in toolbox.specs),
                     temperature=sampling.temperature,
                     seed=sampling.seed,

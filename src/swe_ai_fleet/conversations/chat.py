@@ -29,8 +29,8 @@ from swe_ai_fleet.conversations.session import (
 from swe_ai_fleet.conversations.store import ChatStore, KeyValueChats
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.in_process import MemoryKeyValue
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
-from swe_ai_fleet.rewriting import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 
 _SPARE_SECONDS = 30.0

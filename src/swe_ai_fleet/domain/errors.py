@@ -6,6 +6,8 @@ rest. Each takes one positional message and keyword extras with defaults, so tha
 
 from __future__ import annotations
 
+from typing import cast
+
 
 class FleetError(Exception):
     """Base of every fault the fleet names itself."""
@@ -85,3 +87,10 @@ class ContextTooLong(ModelError):
 
 class PatchRejected(FleetError):
     """A patch does not apply to the commit it claims to be based on."""
+
+
+def innermost(fault: BaseException) -> BaseException:
+    """The first fault inside nested exception groups."""
+    while isinstance(fault, BaseExceptionGroup):
+        fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
+    return fault

@@ -177,7 +177,7 @@ class Dispatcher:
         asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
         for state in unfinished:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
-            if elsewhere and state.execution_id not in asking and not _has_parts(state.task):
+            if elsewhere and state.execution_id not in asking and not _takes_no_place(state.task):
                 counts[state.task.tenant] += max(1, state.task.num_agents)
         return counts
 
@@ -223,6 +223,6 @@ class Dispatcher:
         self._news.set()
 
 
-def _has_parts(task: Task) -> bool:
-    """Whether it has others work for it, each with a place of its own, or takes no place at all."""
+def _takes_no_place(task: Task) -> bool:
+    """Whether no agents are counted for it: its parts have places of their own, a plan mostly waits for people."""
     return task.derive_subtasks or task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)

@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 
 import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable, innermost
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     BreakpointsSet,
@@ -242,7 +241,7 @@ class Drive:
         fault = work.exception()
         if fault is None:
             return work.result()
-        fault = _innermost(fault)
+        fault = innermost(fault)
         if isinstance(fault, Fenced) or (isinstance(fault, Unavailable) and self._generation < _MOST_DRIVES):
             raise fault
         if isinstance(fault, FleetError):
@@ -304,10 +303,3 @@ class Drive:
             payload=await execution_result(self._deps.log, self._deps.blobs, self._task),
         )
         await journal.append(ResultPublished())
-
-
-def _innermost(fault: BaseException) -> BaseException:
-    """The first fault inside nested exception groups."""
-    while isinstance(fault, BaseExceptionGroup):
-        fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
-    return fault

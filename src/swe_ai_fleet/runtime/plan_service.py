@@ -41,6 +41,8 @@ from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailabl
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.following import in_background
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import EventLog, KeyValue, Memories, Replicas, WorkspaceProvider
@@ -55,7 +57,6 @@ from swe_ai_fleet.runtime.tool_services import (
     with_isolation_level,
 )
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.memory_log import MemoryLog
 
 R = TypeVar("R")
 AT_ONCE = 32
@@ -86,6 +87,7 @@ class PlanService:
         self._sessions = sessions
         self._at_once = at_once
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._again_at_work: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,7 +95,7 @@ class PlanService:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        running = list(self._running.values())
+        running = [*self._again_at_work, *self._running.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -143,15 +145,24 @@ class PlanService:
         return await self._sessions.sessions()
 
     async def take_up(self) -> None:
-        """Go on with what processes that ended left of sessions, as if it were asked for again. Raises Unavailable."""
-        left = [await self.session(card.session_id) for card in await self.sessions() if card.status.working]
-        again = [self._again(session) for session in left if session.requests and not self.working(session)]
-        for fault in await asyncio.gather(*again, return_exceptions=True):
-            if isinstance(fault, FleetError):
-                _log.warning("plan_session.not_taken_up", reason=fault.message)
+        """Begin to go on with what ended processes left, as if it were asked for again. Raises Unavailable."""
+        for card in await self.sessions():
+            if card.status.working:
+                again = asyncio.create_task(self._again(card.session_id), name=f"plan {card.session_id}")
+                self._again_at_work.add(again)
+                again.add_done_callback(self._again_at_work.discard)
 
-    async def _again(self, session: PlanSession) -> None:
-        """Make a session's last request once more: who asks for it meanwhile waits for the same answer."""
+    async def _again(self, session_id: str) -> None:
+        """Make the last request of a session that nobody works on once more; a fault is that of this session alone."""
+        try:
+            await self._request_again(await self.session(session_id))
+        except FleetError as fault:
+            _log.warning("plan_session.not_taken_up", session=session_id, reason=fault.message)
+
+    async def _request_again(self, session: PlanSession) -> None:
+        """Whoever asks for the same meanwhile waits for the same answer."""
+        if not session.requests or self.working(session):
+            return
         session_id = session.session_id
         if session.status is SessionStatus.EXECUTING:
             await self.continue_plan(session_id)
@@ -255,21 +266,19 @@ class PlanBuckets:
 
 async def _take_up(plans: TenantPlanServices, buckets: PlanBuckets, replicas: Replicas) -> None:
     """Go on with what processes left that ended: those before this one, then each whose lease ends."""
-    known, at_work = set[str](), set[asyncio.Task[None]]()
-    looked = False
+    known: set[str] | None = None
     while True:
         alive = set(replicas.alive())
-        if replicas.me in alive and (not looked or known - alive):
+        if replicas.me in alive and (known is None or known - alive):
             try:
                 services = [plans.of(tenant) for tenant in await buckets.tenants()]
+                for service in services:
+                    await service.take_up()
+                known = alive
             except Unavailable as error:
                 _log.warning("plan_session.not_looked_for", reason=error.message)
-            else:
-                looked, known = True, alive
-                at_work |= {asyncio.create_task(service.take_up()) for service in services}
-        elif alive:
+        elif known is not None:
             known |= alive
-        at_work = {task for task in at_work if not task.done()}
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -379,8 +388,7 @@ async def open_tenant_plan_services(
 
         async with TenantPlanServices(made) as plans, AsyncExitStack() as stack:
             if buckets is not None and replicas is not None:
-                taking_up = asyncio.create_task(_take_up(plans, buckets, replicas), name="plan sessions")
-                stack.callback(taking_up.cancel)
+                await stack.enter_async_context(in_background(_take_up(plans, buckets, replicas), name="plan sessions"))
             yield plans
 
 

@@ -13,9 +13,9 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import Change, StoredChange, WorkRecorded
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.in_process import MemoryKeyValue as MemoryKeyValue
 from swe_ai_fleet.memory.following import in_scope
 from swe_ai_fleet.ports import Match
-from swe_ai_fleet.rewriting import MemoryKeyValue as MemoryKeyValue
 
 _K1 = 1.2
 _B = 0.75

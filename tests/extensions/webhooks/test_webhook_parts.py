@@ -45,7 +45,7 @@ from swe_ai_fleet.extensions.webhooks.webhook import (
     new_secret,
     signed_headers,
 )
-from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.in_process import MemoryLog
 from tests.documented import blocks
 from tests.markdown_v2 import parse
 

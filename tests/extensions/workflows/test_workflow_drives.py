@@ -46,9 +46,9 @@ from swe_ai_fleet.domain.workflow import (
 from swe_ai_fleet.extensions.workflows.catalog import read_catalog
 from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
 from swe_ai_fleet.extensions.workflows.tasks import node_name, node_run
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.scripted_fleet import FAILED, PASSED, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 from tests.unit.test_executions import World, published

@@ -19,7 +19,7 @@ from swe_ai_fleet.agents.plan_session.proposals import (
     proposed_among,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
-from swe_ai_fleet.agents.recorded_run import RecordedRun
+from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.agents.sub_agents.structured_output import opening
@@ -27,8 +27,7 @@ from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.event import MessageAdded, RunFinished, RunStarted
+from swe_ai_fleet.domain.event import MessageAdded, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
@@ -215,16 +214,7 @@ class PlanningRun:
         """Record the end, unless it stands in the log already."""
         stop, answer, error = trajectory.stop_reason, self._mask(trajectory.answer), self._mask(trajectory.error)
         if not _is_over(self._earlier):
-            await self._journal.append(
-                RunFinished(
-                    stop_reason=stop,
-                    artifacts=Artifacts(),
-                    usage=trajectory.usage,
-                    audit_head=self._trail.head,
-                    answer=answer,
-                    error=error,
-                )
-            )
+            await self._journal.append(run_finished(self._trail, stop, trajectory.usage, answer=answer, error=error))
         session = replace(
             session,
             messages=_whole(history, trajectory),

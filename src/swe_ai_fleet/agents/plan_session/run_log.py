@@ -46,8 +46,8 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 
@@ -239,7 +239,7 @@ class RunLog:
             memory=MemoryOptions(read=True, entities=session.selected_entities),
         )
 
-    async def found(self, session: PlanSession) -> Mapping[str, ToolResult]:
+    async def tool_results(self, session: PlanSession) -> Mapping[str, ToolResult]:
         """By operation, what tools gave the run of a session's present request before its model was told anything."""
         results: dict[str, ToolResult] = {}
         writer = self._writer(session)

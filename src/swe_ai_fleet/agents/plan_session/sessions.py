@@ -38,13 +38,13 @@ from swe_ai_fleet.agents.plan_session.session import (
     rejection,
 )
 from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
+from swe_ai_fleet.agents.recorded_run import run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
-from swe_ai_fleet.domain.event import ExecutionStatus, RunFinished
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -378,15 +378,7 @@ class PlanSessions:
             return session
         async with self._runs.recorded(session, claim=False) as (record, run):
             if run.started is not None and run.finished is None:
-                await record.journal.append(
-                    RunFinished(
-                        stop_reason=StopReason.CANCELLED,
-                        artifacts=Artifacts(),
-                        usage=run.usage,
-                        audit_head=record.trail.head,
-                        error=gone,
-                    )
-                )
+                await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=gone))
         left = session.with_run(run)
         return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
 
@@ -411,7 +403,7 @@ class PlanSessions:
                 mask=self._clean,
                 prices=self._prices,
             )
-            yield run, await self._runs.found(session) if earlier.generation else {}
+            yield run, await self._runs.tool_results(session) if earlier.generation else {}
 
     async def _save(self, session: PlanSession) -> PlanSession:
         """The session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""

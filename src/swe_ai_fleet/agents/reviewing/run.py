@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.reviewing.answer import ReviewAnswer, answer_shape, no_
 from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
 from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.spec import AgentSpec, AtHand, Ending, RunContext, RunServices, run_agent, short
+from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent, short_limits
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
 from swe_ai_fleet.agents.sub_agents.structured_output import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
@@ -80,7 +80,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
 
     def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, proving: Proving) -> None:
         task = assignment.task
-        limits = short(task.constraints.limits)
+        limits = short_limits(task.constraints.limits)
         limits = replace(
             limits,
             max_iterations=min(MAX_ITERATIONS, limits.max_iterations),
@@ -123,7 +123,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         return Ending(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)
 
     @asynccontextmanager
-    async def tools(self, at_hand: AtHand) -> AsyncGenerator[Toolbox]:
+    async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
         """What only reads, of that which the task allows its agents; where it may run something, a shell shows all."""
         self._patches = {
             subject.candidate.candidate_id: await self._proving.blobs.get(ref)
@@ -131,7 +131,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             if (ref := subject.candidate.artifacts.patch) is not None
         }
         self._applied = await self._lay_out(self._patches)
-        clone, pipeline = self._clone, at_hand.pipeline
+        clone, pipeline = self._clone, resources.pipeline
         kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
         if self._may_run:
             kits |= {kit.name: kit for kit in (TestTool(clone, pipeline), ShellTool(clone, pipeline))}
@@ -140,7 +140,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         # An empty set would allow everything.
         yield Toolbox(kits if names else {}, narrow, answer=final_answer_in(self._schema))
 
-    async def opening(self, at_hand: AtHand, toolbox: Toolbox) -> tuple[Message, ...]:
+    async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
         """What is reviewed, and how."""
         return review_messages(
             self._assignment,
@@ -149,7 +149,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             applied=self._applied,
             may_run=self._may_run,
             iterations=self.budget.limits.max_iterations,
-            context_tokens=at_hand.capabilities.max_model_len,
+            context_tokens=resources.capabilities.max_model_len,
             mask=self._run.equipment.mask,
         )
 

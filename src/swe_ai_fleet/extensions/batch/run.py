@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
@@ -16,6 +15,7 @@ from swe_ai_fleet.cli.outcome import winning_diff
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.errors import innermost
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.extensions.batch.plan import Plan
 from swe_ai_fleet.extensions.batch.records import BadLine, Record, evaluate, read_records, task_id
@@ -169,7 +169,7 @@ class _Batch:
                         task.add_done_callback(lambda _: room.release())
         except BaseExceptionGroup as faults:
             # The first that gave up speaks for all of them.
-            raise _first(faults) from None
+            raise innermost(faults) from None
 
     async def _one(self, client: FleetClient, work: Work) -> None:
         row = work.ended or await self._ended(client, work)
@@ -276,10 +276,3 @@ def _conclude(
     if stopped:
         screen.line("stopped; what was handed in goes on in the fleet, and the same command goes on from here")
     return code
-
-
-def _first(fault: BaseException) -> BaseException:
-    """The first fault inside nested exception groups."""
-    while isinstance(fault, BaseExceptionGroup):
-        fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
-    return fault

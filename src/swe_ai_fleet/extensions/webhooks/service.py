@@ -13,7 +13,7 @@ from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServi
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
-from services.extensions import Served
+from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.contract import from_message, to_message
@@ -80,7 +80,7 @@ class NotificationServicer(NotificationServiceServicer):
         return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, one) for one in shown])
 
 
-def open_service(served: Served) -> AbstractAsyncContextManager[Service]:
+def open_service(served: ServiceDeps) -> AbstractAsyncContextManager[Service]:
     """What the orchestrator serves."""
     return open_notifications(served.log, served.settings)
 

@@ -17,7 +17,7 @@ from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
-from services.extensions import Served
+from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
@@ -257,7 +257,7 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
 
 
 @asynccontextmanager
-async def open_service(served: Served) -> AsyncGenerator[Service]:
+async def open_service(served: ServiceDeps) -> AsyncGenerator[Service]:
     """What the orchestrator serves."""
     yield service_of(workflow_servicer(served.executions, served.settings))
 
