@@ -27,6 +27,8 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.job_fleet import open_job_fleet
@@ -143,6 +145,9 @@ async def world(tmp_path: Path, model: ScriptedModelServer) -> AsyncIterator[Wor
         chosen = RunnerSettings(backend="local", protocols="file", concurrency=4, ack_wait_seconds=2.0)
         async with connect_log(settings, name="test") as log:
             await log.ensure_streams()
+            # An orchestrator makes them.
+            for name in (TEST_RUNS_BUCKET, RECIPES_BUCKET):
+                await log.bucket(name)
             pinned = await workspace_provider(settings, log).pin("default", RepoRef(location=str(repository)))
             yield World(settings=settings, chosen=chosen, log=log, repository=pinned)
 

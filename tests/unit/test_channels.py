@@ -106,7 +106,7 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
 
 
 def test_the_commands_load_no_store_and_no_model() -> None:
-    heavy = ["apsw", "numpy", "yaml", "ray", "nats", "httpx2", "openai", "starlette", "uvicorn", "mcp"]
+    heavy = ["apsw", "numpy", "yaml", "ray", "nats", "httpx2", "starlette", "uvicorn", "mcp"]
     loads = "import sys, swe_ai_fleet.cli.main, swe_ai_fleet.cli.recordings"
     program = f"{loads}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
-from openai import APIStatusError
-
 from swe_ai_fleet.adapters.openai_model import faults, json_protocol, probing, text_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.connection import Connection
@@ -228,7 +226,7 @@ class OpenAIChatModel:
             raise self._connection.unreachable(error) from error
         except ModelRejected as error:
             # Some servers have no list of models; that they say so is an answer.
-            if not (isinstance(error.__cause__, APIStatusError) and error.__cause__.status_code in (404, 405)):
+            if not (isinstance(error.__cause__, faults.StatusError) and error.__cause__.status in (404, 405)):
                 raise
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -315,7 +313,7 @@ class OpenAIChatModel:
         try:
             models = await self._connection.retry(attempt)
         except ModelError as error:
-            answered = isinstance(error, ModelRejected) or isinstance(error.__cause__, APIStatusError)
+            answered = isinstance(error, ModelRejected) or isinstance(error.__cause__, faults.StatusError)
             # Some servers have no list, or none for this key. With a name the completion will tell.
             if not self._model or not answered:
                 raise
@@ -337,7 +335,7 @@ class OpenAIChatModel:
                 return await self._connection.complete(body)
             except ModelError as error:
                 cause = error.__cause__
-                refusal = faults.Refusal.of(cause) if isinstance(cause, APIStatusError) else None
+                refusal = faults.Refusal.of(cause) if isinstance(cause, faults.StatusError) else None
                 if refusal is None or not probing.is_about_the_request(refusal):
                     raise
                 return refusal

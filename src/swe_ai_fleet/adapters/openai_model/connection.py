@@ -8,15 +8,16 @@ import math
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx2
 import stamina
-from openai import AsyncOpenAI, AsyncStream, DefaultAioHttpClient, OpenAIError
+from yarl import URL
 
 from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
@@ -24,6 +25,7 @@ from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailab
 _T = TypeVar("_T")
 
 _CHAT = "/chat/completions"
+_MODELS = "/models"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _MOST_CONNECTIONS = 1000
 # Below uvicorn's 5 s, so that it is never us who write on a connection it just closed.
@@ -31,6 +33,7 @@ _KEEP_ALIVE_SECONDS = 4.0
 _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
+_LONGEST_REFUSAL = 1024 * 1024
 _URL_HINT = "it looks like http://127.0.0.1:8000/v1"
 
 
@@ -58,12 +61,18 @@ class Connection:
         retry_wait_max_seconds: float,
     ) -> None:
         url = _parse(base_url)
-        self.base_url = str(url.copy_with(userinfo=b"", fragment=None)).rstrip("/")
+        self._url = url.with_user(None).with_fragment(None)
+        self.base_url = str(self._url).rstrip("/")
         self.answered_at = -math.inf
         """When the server last answered, by the monotonic clock."""
         self._is_local = url.host in _LOOPBACK
-        # aiohttp refuses a URL with a user in it beside a header of our own.
-        self._basic = base64.b64encode(url.userinfo).decode() if url.userinfo and not api_key else ""
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        elif url.user or url.password:
+            named = f"{url.user or ''}:{url.password or ''}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(named).decode()}"
+        self._headers = headers
         self._model = model
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
@@ -76,25 +85,28 @@ class Connection:
             wait_max=retry_wait_max_seconds,
             wait_jitter=retry_wait_seconds,
         )
-        self._opened: AsyncOpenAI | None = None
+        self._opened: aiohttp.ClientSession | None = None
+        self._proxy: URL | None = None
+        self._proxy_auth: aiohttp.BasicAuth | None = None
 
     async def __aenter__(self) -> Self:
         # A proxy from the environment is never the way to this machine.
-        timeout = httpx2.Timeout(self._timeout_seconds, connect=min(_CONNECT_SECONDS, self._timeout_seconds))
-        limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_SECONDS)
         around = not self._is_local
-        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, trust_env=around, verify=_trusted(around))
-        client = AsyncOpenAI(
-            base_url=self.base_url,
-            api_key=self._api_key or "EMPTY",
-            timeout=timeout,
-            max_retries=0,
-            http_client=http_client,
-            default_headers={"Authorization": f"Basic {self._basic}"} if self._basic else None,
+        if around and (proxy := _proxy_to(self._url)) is not None:
+            self._proxy = proxy.with_user(None)
+            if proxy.user is not None:
+                self._proxy_auth = aiohttp.BasicAuth(proxy.user, proxy.password or "")
+        self._opened = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=_MOST_CONNECTIONS,
+                keepalive_timeout=_KEEP_ALIVE_SECONDS,
+                ssl=_trusted(around) if self._url.scheme == "https" else True,
+            ),
+            headers=self._headers,
+            # The whole of a request has a limit of its own.
+            timeout=aiohttp.ClientTimeout(sock_connect=min(_CONNECT_SECONDS, self._timeout_seconds)),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
-        # Otherwise taken from the environment, and then sent to whatever server this is.
-        client.organization = client.project = None
-        self._opened = client
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,10 +116,8 @@ class Connection:
 
     async def models(self) -> bytes:
         """The answer to what models there are. Raises ModelError."""
-        client = self._client
-        with self._faults():
-            async with asyncio.timeout(self._timeout_seconds):
-                return (await client.get("/models", cast_to=httpx2.Response)).content
+        async with self._answer("GET", _MODELS) as response:
+            return await response.read()
 
     async def complete(self, body: bytes, *, path: str = _CHAT) -> bytes:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
@@ -130,30 +140,16 @@ class Connection:
 
         Raises ModelError, and what `take` raises.
         """
-        client = self._client
-        with self._faults():
-            async with asyncio.timeout(self._timeout_seconds):
-                # With this type the SDK hands over the response before its body is read.
-                answer: object = await client.post(
-                    path,
-                    cast_to=httpx2.Response,
-                    content=body,
-                    stream=True,
-                    stream_cls=AsyncStream[object],
-                )
-                response = cast("httpx2.Response", answer)
-                try:
-                    async with aclosing(response.aiter_bytes()) as chunks:
-                        async for chunk in chunks:
-                            if take(chunk):
-                                break
-                        # Read to its end, the connection can carry the next request.
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(_DRAIN_SECONDS):
-                                async for _ in chunks:
-                                    pass
-                finally:
-                    await response.aclose()
+        async with self._answer("POST", path, body) as response:
+            chunks = response.content.iter_any()
+            async for chunk in chunks:
+                if take(chunk):
+                    break
+            # Read to its end, the connection can carry the next request.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    async for _ in chunks:
+                        pass
 
     async def retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
@@ -171,20 +167,34 @@ class Connection:
         """The fault for an answer of success that is no completion."""
         return faults.unreadable(self.base_url, answer[:2000].decode(errors="replace"), secret=self._api_key)
 
-    @property
-    def _client(self) -> AsyncOpenAI:
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """The answer of the server to one request, where it is one of success."""
         if self._opened is None:
             raise RuntimeError("OpenAIChatModel is used outside of its context")
-        return self._opened
+        url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
+        with self._faults():
+            async with (
+                asyncio.timeout(self._timeout_seconds),
+                self._opened.request(
+                    method, url, data=body, proxy=self._proxy, proxy_auth=self._proxy_auth
+                ) as response,
+            ):
+                if response.status >= 400:
+                    raise faults.StatusError(
+                        response.status, await _refusal(response), response.headers.get("Retry-After", "")
+                    )
+                yield response
 
     @contextmanager
     def _faults(self) -> Generator[None]:
         try:
             yield
-        except OpenAIError as error:
-            raise faults.model_error(error, base_url=self.base_url, model=self._model, secret=self._api_key) from error
-        except (aiohttp.ClientError, httpx2.HTTPError, TimeoutError, OSError) as error:
-            # The aiohttp transport lets a few of its own errors through.
+        except faults.StatusError as error:
+            raise self.refused(faults.Refusal.of(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(error) from error
         self.answered_at = time.monotonic()
 
@@ -200,11 +210,30 @@ class Connection:
         return asked + random.uniform(0, self._retry_wait_seconds)  # noqa: S311
 
 
-def _parse(base_url: str) -> httpx2.URL:
+async def _refusal(response: aiohttp.ClientResponse) -> bytes:
+    """What is said with a status of failure, as far as anybody would read."""
+    said = bytearray()
+    async for chunk in response.content.iter_any():
+        said += chunk
+        if len(said) > _LONGEST_REFUSAL:
+            break
+    return bytes(said[:_LONGEST_REFUSAL])
+
+
+def _parse(base_url: str) -> URL:
     try:
-        url = httpx2.URL(base_url)
-    except httpx2.InvalidURL as error:
+        url = URL(base_url)
+    except ValueError as error:
         raise ModelRejected(f"the model URL is not valid: {error}", field="model_url", hint=_URL_HINT) from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ModelRejected("the model URL is not an HTTP URL", field="model_url", hint=_URL_HINT)
-    return url if url.path.strip("/") else url.copy_with(path="/v1")
+    return url if url.path.strip("/") else url.with_path("/v1", keep_query=True)
+
+
+def _proxy_to(url: URL) -> URL | None:
+    """The proxy that the environment names for a server."""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(f"{url.host}:{url.port}"):
+        return None
+    return URL(proxy if "://" in proxy else f"http://{proxy}")

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAIError
-
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.json_values import items, mapping, string
+from swe_ai_fleet.domain.json_values import items, mapping, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _LONGEST_QUOTE = 500
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _STATUS = re.compile(r"[45][0-9]{2}")
+_TLS_SETTINGS = re.compile(r" ssl:(?:<[^>]*>|\S+)")
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size)|(prompt|input|request).{0,20}too (long|large)|too many (input )?tokens"
     r"|maximum (number of|input) tokens|reduce the length",
@@ -28,6 +27,26 @@ _TOO_LONG = re.compile(
 # 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
 _ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
 _ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
+
+
+class StatusError(Exception):
+    """An answer with a status of failure.
+
+    Attributes:
+        status: Of HTTP, 400 or more.
+        body: What the answer holds: JSON where it is JSON, else its text.
+        retry_after: The header, as it came.
+    """
+
+    def __init__(self, status: int, answer: bytes, retry_after: str = "") -> None:
+        text = answer.decode(errors="replace").strip()
+        super().__init__(text or f"Error code: {status}")
+        self.status = status
+        self.retry_after = retry_after
+        try:
+            self.body: object = parse_json(answer)
+        except ValueError:
+            self.body = text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +59,10 @@ class Refusal:
     param: str = ""
 
     @classmethod
-    def of(cls, error: APIStatusError) -> Refusal:
+    def of(cls, error: StatusError) -> Refusal:
         # Gemini wraps its error in a list; Ollama's native one is a plain string.
         body = next(iter(items(error.body)), error.body)
-        return cls._read(mapping(body).get("error", body), error.status_code, error.message)
+        return cls._read(mapping(body).get("error", body), error.status, str(error))
 
     @classmethod
     def inside(cls, error: object) -> Refusal:
@@ -75,16 +94,6 @@ class Refusal:
         return self.status in (400, 422) and _TOO_LONG.search(self.message) is not None
 
 
-def model_error(error: OpenAIError, *, base_url: str, model: str, secret: str) -> ModelError:
-    """The fault of ours that an SDK error stands for; `secret` is kept out of its message."""
-    if isinstance(error, APIStatusError):
-        return refused(Refusal.of(error), base_url=base_url, model=model, secret=secret)
-    if isinstance(error, APIConnectionError):
-        return unreachable(base_url, error.__cause__ or error, secret=secret)
-    text = f"model server {public_url(base_url)} failed: {_quote(str(error), secret)}"
-    return ModelUnavailable(text, field="model_url")
-
-
 def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> ModelError:
     """The fault of ours that a refusal stands for; `secret` is kept out of its message."""
     text = f"model server {public_url(base_url)} answered {refusal.status}"
@@ -95,9 +104,9 @@ def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> Mode
 def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:
     """The fault for a connection that failed, broke or took too long."""
     # aiohttp names its TLS settings in every such fault, of plain HTTP too.
-    reason = _quote(str(error).replace(" ssl:default", ""), secret)
+    reason = _quote(_TLS_SETTINGS.sub("", str(error)), secret)
     if not reason:
-        reason = "timed out" if isinstance(error, (TimeoutError, APITimeoutError)) else type(error).__name__
+        reason = "timed out" if isinstance(error, TimeoutError) else type(error).__name__
     return ModelUnavailable(
         f"model server {public_url(base_url)} cannot be reached: {reason}",
         field="model_url",
@@ -123,10 +132,10 @@ def broken_off(base_url: str) -> ModelUnavailable:
 
 def retry_after_seconds(error: BaseException | None) -> float | None:
     """How long the server asks to wait before another try, where it says so in seconds."""
-    if not isinstance(error, APIStatusError):
+    if not isinstance(error, StatusError):
         return None
     try:
-        seconds = float(error.response.headers.get("retry-after", ""))
+        seconds = float(error.retry_after)
     except ValueError:
         return None
     return seconds if 0 <= seconds < float("inf") else None
@@ -164,8 +173,8 @@ def _quote(text: str, secret: str) -> str:
 def pushback(error: ModelError) -> tuple[int, float | None]:
     """(HTTP status, seconds that the server asks to wait if it does) behind a fault; status 0: no answer came."""
     cause = error.__cause__
-    if isinstance(cause, APIStatusError):
-        return cause.status_code, retry_after_seconds(cause)
+    if isinstance(cause, StatusError):
+        return cause.status, retry_after_seconds(cause)
     # An error in place of a completion, or in a stream that had begun well.
     refusal = getattr(cause, "refusal", None)
     if isinstance(refusal, Refusal):
@@ -216,9 +225,9 @@ class Quirks:
         `used` is in the order in which to give them up; of those that the refusal may mean the first one goes.
         """
         cause = error.__cause__
-        if isinstance(error, ContextTooLong) or not isinstance(cause, APIStatusError):
+        if isinstance(error, ContextTooLong) or not isinstance(cause, StatusError):
             return False
-        if cause.status_code not in _ABOUT_THE_REQUEST:
+        if cause.status not in _ABOUT_THE_REQUEST:
             return False
         refusal = Refusal.of(cause)
         for feature in used:
