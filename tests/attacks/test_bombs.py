@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED, until
+from tests.confinement import MAINLY_BWRAP, until
 from tests.environments import provider_at
 from tests.git_server import PASSWORD, USER, git_server, served_copy
 
@@ -208,7 +208,7 @@ def deltas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Bomb]:
     return place, bomb
 
 
-@pytest.mark.parametrize("level", CONFINED)
+@pytest.mark.parametrize("level", MAINLY_BWRAP)
 @pytest.mark.parametrize("kind", [pytest.param("deltas", marks=pytest.mark.slow), "trees"])
 async def test_a_checkpoint_of_a_bomb(
     kind: str, level: IsolationLevel, tmp_path: Path, request: pytest.FixtureRequest
@@ -236,6 +236,7 @@ async def test_a_checkpoint_of_a_bomb(
         assert (clone.root / "kept.txt").read_text() == "kept\n"
 
 
+@pytest.mark.slow  # quick: a checkpoint of a bomb
 async def test_a_bomb_of_trees_is_not_restored_nor_is_its_repository_taken(tmp_path: Path) -> None:
     place = Place(tmp_path)
     bomb = Bomb.of_trees(place.base, levels=5, width=20)

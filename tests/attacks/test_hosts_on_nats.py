@@ -332,6 +332,7 @@ async def test_a_login_ends_with_its_host(world: World) -> None:
                 pass
 
 
+@pytest.mark.slow  # quick: the other cases
 async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> None:
     async with EmbeddedNats(tmp_path) as server, JetStream.connect(server.address.url) as log:
         let_in: list[str] = []

@@ -225,12 +225,14 @@ def _running(function: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow  # quick: unit tests of recipes
 def test_no_manifest_takes_its_reader() -> None:
     done = _running("read_manifests")
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
     assert done.stdout.splitlines() == list(MANIFESTS)
 
 
+@pytest.mark.slow  # quick: its attacks
 def test_control_the_earlier_readers_die() -> None:
     assert _running("earlier_pattern").returncode == -signal.SIGPROF
     # Without libyaml it is Python's own stack that ends first.

@@ -276,6 +276,7 @@ async def solved(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> tuple[Shel
     return shell, ran.document["execution_id"]
 
 
+@pytest.mark.slow  # quick: the other cases
 async def test_over_the_wire_and_offline(fleet: FleetUnderTest, solved: tuple[Shell, str], tmp_path: Path) -> None:
     shell, name = solved
     public, exported = fleet.settings.home / "audit/public-keys.pem", tmp_path / "audit.json"

@@ -47,6 +47,7 @@ async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, 
         return await sh(clone, "python3 -m pytest --version")
 
 
+@pytest.mark.slow  # quick: what a script of a package makes
 @needs_bwrap
 @pytest.mark.parametrize("kept_apart", [True, False], ids=["apart", "control: by manifests alone"])
 async def test_a_fork_makes_no_environment_but_its_own(
@@ -158,6 +159,7 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
         return [answer for _, answer in (await _said(provider, root, files, fork, question, honest=honest)).values()]
 
 
+@pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
 @pytest.mark.parametrize(
     "how", ["not known by name", *(pytest.param(one, marks=_SLOW) for one in ("known by name", "control"))]
@@ -219,6 +221,7 @@ version = "1.0"
 CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 
+@pytest.mark.slow  # quick: a candidate's build
 @needs_bwrap
 @pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
@@ -249,6 +252,7 @@ WHEELS = {
 }
 
 
+@pytest.mark.slow  # quick: integration/test_environments.py
 @needs_bwrap
 @pytest.mark.parametrize(
     ("needed", "shared"),

@@ -91,6 +91,7 @@ async def test_a_link_swapped_in_leads_git_nowhere(level: IsolationLevel, tmp_pa
     assert (SECRET in held) is (level is IsolationLevel.NONE)
 
 
+@pytest.mark.slow  # quick: nobody takes a pipe away
 @needs_bwrap
 async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_path: Path) -> None:
     async with opened(tmp_path, IsolationLevel.BUBBLEWRAP) as (_, clone):
@@ -254,6 +255,7 @@ def loot(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow  # quick: pipes and links in what is copied
 @needs_bwrap
 async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loot: Path) -> None:
     provider = make_provider(tmp_path)

@@ -52,6 +52,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> Odd:
     return Odd(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
 
 
+@pytest.mark.slow  # quick: integration/test_evidence.py
 async def test_control_a_right_patch_is_verified(world: World) -> None:
     report = await world.check({"app.py": MENDED})
     assert report.verdict is Verdict.VERIFIED
@@ -82,6 +83,7 @@ def test_control_with_its_seal_the_same_event_counts() -> None:
         assert not read_events(line, "key").results
 
 
+@pytest.mark.slow  # quick: source that writes events of its own
 async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
     read = """
 import os, re
@@ -130,6 +132,7 @@ async def test_source_that_ends_the_run_well_and_modules_that_pose_as_what_runs_
     assert report.verdict is not Verdict.VERIFIED, report.reasons
 
 
+@pytest.mark.slow  # quick: what is moved decides
 async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World) -> None:
     report = await not_verified(world, {"app.py": BROKEN, "conftest.py": ALL_PASS})
     assert report.verdict is Verdict.UNVERIFIED
@@ -220,6 +223,7 @@ async def test_what_is_moved_decides_about_tests_at_both_of_its_places(tmp_path:
     await not_verified(world, {"app.py": MENDED.replace("a - b", "b - a")})
 
 
+@pytest.mark.slow  # quick: what poses as the plug-in
 @pytest.mark.parametrize("name", [pytest.param("fleet_pytest", marks=_SLOW), "fleet_pytest.py"])
 async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forged = "forged/__init__.py"
@@ -249,6 +253,7 @@ async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) ->
     assert alone.verdict is Verdict.UNVERIFIED
 
 
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 @pytest.mark.parametrize(
     ("files", "command"),
     [

@@ -125,6 +125,7 @@ async def test_any_bytes(body: bytes, stream: bool, server: ScriptedModelServer,
     await run(server, model, body, stream=stream)
 
 
+@pytest.mark.slow  # quick: conformance/test_replies.py
 @FUZZED
 @given(completion=COMPLETION, times=st.integers(1, 3), mode=st.sampled_from(PlanningMode))
 @example(completion=CALLED_UNASKED, times=1, mode=PlanningMode.SIMPLE)

@@ -156,6 +156,7 @@ async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_ex
     assert not ended.pending_approvals
 
 
+@pytest.mark.slow  # quick: an approved plan goes on
 async def test_a_risky_call_waits_with_what_was_done_so_far_and_the_other_agent_works(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
@@ -221,6 +222,7 @@ async def test_answers_that_are_none(client: Client, repository: Path, fleet: Fl
     assert not list((fleet.settings.home / "workspaces").glob(f"{cancelled}/*/tree"))
 
 
+@pytest.mark.slow  # quick: cli rows
 async def test_on_the_command_line(client: Client, repository: Path, shell: Shell) -> None:
     """`fleet run` says that it waits and how it is answered, `show` what for; rejected is exit code 5."""
     options = ("--repo", str(repository), "--agents", "1", "--approve", "plan")

@@ -90,6 +90,7 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tup
     assert git(repository, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow  # quick: run ends with the candidate
 async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> None:
     places = [make_repository(tmp_path / name, HELLO_FILES) for name in "abc"]
     before = git(places[0], "for-each-ref")
@@ -111,6 +112,7 @@ async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> 
     assert (late.code, late.document["status"]) == (4, "timeout")
 
 
+@pytest.mark.slow  # quick: unit tests of the rows
 async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Path) -> None:
     (repository / "utils.py").write_text("dirty = 1\n")
     (repository / "fix.patch").write_text("--- a/utils.py\n+++ b/utils.py\n@@ -1 +1 @@\n-a\n+b\n")
@@ -250,6 +252,7 @@ async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: She
     assert (down.code, down.document["exit_code"]) == (3, 3), down.err
 
 
+@pytest.mark.slow  # quick: the quick tour
 async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, repository: Path) -> None:
     process = await elsewhere.start("up", "--json")
     elsewhere = replace(elsewhere, warm=warm)

@@ -62,6 +62,7 @@ async def _each(shell: Shell, *commands: tuple[str, ...]) -> list[Ran]:
     return ended
 
 
+@pytest.mark.slow  # quick: integration/test_cli_context.py
 async def test_show_and_watch_tell_what_agents_were_told(shell: Shell, learned: Learned, name: str) -> None:
     run = ("run", "--repo", str(learned.repository), "--agents", "1", "--rounds", "0", "--json")
     shown, watched, document, third = await _each(

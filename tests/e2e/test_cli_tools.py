@@ -111,6 +111,7 @@ class TestRun:
             assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran
         assert not shell.audit.exists()
 
+    @pytest.mark.slow  # quick: integration/test_command_tools.py
     @needs_sandbox
     async def test_tests_find_what_their_repository_needs(self, shell: Tools, tmp_path: Path) -> None:
         test = "import app\n\n\ndef test_it():\n    assert app.x == 1\n"
@@ -133,6 +134,7 @@ class TestRun:
 
 
 class TestVerify:
+    @pytest.mark.slow  # quick: unit tests of the chain
     async def test_many_at_once_make_one_chain_and_nothing_is_written_behind_a_damaged_entry(self, shell: Tools):
         await asyncio.gather(*(shell.run("files_write_file", f"path={n}", "content=x") for n in range(4)))
         entries = shell.entries

@@ -26,6 +26,7 @@ def asked(server: ScriptedModelServer, repository: Path) -> int:
     return sum("You make a repository's own tests run" in text and repository.name in text for text in told)
 
 
+@pytest.mark.slow  # quick: integration tests of derivations
 async def test_what_an_agent_finds_out_is_tried_kept_and_used_again(
     shell: Shell, tmp_path: Path, model_server: ScriptedModelServer
 ) -> None:

@@ -67,6 +67,7 @@ async def events_of(shell: Shell, name: str) -> list[Any]:
     return [json.loads(line) for line in (await shell.fleet("watch", "--json", name)).out.splitlines()]
 
 
+@pytest.mark.slow  # quick: a patch from standard input; integration/test_evidence.py
 async def test_patches_are_judged_ranked_and_told_in_words(
     shell: Shell, repository: Path, patches: Mapping[str, Path]
 ) -> None:

@@ -84,6 +84,7 @@ def script(service: str) -> Script:
     )
 
 
+@pytest.mark.slow  # quick: what is not opened
 async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: str, settings: Settings) -> None:
     clone = make_repository(tmp_path / "clone", {"test_version.py": TEST})
     async with ScriptedModelServer(script(service)) as model:

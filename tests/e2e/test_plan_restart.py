@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
@@ -41,6 +42,7 @@ def replies_known(body: dict[str, Any]) -> int:
     return sum(message["role"] == "assistant" for message in body["messages"])
 
 
+@pytest.mark.slow  # quick: integration/test_plan_resumption.py, cut behind every event
 async def test_a_plan_goes_on_after_its_process_was_killed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -63,6 +63,7 @@ async def exported(shell: Shell, recorded: Recorded, kind: str) -> str:
     return done.out
 
 
+@pytest.mark.slow  # quick: the other formats
 async def test_a_trajectory_has_every_step(shell: Shell, recorded: Recorded) -> None:
     found: dict[str, Any] = json.loads(await exported(shell, recorded, "trajectory"))
     operations = [seen["operation"] for step in found["steps"] for seen in step["observations"]]

@@ -30,6 +30,7 @@ AT_ONCE = 16
 COSTLY = ("Send", "ExecutePlan", "ContinuePlan", "DeriveSubtasks")
 
 
+@pytest.mark.slow  # quick: integration/test_hostile_requests.py
 @pytest.mark.parametrize("requests", [600, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 async def test_ten_thousand_requests(fleet: FleetUnderTest, requests: int) -> None:
     dice = random.Random(f"{os.environ.get('FUZZ_SEED', '0')} {requests}")

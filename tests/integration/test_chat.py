@@ -426,6 +426,7 @@ def library(server: ScriptedModelServer, home: Path, **more: object) -> ChatSess
     return ChatSession(settings=settings, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow  # quick: extensions and unit tests of the store
 async def test_a_chat_goes_on_in_another_process(server: ScriptedModelServer, tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"

@@ -290,6 +290,7 @@ class TestTests:
         (root / "test_app.py").write_text("import nosuchmodule\n")
         await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
 
+    @pytest.mark.slow  # quick: unit/test_runner_plans.py
     async def test_arguments_stay_arguments(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
         (root / "options").write_text("test_app.py\n")

@@ -33,6 +33,7 @@ def provider(tmp_path: Path) -> GitWorkspaceProvider:
     return make_provider(tmp_path)
 
 
+@pytest.mark.slow  # quick: requirements are installed once
 async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
     provider: GitWorkspaceProvider, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ async def test_pytest_and_ruff_are_ours_and_variables_and_path_a_callers(
     assert (await provider.environment(nothing, EnvironmentSpec())).test_command == ()
 
 
+@pytest.mark.slow  # quick: commands run in order and once
 async def test_what_still_works_without_a_sandbox(tmp_path: Path) -> None:
     provider = make_provider(tmp_path, level=IsolationLevel.NONE)
     pinned = await pin(provider, tmp_path, {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT})
@@ -214,6 +216,7 @@ VERSIONED = BACKEND.replace(
 )
 
 
+@pytest.mark.slow  # quick: requirements are installed once
 async def test_a_dependency_that_cannot_be_had_does_not_cost_the_rest(
     provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ async def test_a_dependency_that_cannot_be_had_does_not_cost_the_rest(
     assert dated.outcome is StepOutcome.REPLACED
 
 
+@pytest.mark.slow  # quick: unit tests of recipes
 @pytest.mark.skipif(shutil.which("npm", path="/usr/bin:/bin") is None, reason="npm is not installed")
 async def test_a_package_of_node_that_cannot_be_had(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     gone = {"gone": "https://gone.example/gone-1.0.0.tgz"}
@@ -278,6 +282,7 @@ async def test_a_commit_with_a_patch_has_the_tags_submodules_and_date_of_its_bas
     assert tag.startswith("v1.2-1-g") and (data, date) == ("7", git(repo, "log", "-1", "--format=%ct"))
 
 
+@pytest.mark.slow  # quick: commands run in order and once
 async def test_packages_and_programs_of_the_host_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, version = f"fleet_decoy_{uuid4().hex[:8]}", f"python{sys.version_info.major}.{sys.version_info.minor}"
     places = [Path(sys.base_prefix, "lib", version, "site-packages"), Path(sys.base_prefix, "bin")]

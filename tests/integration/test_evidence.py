@@ -118,6 +118,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow  # quick: new tests have to fail without the change
 async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidates_own(tmp_path: Path) -> None:
     cases = {"tests/test_cases.py": CASES, "tests/data/cases.json": '[["add", 1, 2, 3]]'}
     world = World(tmp_path, {**PYTEST_FILES, **cases})
@@ -135,6 +136,7 @@ async def test_a_broken_test_refutes(world: World) -> None:
     assert tests.score < 0.5
 
 
+@pytest.mark.slow  # quick: a broken test refutes
 async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
     wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
     added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
@@ -190,6 +192,7 @@ async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World, passe
     assert (report.verdict, tests.problems, tests.warnings) == (Verdict.UNVERIFIED, (), 1)
 
 
+@pytest.mark.slow  # quick: a flaky test is named
 async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_suite(world: World) -> None:
     head = "import unittest\n\nimport app\n\n\nclass T(unittest.TestCase):\n"
     files = {
@@ -206,6 +209,7 @@ async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_s
 # What happens on repositories that nobody prepared
 
 
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_path: Path) -> None:
     absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
     crash = "import os\n\n\ndef test_crash():\n    os.abort()\n"
@@ -228,6 +232,7 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
     )
 
 
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: Path) -> None:
     world = World(tmp_path, {"app.py": APP, "conftest.py": "import os\nos._exit(1)\n", "tests/test_app.py": TESTS})
     report = await world.check({"app.py": MENDED})
@@ -236,6 +241,7 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
     assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
 
 
+@pytest.mark.slow  # quick: a named check that fails without it
 async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
     world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
     fixed = await world.check({"app.py": MENDED})
@@ -292,6 +298,7 @@ async def test_tests_that_are_compiled_first_mean_what_their_sources_do(tmp_path
     assert "twice three" in idle.reasons[0]
 
 
+@pytest.mark.slow  # quick: new tests have to fail without the change
 async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
     world = World(tmp_path, {"app.py": APP})
     tests = PYTEST_FILES["tests/test_app.py"]
@@ -359,6 +366,7 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
     assert named(report, "tests").details["failing before"] == MUL
 
 
+@pytest.mark.slow  # quick: a named check
 async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
     loud = "i=0; while [ $i -lt 900 ]; do echo line $i entrusted-value-1; i=$((i+1)); done; python3 -m pytest -q"
     checks = (CheckSpec(name="loud", command=loud), CheckSpec(name="quiet", command="exit 3", expected_exit_code=3))

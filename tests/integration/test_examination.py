@@ -120,6 +120,7 @@ def js_test(name: str, body: str) -> str:
     return head.replace("{ double }", "{ double, halve }") + f"\ntest('{name}', () => {{ {body} }});\n"
 
 
+@pytest.mark.slow  # quick: probes tell the right change
 async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(pool: Pool) -> None:
     own_names = RIGHT.replace("seconds(text)", "seconds(text, strict=True)") + "\n\ndef split(text):\n    return []\n"
     cases = {
@@ -179,6 +180,7 @@ async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_alon
     assert "KeyError" in failure.message or "ValueError" in failure.message
 
 
+@pytest.mark.slow  # quick: probes tell the right change
 async def test_only_what_the_pair_needs_runs_and_nothing_twice(pool: Pool) -> None:
     file = "tests/test_right.py"
     pool.add("right", {"durations.py": RIGHT, file: new_tests(both=BOTH)}, f"{file}::test_both")
@@ -193,6 +195,7 @@ async def test_only_what_the_pair_needs_runs_and_nothing_twice(pool: Pool) -> No
     assert not [name for name in pool.world.provider.opened if name.startswith("cross")]
 
 
+@pytest.mark.slow  # quick: probes tell the right change
 async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(pool: Pool) -> None:
     hostile = (
         "import os\nimport pathlib\nimport sys\n\nimport durations\n\n\ndef test_mine():\n"
@@ -361,6 +364,7 @@ async def test_what_the_untouched_commit_does_already_shows_nothing(world: World
     assert "ValueError" in tried.telling[0].seen
 
 
+@pytest.mark.slow  # quick: what the untouched commit does already
 async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(world: World) -> None:
     gone = Requirement(quote="takes minutes", probe="! grep -q rstrip durations.py")
     there = Requirement(quote="and hours", probe="grep -q 3600 durations.py")

@@ -192,6 +192,7 @@ async def never(requests: list[pb.SolveRequest], context: grpc.aio.ServicerConte
     await asyncio.Event().wait()
 
 
+@pytest.mark.slow  # quick: an outside agent wins
 async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was_said(
     place: Place, repository: Path
 ) -> None:

@@ -182,6 +182,7 @@ async def gateway(fleet: FleetUnderTest) -> AsyncIterator[str]:
             yield url
 
 
+@pytest.mark.slow  # quick: integration/test_hostile_requests.py
 @pytest.mark.parametrize("examples", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1_200)])])
 async def test_no_request_meets_a_fault_or_an_answer_that_was_not_promised(
     gateway: str, fleet: FleetUnderTest, examples: int

@@ -115,6 +115,7 @@ async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: Any) -> No
         assert answer.status_code == 201 and built.room.calls == 1
 
 
+@pytest.mark.slow  # quick: the other cases
 async def test_what_is_kept_and_what_not(keys: Any) -> None:
     once = ("status=404", "status=400", "status=409", f"bytes={MAX_ANSWER_BYTES}")
     twice = ("status=409&retry", *(f"status={code}" for code in (403, 499, 500, 503, 429)), "bug", "stream")

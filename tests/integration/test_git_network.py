@@ -377,6 +377,7 @@ TRAPS = (
 )
 
 
+@pytest.mark.slow  # quick: attacks/test_addresses.py
 async def test_what_the_clone_is_configured_to_has_no_effect(
     tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
@@ -499,6 +500,7 @@ async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: Loc
     assert list(workspace.root.iterdir()) == []
 
 
+@pytest.mark.slow  # quick: a server that says no
 async def test_answers_without_an_end_and_hostile_objects(
     tool: GitTool, workspace: LocalWorkspace, server: GitServer
 ) -> None:

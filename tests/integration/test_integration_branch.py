@@ -98,6 +98,7 @@ async def files(node: GitWorkspaceProvider, repository: PinnedRepository) -> dic
         return {str(path.relative_to(clone.root)): path.read_bytes() for path in found}
 
 
+@pytest.mark.slow  # quick: a conflict is a draft
 async def test_two_changes_become_two_commits_on_top_of_each_other(world: World, base: PinnedRepository) -> None:
     first = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
     second = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))

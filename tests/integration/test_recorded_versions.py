@@ -54,6 +54,7 @@ async def answers(provider: GitWorkspaceProvider, repository: PinnedRepository, 
         return await sh(clone, "python3 -c 'import thing, other; print(thing.answer, other.answer)'")
 
 
+@pytest.mark.slow  # quick: a candidate that asks for another version
 async def test_a_release_that_came_out_in_between_is_not_in_a_candidates_environment(
     provider: GitWorkspaceProvider, wheels: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ async def versions(provider: GitWorkspaceProvider, repository: PinnedRepository,
         return await sh(clone, """node -e "console.log(require('thing'), require('other'))" """)
 
 
+@pytest.mark.slow  # quick: a candidate that asks for another version
 @needs_npm
 async def test_npm_installs_for_a_candidate_what_its_base_had(
     npm_provider: GitWorkspaceProvider, packages: dict[str, bytes], tmp_path: Path

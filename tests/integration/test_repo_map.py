@@ -22,7 +22,6 @@ from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
@@ -76,12 +75,8 @@ def root(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "work", {"core.py": CORE, "app/use.py": USE})
 
 
-@pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK, IsolationLevel.NONE])
+@pytest.fixture(params=[*MAINLY_BWRAP, pytest.param(IsolationLevel.NONE, marks=pytest.mark.slow)])
 async def workspace(request: pytest.FixtureRequest, root: Path) -> AsyncIterator[Recording]:
-    if request.param is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
-    if request.param is IsolationLevel.LANDLOCK and Landlock.find() is None:
-        pytest.skip("this kernel has no Landlock")
     async with Sandbox(SandboxPolicy(level=request.param)).workspace(root) as opened:
         yield Recording(opened)
 
@@ -398,6 +393,7 @@ import json, os, signal, sys
 from swe_ai_fleet.tools.repo_map.listing import SourceFile
 from swe_ai_fleet.tools.repo_map.parsing import parse_files
 from swe_ai_fleet.tools.repo_map.tags import extract
+from tests.confinement import MAINLY_BWRAP
 
 def by(language, source):
     if b"crash" in source:
@@ -416,6 +412,7 @@ for file, tags, same in parse_files(os.getcwd(), files, seconds=60, file_seconds
 """
 
 
+@pytest.mark.slow  # quick: unit tests of the map
 def test_a_crash_or_a_hang_costs_one_file(tmp_path: Path) -> None:
     """In a process of its own: what it forks must not be a copy of the test run."""
     write_files(tmp_path, {"a.py": "def a(): ...\n"})

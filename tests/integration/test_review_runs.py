@@ -225,7 +225,7 @@ def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        (
+        pytest.param(
             "c = increment = 3",
             {
                 # The reviewer's own change can do what is asked.
@@ -238,6 +238,7 @@ def must_fix(command: str, text: str = "c must be 3") -> dict[str, Any]:
                 # Nobody else has to call it so.
                 "python3 -c 'from app import increment'": (ProofOutcome.OWN_INTERFACE, True),
             },
+            marks=pytest.mark.slow,  # quick: the other two
         ),
         ("c = 3  # used", {"python3 -c 'import app, lib.used; assert app.c == 3'": (ProofOutcome.REPRODUCED, True)}),
         ("", {"python3 -c 'import app; assert app.c == 3'": (ProofOutcome.FAILS_EVERYWHERE, False)}),
@@ -259,6 +260,7 @@ async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_revi
     assert all(one.reproduced is (one.proof.outcome is ProofOutcome.REPRODUCED) for one in critique.findings)
 
 
+@pytest.mark.slow  # quick: a proof is run
 async def test_proofs_are_bounded_masked_and_lost_with_a_patch_that_does_not_apply(world: World) -> None:
     loud = must_fix(f"printf {SECRET}; yes | head -c 300000; exit 7")
     many = [must_fix("exit 1", text=str(number)) for number in range(5)]
@@ -569,6 +571,7 @@ async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_han
         assert verify(chain, head=world.bodies(ev.RunFinished)[-1].audit_head) is None
 
 
+@pytest.mark.slow  # quick: a review whose process died goes on
 async def test_a_reviewer_is_told_what_was_lost_with_its_clone_which_is_laid_out_anew(world: World) -> None:
     world.says(
         call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"),
@@ -645,6 +648,7 @@ async def test_a_revision_begins_with_the_same_bytes_as_the_draft_did(world: Wor
     assert len(first) == len(second) == 2
 
 
+@pytest.mark.slow  # quick: a review whose process died goes on
 async def test_a_revision_whose_host_dies_goes_on_with_its_earlier_work_in_place(world: World) -> None:
     append = call("shell_run_command", command="echo 'd = 4' >> app.py")
     world.says(call("files_read_file", path="app.py"), append, answer("Added d."))

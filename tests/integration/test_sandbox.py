@@ -22,7 +22,7 @@ from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProc
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.workspace import Host
 from swe_ai_fleet.testing.repositories import write_files
-from tests.confinement import LANDLOCK, LEVELS, living, needs_bwrap, python, shell, token, until
+from tests.confinement import LANDLOCK, LEVELS, MAINLY_CONFINED, living, needs_bwrap, python, shell, token, until
 
 TRUE = Command(argv=("true",))
 NASTY = (
@@ -38,7 +38,7 @@ def directory(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=MAINLY_CONFINED)
 async def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalWorkspace]:
     """A workspace on every isolation level: what a command gets is the same on each."""
     sandbox = Sandbox(SandboxPolicy(level=request.param, grace_seconds=0.3))

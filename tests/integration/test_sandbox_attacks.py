@@ -15,16 +15,38 @@ from tests.confinement import CONFINED, NOBODY, braced, drive, living, require_o
 MIB = 1024**2
 
 
-@pytest.fixture(params=CONFINED)
-def level(request: pytest.FixtureRequest) -> str:
+_BUBBLEWRAP, _LANDLOCK = CONFINED
+
+
+def _combination(level: Any, *, ordinary: bool, usual: bool) -> Any:
+    marks = level.marks if usual else [*level.marks, pytest.mark.slow]
+    user = "as an ordinary user" if ordinary else "as we are"
+    return pytest.param((level.values[0], ordinary), marks=marks, id=f"{level.values[0]}-{user}")
+
+
+@pytest.fixture(
+    params=[
+        # A laptop, and a container in a cluster.
+        _combination(_BUBBLEWRAP, ordinary=False, usual=True),
+        _combination(_LANDLOCK, ordinary=True, usual=True),
+        _combination(_BUBBLEWRAP, ordinary=True, usual=False),
+        _combination(_LANDLOCK, ordinary=False, usual=False),
+    ]
+)
+def confinement(request: pytest.FixtureRequest) -> tuple[str, bool]:
+    if request.param[1]:
+        require_ordinary_user()
     return request.param
 
 
-@pytest.fixture(params=["as we are", "as an ordinary user"])
-def ordinary(request: pytest.FixtureRequest) -> bool:
-    if request.param == "as an ordinary user":
-        require_ordinary_user()
-    return request.param == "as an ordinary user"
+@pytest.fixture
+def level(confinement: tuple[str, bool]) -> str:
+    return confinement[0]
+
+
+@pytest.fixture
+def ordinary(confinement: tuple[str, bool]) -> bool:
+    return confinement[1]
 
 
 def sh(script: str, **options: Any) -> tuple[list[str], dict[str, Any]]:

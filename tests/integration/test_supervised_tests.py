@@ -133,6 +133,7 @@ class TestCase(unittest.TestCase):
     assert found.exit_code == 1
 
 
+@pytest.mark.slow  # quick: what is wanted first
 async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(workspace: LocalWorkspace) -> None:
     around = "import os, signal, time\n\ndef test_a(): pass\n\n{}\n\ndef test_z(): pass\n"
     deaf = "def test_deaf():\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])\n"
@@ -160,6 +161,7 @@ async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(worksp
     assert not found.stopped
 
 
+@pytest.mark.slow  # quick: unit/test_runner_reports.py
 async def test_files_that_cannot_be_collected_or_hang_are_results_of_their_own(workspace: LocalWorkspace) -> None:
     hangs = "import threading\nthreading.Event().wait()\n"
     files = {"sub/test_hangs.py": hangs, "tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n"}
@@ -173,6 +175,7 @@ async def test_files_that_cannot_be_collected_or_hang_are_results_of_their_own(w
     assert (found.stopped, found.green) == ("", False)
 
 
+@pytest.mark.slow  # quick: what is wanted first
 async def test_the_time_of_the_whole_cuts_from_the_end(workspace: LocalWorkspace) -> None:
     slow = "import time, pytest\n\n@pytest.mark.parametrize('n', range(100))\ndef test_slow(n):\n    time.sleep(0.2)\n"
     found = await run(workspace, {"test_slow.py": slow}, limits=replace(QUICK, whole=4))
@@ -215,6 +218,7 @@ class T(unittest.TestCase):
     assert found.stopped == "the test runner ended early (exit code 3)"
 
 
+@pytest.mark.slow  # quick: limits inside the runner, with unittest
 async def test_unittest_reports_as_pytest_does(workspace: LocalWorkspace) -> None:
     text = """
 import os, time, unittest

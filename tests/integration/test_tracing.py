@@ -137,6 +137,7 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
         assert "no file ***" in str(tool.attributes["gen_ai.tool.call.result"])
 
 
+@pytest.mark.slow  # quick: the other cases
 @pytest.mark.parametrize("status", [503, 400, 0])
 async def test_a_collector_that_refuses_or_is_not_there_costs_the_work_nothing(status: int) -> None:
     async with TraceCollector(status=status or 200) as collector, asyncio.timeout(10):

@@ -267,6 +267,7 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []
 
 
+@pytest.mark.slow  # quick: uploads over gRPC
 async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
     fleet: FleetUnderTest, repository: Path, tmp_path: Path
 ) -> None:

@@ -324,6 +324,7 @@ def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
 
 
+@pytest.mark.slow  # quick: the other histories
 def test_a_seed_is_one_history() -> None:
     # Earlier worlds stay, so that nothing of a later one lies where theirs does.
     worlds = [World(seed=0) for _ in range(6)]

@@ -116,6 +116,7 @@ class TestAgents:
         await LLMAgent(node, use_tools=False, settings=chosen).execute({"query": "Hm"})
         assert "python_executor" not in str(server.bodies[-1].get("tools"))
 
+    @pytest.mark.slow  # quick: the other cases
     async def test_a_colour_told_once_is_known_to_a_later_process(self, chosen: Settings) -> None:
         chat = one(agent("chat", use_memory=True))
         asked = {"query": "What is my favourite colour?"}
