@@ -50,6 +50,7 @@ EXPECTED = (
     "  4: def print_it()\n"
     "[all 4 definitions of 2 files]"
 )
+from tests.confinement import MAINLY_BWRAP
 
 
 class Recording:
