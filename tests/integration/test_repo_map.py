@@ -28,6 +28,7 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.repo_map.cache import TagCache
 from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
+from tests.confinement import MAINLY_BWRAP
 
 CORE = '''\
 class Invoice:
@@ -50,7 +51,6 @@ EXPECTED = (
     "  4: def print_it()\n"
     "[all 4 definitions of 2 files]"
 )
-from tests.confinement import MAINLY_BWRAP
 
 
 class Recording:
