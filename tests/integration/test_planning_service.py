@@ -358,12 +358,16 @@ class TestWhatGoesWrong:
             await one.execute("Known", name)
             # Whoever lists sessions would read a password.
             address = pb.ExecutePlanRequest(goal="x", repository="https://ada:hunter2@example.org/app.git")
-            negative = pb.ExecutePlanRequest(goal="x", limits=pb.PlanLimits(max_tokens=-1))
+            bad = pb.ExecutePlanRequest(goal="x", limits=pb.PlanLimits(max_tokens=-1))
             for asked, code, field in (
                 (one.execute("x", name, "e" * 201), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.execute("x", name, *map(str, range(31))), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.stub.ExecutePlan(address, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "repository"),
-                (one.stub.ExecutePlan(negative, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "limits.max_tokens"),
+                (
+                    one.stub.ExecutePlan(bad, metadata=METADATA),
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "limits.max_tokens",
+                ),
                 (one.decide(name, "adjusted"), grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
                 (one.decide("nobody", "approved"), grpc.StatusCode.NOT_FOUND, "session_id"),
                 (one.go_on(name), grpc.StatusCode.FAILED_PRECONDITION, ""),
