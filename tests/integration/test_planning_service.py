@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -345,11 +346,14 @@ class TestLimits:
             adjusted.limits.max_iterations = 9
             assert (await one.stub.ApproveApproach(adjusted, metadata=METADATA)).approach == "Start a task that rounds."
             await one.decide(name, "approved")
-            going_on = pb.ContinuePlanRequest(session_id=name, limits=limits)
+            going_on = pb.ContinuePlanRequest(session_id=name, limits=pb.PlanLimits(max_tokens=10))
             result = await one.stub.ContinuePlan(going_on, metadata=METADATA)
         assert (result.status, result.stop_reason, result.results) == (
-            "limit_reached", "max_iterations", "That was all.",
+            "limit_reached", "max_tokens", "That was all.",
         )  # fmt: skip
+        # A reply is counted once it is there: how far it went beyond the limit is said.
+        spent = re.search(r"(\d+) tokens were used, 10 allowed", result.error)
+        assert spent is not None and int(spent[1]) > 10, result.error
 
 
 class TestWhatGoesWrong:
