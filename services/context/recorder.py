@@ -16,8 +16,10 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
+from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.work import work_record
+from swe_ai_fleet.domain.context import StoryUpdated, TaskState
 from swe_ai_fleet.domain.errors import (
     FleetError,
     InvalidRequest,
@@ -28,6 +30,7 @@ from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     Event,
     ExecutionFinished,
+    ExecutionStatus,
     HistoryCondensed,
     MessageAdded,
     RunStarted,
@@ -101,7 +104,7 @@ class Recorder:
         refused: list[str] = []
         postponed: list[FleetError] = []
         # The work last: whoever sees it finds the rest. Where memories cannot be kept now, it is known all the same.
-        for part in (self._keep_lessons, self._keep_outcome, self._keep_work):
+        for part in (self._keep_lessons, self._keep_outcome, self._close_task, self._keep_work):
             try:
                 await part(state, events)
             except InvalidRequest as fault:
@@ -122,6 +125,18 @@ class Recorder:
 
     async def _keep_outcome(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         await self.outcomes.record(outcome_of(state, events))
+
+    async def _close_task(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+        """The task of a story that an orchestration was about is done with it."""
+        del events
+        task = state.task
+        if task.kind is not TaskKind.ORCHESTRATE or state.status is not ExecutionStatus.COMPLETED:
+            return
+        story = self.store.graph(task.tenant).stories.get(task.story_id)
+        known = story.tasks.get(task.task_id) if story is not None else None
+        if known is None or known.state not in OPEN:
+            return
+        await self.store.update(task.tenant, task.story_id, StoryUpdated(task_id=task.task_id, state=TaskState.DONE))
 
     async def _keep_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         await self.store.record_work(state.task.tenant, work_record(state, events))

@@ -30,6 +30,7 @@ from swe_ai_fleet.agents.plan_session import (
     PlanResult,
     PlanSession,
     Rejected,
+    RequestLimits,
     SessionCard,
     ToolCallMade,
 )
@@ -54,7 +55,7 @@ _MARGIN_SECONDS = 0.5
 """What an answer needs to reach a caller before its deadline."""
 MAX_CALLS_BYTES = 2 * 1024 * 1024
 """Of the calls of one reply; the oldest are left out."""
-_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref")
+_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref", "rejection")
 SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
 PLANS_KEPT_SECONDS = 90 * 86_400.0
 """After the last request of a session."""
@@ -231,6 +232,7 @@ class PlanningServicer(PlanningServiceServicer):
             request.session_id,
             repository=request.repository,
             ref=request.ref,
+            limits=from_message(RequestLimits, request.limits),
             by=principal().name,
         )
         return proposal_message(answer)
@@ -242,13 +244,15 @@ class PlanningServicer(PlanningServiceServicer):
             request.decision,
             request.adjustment,
             proposal=request.proposal,
+            limits=from_message(RequestLimits, request.limits),
             by=principal().name,
         )
         return decision_message(answer)
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
         await self._admit(tenant())
-        return result_message(await self._tenant_plans.continue_plan(request.session_id))
+        limits = from_message(RequestLimits, request.limits)
+        return result_message(await self._tenant_plans.continue_plan(request.session_id, limits=limits))
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
         session = await self._tenant_plans.session(request.session_id)

@@ -20,7 +20,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.domain.context import WorkRecorded
+from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
@@ -53,7 +53,7 @@ class World:
     queue: WorkQueue
     jetstream: JetStreamContext
 
-    async def run(self, *, write: bool = True) -> str:
+    async def run(self, task: Task | None = None, *, write: bool = True) -> str:
         """Carry out a task with agents that follow a script; the id of its execution."""
         deps = ExecutionDeps(
             log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
@@ -61,7 +61,7 @@ class World:
             context=ContextGatherer(self.recorder.store, self.recorder.memories, mask=Secrets()),
         )  # fmt: skip
         async with Executions(deps) as executions:
-            execution_id = (await executions.submit(a_task(write))).execution_id
+            execution_id = (await executions.submit(task or a_task(write))).execution_id
             await executions.wait("default", execution_id)
         return execution_id
 
@@ -168,6 +168,22 @@ async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: Worl
     async with open_recorder(world.recorder, queue=replace(world.queue, consumer="somebody-new")):
         await replace(world, queue=replace(world.queue, consumer="somebody-new")).idle()
     assert await world.revisions() == revisions
+
+
+async def test_a_finished_orchestration_closes_its_task_of_a_story(world: World):
+    store, task = world.recorder.store, a_task(write=False)
+    story_id = f"story-{task.task_id}"
+    await store.create_story("default", Story(story_id=story_id, title="Greetings"))
+    for name in (task.task_id, "another"):
+        await store.create_task("default", StoryTask(task_id=name, story_id=story_id, title="Greet"))
+    looked = replace(task, kind=TaskKind.DELIBERATE, story_id=story_id, attempt=2)
+    async with open_recorder(world.recorder, queue=world.queue):
+        # One that delivers nothing leaves it open.
+        for one, state in ((looked, "open"), (replace(task, story_id=story_id), "done")):
+            await world.run(one)
+            await world.idle()
+            tasks = store.graph("default").stories[story_id].tasks
+            assert {name: each.state for name, each in tasks.items()} == {task.task_id: state, "another": "open"}
 
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), InternalFault("followed no more"), PreconditionFailed("torn")])

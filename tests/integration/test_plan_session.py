@@ -308,7 +308,7 @@ class TestLimitsAndFaults:
         heard, limits = Heard(), Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
         many = replace(call("files_list_files"), times=2)
         async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
-            plans = engine(place, limits=limits, listener=heard)
+            plans = engine(place, task_limits=limits, listener=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")

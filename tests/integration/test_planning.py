@@ -580,12 +580,21 @@ async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
         ("The answer is 3.", StopReason.FINAL_ANSWER, "The answer is 3."),
         ('{"answer": {"a": 1}}', StopReason.FINAL_ANSWER, '{"a": 1}'),
         ('{"met": "perhaps", "answer": "x"}', StopReason.FINAL_ANSWER, "x"),
+        ('{"met": true}', StopReason.FINAL_ANSWER, "The goal is met."),
+        ('{"met": false}', StopReason.PLAN_FAILED, ""),
     ],
 )
 async def test_a_verdict_is_read_however_it_is_wrapped(place: Path, text: str, stop: StopReason, answer: str) -> None:
     async with bench(place, said(VERIFY, text), plan()) as run:
         trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
         assert (trajectory.stop_reason, trajectory.answer) == (stop, answer)
+
+
+async def test_what_the_last_step_gave_answers_for_a_verdict_without_an_answer(place: Path) -> None:
+    async with bench(place, said(VERIFY, '{"met": true, "missing": ""}'), plan(LOOK)) as run:
+        trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
+    assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+    assert trajectory.answer == trajectory.steps[0].observations[0].result.content
 
 
 @pytest.mark.parametrize(("request_", "replies", "seconds"), [(FAST, 0, 3.0), (SIMPLE, 2, 3.0), (COMPLEX, 5, 10.0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.plan import pursue
+from swe_ai_fleet.cli.plan import pursue, show_session
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -266,7 +267,9 @@ class TestTheWholeWay:
         assert session.started_at_ms <= session.updated_at_ms
         assert (await knowledge.client.rate(name, 5)).rating == 5
         outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
-        assert (outcome.approach, outcome.success, outcome.evidence, outcome.rating) == ("plan", True, 0.5, 5)
+        assert (outcome.approach, outcome.success, outcome.approach_ratio, outcome.rating) == ("plan", True, 0.5, 5)
+        # Memory was searched, a gap researched, a task started.
+        assert outcome.memory_share == outcome.research_share == outcome.tool_share == pytest.approx(1 / 3)
 
     async def test_a_repository_is_looked_into_and_left_alone(
         self, knowledge: Knowledge, name: str, tmp_path: Path
@@ -320,16 +323,55 @@ class TestTheWholeWay:
         assert told["usage"]["model_calls"] == 2
 
 
+class TestLimits:
+    async def test_a_plan_is_carried_out_with_the_limits_of_a_task(self, knowledge: Knowledge, name: str) -> None:
+        """A search for an approach has five replies, the run of one a hundred."""
+        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),), times=8)
+        async with served(knowledge, planned("Long", PROPOSE, look, DONE)) as one:
+            await one.execute("Long", name)
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+        assert (result.status, result.results, result.iterations) == ("completed", "The task runs.", 10)
+
+    async def test_a_request_has_the_limits_that_its_caller_gives(self, knowledge: Knowledge, name: str) -> None:
+        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),))
+        limits = pb.PlanLimits(max_iterations=1)
+        turns = (look, Turn(content="I would begin."), *[look] * 6, PROPOSE, look, Turn(content="That was all."))
+        async with served(knowledge, planned("Bounded", *turns)) as one:
+            request = asked("Bounded", name)
+            request.limits.CopyFrom(limits)
+            first = await one.stub.ExecutePlan(request, metadata=METADATA)
+            assert first.approach == "I would begin."
+            adjusted = pb.ApproveApproachRequest(session_id=name, decision="adjusted", adjustment="look longer")
+            adjusted.limits.max_iterations = 9
+            assert (await one.stub.ApproveApproach(adjusted, metadata=METADATA)).approach == "Start a task that rounds."
+            await one.decide(name, "approved")
+            going_on = pb.ContinuePlanRequest(session_id=name, limits=pb.PlanLimits(max_tokens=10))
+            result = await one.stub.ContinuePlan(going_on, metadata=METADATA)
+        assert (result.status, result.stop_reason, result.results) == (
+            "limit_reached", "max_tokens", "That was all.",
+        )  # fmt: skip
+        # A reply is counted once it is there: how far it went beyond the limit is said.
+        spent = re.search(r"(\d+) tokens were used, 10 allowed", result.error)
+        assert spent is not None and int(spent[1]) > 10, result.error
+
+
 class TestWhatGoesWrong:
     async def test_what_cannot_be_asked_names_its_field(self, knowledge: Knowledge, name: str) -> None:
         async with served(knowledge, planned("Known", PROPOSE)) as one:
             await one.execute("Known", name)
             # Whoever lists sessions would read a password.
             address = pb.ExecutePlanRequest(goal="x", repository="https://ada:hunter2@example.org/app.git")
+            bad = pb.ExecutePlanRequest(goal="x", limits=pb.PlanLimits(max_tokens=-1))
             for asked, code, field in (
                 (one.execute("x", name, "e" * 201), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.execute("x", name, *map(str, range(31))), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.stub.ExecutePlan(address, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "repository"),
+                (
+                    one.stub.ExecutePlan(bad, metadata=METADATA),
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "limits.max_tokens",
+                ),
                 (one.decide(name, "adjusted"), grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
                 (one.decide("nobody", "approved"), grpc.StatusCode.NOT_FOUND, "session_id"),
                 (one.go_on(name), grpc.StatusCode.FAILED_PRECONDITION, ""),
@@ -491,13 +533,34 @@ class TestCommand:
         async with served(knowledge, planned("Leave", PROPOSE)) as one, client_of(one) as client:
             assert await pursue(terminal.screen, client, asked("Leave", name), terminal.read) == code
             assert (await one.show(name)).status == status
-            if status == "rejected":
-                outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
-                assert (outcome.success, outcome.status) == (False, "rejected")
-                again = await one.decide(name, "rejected")
-                assert (again.status, again.message) == (
-                    "rejected", "The approach was rejected. Nothing was carried out.",
-                )  # fmt: skip
+
+    async def test_the_reason_of_a_rejection_stands(self, knowledge: Knowledge, name: str) -> None:
+        """In the session, in its outcome, in what `fleet plan show` prints, and where the same is said again."""
+        why, terminal = f"not before the audit of {HIDDEN}", Terminal()
+        async with served(knowledge, planned("Refused", PROPOSE)) as one:
+            await one.execute("Refused", name)
+            told = [await one.decide(name, "rejected", why) for _ in range(2)]
+            session = await one.show(name)
+            shown = pb.GetPlanSessionResponse(session=session)
+            show_session(terminal.screen, shown, pb.GetPlanSessionRequest(session_id=name))
+        reason = "not before the audit of [masked]"
+        assert told[0] == told[1]
+        assert (told[0].status, session.status, session.error, session.stop_reason) == (
+            "rejected", "rejected", "", "rejected",
+        )  # fmt: skip
+        outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
+        assert (outcome.success, outcome.status, outcome.approach_ratio) == (False, "rejected", 0.0)
+        for text in (told[0].message, session.rejection, outcome.reason, terminal.out.getvalue()):
+            assert reason in text
+
+    async def test_a_goal_for_which_nothing_was_proposed_is_an_outcome(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Mute", Turn(content="", times=9))) as one:
+            failed = await one.execute("Mute", name)
+            outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
+            assert (failed.status, outcome.status, outcome.success) == ("error", "failed", False)
+            assert (outcome.reason, outcome.memory_share) == (failed.error, 1.0)
+            # It teaches: tokens were spent on it.
+            assert outcome.usage.total_tokens > 0
 
 
 class TestSessions:

@@ -60,7 +60,7 @@ async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: P
     registry = ToolRegistry([PythonExecutor()])
     code = "import os\nopen('kept', 'w').write('x')\nos.mkdir('d', 0)\nprint(os.getcwd(), os.listdir())\nresult = 6 * 7"
     found = await registry.execute_tool("python_executor", code=code)
-    assert found == {"result": 42, "code": code, "output": "/workspace ['kept', 'd']"}
+    assert found == {"result": 42, "code": code, "output": ["/workspace ['kept', 'd']"]}
     assert (await registry.execute_tool("python_executor", code="import os; result = os.listdir()"))["result"] == []
 
 

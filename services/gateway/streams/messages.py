@@ -49,7 +49,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import line_of
-from swe_ai_fleet.watching.nodes import Level, json_or_text, node_state, usage_state
+from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, usage_state
 from swe_ai_fleet.watching.progress import Progress
 from swe_ai_fleet.watching.text import one_line
 
@@ -156,20 +156,19 @@ def decided(resolution: ApprovalResolution) -> State:
 
 def result(state: ExecutionState) -> State:
     """What an execution that has ended gave."""
-    told: State = {
-        "status": state.status.value,
-        "winner_id": state.winner_id,
-        "verdict": state.verdict.value if state.verdict else "",
-        "verdict_reasons": list(state.best_report.reasons) if state.best_report else [],
-        "error": state.error,
-        "usage": usage_state(state.usage),
-        "duration_ms": state.duration_ms,
-        "candidates": [to_plain(ranked) for ranked in state.ranking],
-    }
+    told = ended_state(
+        state.status,
+        error=state.error,
+        usage=state.usage,
+        duration_ms=state.duration_ms,
+        output=json_or_text(state.output.output) if state.output is not None else None,
+        winner_id=state.winner_id,
+        verdict=state.verdict.value if state.verdict else "",
+        verdict_reasons=state.best_report.reasons if state.best_report else (),
+        candidates=[to_plain(ranked) for ranked in state.ranking],
+    )
     if state.delivered is not None:
         told |= {"branch": state.delivered.branch, "commit": state.delivered.commit_sha}
-    if state.output is not None and state.output.output:
-        told["output"] = json_or_text(state.output.output)
     return told
 
 
@@ -237,7 +236,7 @@ class Messages:
         agents = self._progress.state.agents
         match body:
             case NodeUpdated(node_id=node_id):
-                return _node_update(node_id, {"kind": "node", **node_state(body)})
+                return _node_update(node_id, node_state(body))
             case RunClaimed() | RunStarted() | RunFinished() if agent_id != EXECUTION_SUBJECT:
                 return _node_update(agent_id, agent_state(agents.get(agent_id), body))
             case RunLost(lost_agent_id=lost) | RunReassigned(lost_agent_id=lost):

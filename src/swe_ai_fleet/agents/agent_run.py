@@ -309,7 +309,7 @@ class AgentRun:
         if self._parts.rules.answer_at_limit and stop in LIMITS:
             answer = await self._send_final_prompt(stop) or answer
         if not error and stop is not StopReason.FINAL_ANSWER:
-            error = f"the run stopped: {stop}"
+            error = f"the run stopped: {stop}{self._budget.overshoot if stop is StopReason.MAX_TOKENS else ''}"
         return Trajectory(
             steps=tuple(self._steps), stop_reason=stop, answer=answer, usage=self._budget.total(), error=error
         )

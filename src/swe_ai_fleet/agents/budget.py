@@ -66,6 +66,12 @@ class Budget:
             return StopReason.MAX_COST
         return None
 
+    @property
+    def overshoot(self) -> str:
+        """How far the last reply went beyond the tokens allowed, in words: a prompt is counted once it is answered."""
+        spent, allowed = self.usage.total_tokens, self.limits.max_tokens
+        return f": {spent} tokens were used, {allowed} allowed" if 0 < allowed < spent else ""
+
     def settle(self, usage: Usage) -> None:
         """Count what was spent, at its price."""
         if self._prices is not None and not usage.cost:

@@ -24,8 +24,17 @@ from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 80
 _FIRST = "goal"
-WORK_SECONDS = 900.0
-"""More than any limit on a request; the server ends it before."""
+WORK_SECONDS = 3600.0
+"""More than the default limit of a request; the server ends it before."""
+LIMITS = {
+    "max_iterations": option("Most replies of the model.", "limits.max_iterations", min=0, metavar="N"),
+    "max_tool_calls": option("Most calls of tools.", "limits.max_tool_calls", min=0, metavar="N"),
+    "timeout_seconds": option(
+        "Longest it may take.", "limits.timeout_seconds", words="--timeout", min=0, metavar="SECONDS"
+    ),
+    "max_tokens": option("Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0),
+}
+"""Options of what a model works on; left out: the server's default."""
 _QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
 
 
@@ -61,6 +70,7 @@ def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any
     screen.block("why", session.reasoning)
     _show_calls(screen, session.tool_calls_made)
     screen.block("results", session.results)
+    screen.block("rejected", session.rejection)
     screen.block("error", session.error)
     if session.status == "awaiting_approval":
         screen.note(f"answer with: {how_to_decide(request.session_id)}")
@@ -137,10 +147,24 @@ async def goal(
     session: Annotated[str, option("A session to go on in. Default: a new one.", "session_id", metavar="ID")] = "",
     repo: Annotated[str, option("A repository to look into.", "repository", metavar="PATH|URL")] = "",
     ref: Annotated[str, option("Branch, tag or commit of it. Default: what is checked out.", "ref")] = "",
+    max_iterations: Annotated[int, LIMITS["max_iterations"]] = 0,
+    max_tool_calls: Annotated[int, LIMITS["max_tool_calls"]] = 0,
+    timeout_seconds: Annotated[int, LIMITS["timeout_seconds"]] = 0,
+    max_tokens: Annotated[int, LIMITS["max_tokens"]] = 0,
 ) -> Exit:
     """Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out."""
     request = pb.ExecutePlanRequest(
-        goal=text, selected_entities=entity, session_id=session, repository=named_repository(repo), ref=ref
+        goal=text,
+        selected_entities=entity,
+        session_id=session,
+        repository=named_repository(repo),
+        ref=ref,
+        limits=pb.PlanLimits(
+            max_iterations=max_iterations,
+            max_tool_calls=max_tool_calls,
+            timeout_seconds=timeout_seconds,
+            max_tokens=max_tokens,
+        ),
     )
     return await pursue(screen, client.calls, request)
 

@@ -12,7 +12,7 @@ from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
 from swe_ai_fleet.cli.messages import listed_document
 from swe_ai_fleet.cli.options import PHASES, ROLES, As, Execution, Profiles, argument, option
 from swe_ai_fleet.cli.order import named_repository
-from swe_ai_fleet.cli.plan import WORK_SECONDS, decided, show_decision, show_result, show_session
+from swe_ai_fleet.cli.plan import LIMITS, WORK_SECONDS, decided, show_decision, show_result, show_session
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.watching.text import one_line
 
@@ -415,11 +415,12 @@ ROWS: Mapping[str, Row] = {
         "adjusted",
         "Have another approach proposed.",
         text=option("What is to be different.", "adjustment", words="--text", default=...),
+        **LIMITS,
     ),
     "plan continue": Row(
         rpc=f"{_PLANNING}.ContinuePlan",
         about="Carry out what was approved. Again shows the same result.",
-        takes={"name": _SESSION},
+        takes={"name": _SESSION, **LIMITS},
         ends=lambda result, _: Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED,
         view=show_result,
         seconds=WORK_SECONDS,

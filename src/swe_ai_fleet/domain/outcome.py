@@ -22,6 +22,7 @@ _KINDS: tuple[tuple[str, frozenset[str]], ...] = tuple(
 )
 LEAST_RATING, BEST_RATING = 1, 5
 MAX_COMMENT_CHARS = 2_000
+MAX_REASON_CHARS = 2_000
 PART_OF = "part_of"
 """Under this name the metadata of an outcome hold the execution that it is only a part of."""
 VERDICT = "verdict"
@@ -52,8 +53,9 @@ class Outcome:
     is their number, `agents_used` the names of those (or of the sub-agents) that did something. `memory_share`,
     `research_share` and `tool_share` are the shares of tool calls that went to each, between 0 and 1 and together at
     most 1. `evidence` is the winner's share of passed checks, between 0 and 1. `rating` is people's, from 1 to 5; 0:
-    nobody has rated it. `comment` is what they say of it, at most `MAX_COMMENT_CHARS`. `cost` is in the
-    currency of the model prices.
+    nobody has rated it. `comment` is what they say of it, at most `MAX_COMMENT_CHARS`. `approach_ratio` is, of a plan,
+    the share of its proposals that a person approved, between 0 and 1. `reason` says why it was rejected, failed or was
+    broken off, at most `MAX_REASON_CHARS`. `cost` is in the currency of the model prices.
     """
 
     subject_id: str
@@ -82,6 +84,8 @@ class Outcome:
     ended_at: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     comment: str = ""
+    approach_ratio: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,8 @@ class Node:
         id: Unique in its workflow.
         type: What it does; decides which of the others count.
         agent_config: Of an agent.
-        query: What an agent is asked or told to do; empty: the input `query` of the run.
+        query: What an agent is asked or told to do; empty: the input `query` of the run, and what the nodes before it
+            gave (of the node of a map: its item).
         tool, arguments: The call of a tool node.
         prompt: What the person is asked by an approval node.
         cases: Of a branch.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome, SessionStatus
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.outcome import (
     BEST_RATING,
     LEAST_RATING,
+    MAX_REASON_CHARS,
     PART_OF,
     VERDICT,
     VERIFIER_MODEL,
@@ -25,6 +27,7 @@ from swe_ai_fleet.learning.recommending import PLANNED
 
 MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
 RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
+DIALOGUE_OPERATIONS = frozenset({"propose_approach", "final_answer", "request_tools", "ask_user"})
 _GOAL_CHARS = 500
 _LIMITS = frozenset(StopReason) - {StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS}
 """A plan that one of these ended was not carried out to its end."""
@@ -39,11 +42,9 @@ def approach_of(task: Task) -> str:
 def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     """The outcome of an execution that ended, from its state and all of its events."""
     task = state.task
-    calls = Counter(_kind(entry.operation) for entry in tool_calls(events))
-    made = max(1, calls.total())
     winner = state.candidates.get(state.winner_id)
     facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or "", **_scored(state)}
-    return Outcome(
+    outcome = Outcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
         goal=" ".join(task.description.split())[:_GOAL_CHARS],
@@ -57,27 +58,21 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
         agents=task.num_agents,
         agents_used=tuple(sorted({candidate.author for candidate in state.candidates.values()})),
         rounds=max(0, task.rounds),
-        memory_share=calls["memory"] / made,
-        research_share=calls["research"] / made,
-        tool_share=calls["tool"] / made,
         success=state.status is ExecutionStatus.COMPLETED,
         status=state.status,
         evidence=_evidence(state),
+        reason=state.error[:MAX_REASON_CHARS],
         usage=state.usage,
         duration_ms=state.duration_ms,
         ended_at=state.finished_at,
         metadata={name: text for name, text in facts.items() if text},
     )
+    return _shared(outcome, (entry.operation for entry in tool_calls(events)))
 
 
 def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outcome:
     """The outcome of a plan session; its sub-agents are the agents used."""
-    shares = {
-        "memory": planned.coverage / 100,
-        "research": float("research" in planned.agents_used),
-    }
-    asked = max(1.0, sum(shares.values()))
-    return Outcome(
+    outcome = Outcome(
         subject_id=planned.session_id,
         tenant=tenant,
         goal=" ".join(planned.goal.split())[:_GOAL_CHARS],
@@ -85,16 +80,16 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
         approach=PLANNED,
         agents=1,
         agents_used=planned.agents_used,
-        memory_share=shares["memory"] / asked,
-        research_share=shares["research"] / asked,
-        success=planned.status is SessionStatus.COMPLETED and planned.stop_reason not in _LIMITS,
+        success=planned.status is ExecutionStatus.COMPLETED and planned.stop_reason not in _LIMITS,
         status=planned.status,
-        evidence=planned.approach_ratio,
+        approach_ratio=planned.approach_ratio,
+        reason=planned.reason[:MAX_REASON_CHARS],
         rating=0 if planned.rating is None else round(LEAST_RATING + planned.rating * (BEST_RATING - LEAST_RATING)),
         usage=planned.usage,
         duration_ms=planned.usage.duration_ms,
         ended_at=ended_at,
     )
+    return _shared(outcome, (name for name in planned.operations if name not in DIALOGUE_OPERATIONS))
 
 
 def _scored(state: ExecutionState) -> dict[str, str]:
@@ -105,6 +100,18 @@ def _scored(state: ExecutionState) -> dict[str, str]:
     if score is None or score.raw is None:
         return {}
     return {VERIFIER_SCORE: f"{score.raw:.6f}", VERIFIER_MODEL: score.model}
+
+
+def _shared(outcome: Outcome, operations: Iterable[str]) -> Outcome:
+    """The outcome with how its calls were shared between memory, research and other tools."""
+    calls = Counter(_kind(operation) for operation in operations)
+    made = max(1, calls.total())
+    return replace(
+        outcome,
+        memory_share=calls["memory"] / made,
+        research_share=calls["research"] / made,
+        tool_share=calls["tool"] / made,
+    )
 
 
 def _kind(operation: str) -> str:

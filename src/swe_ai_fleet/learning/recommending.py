@@ -156,7 +156,8 @@ def reward(outcome: Outcome, *, typical_cost: float) -> float:
 
     `typical_cost` is the median of what is compared, in money or, where nothing has a price, in tokens.
     """
-    shown = 0.0 if outcome.metadata.get(VERDICT) == Verdict.UNVERIFIED else outcome.evidence
+    shown = outcome.approach_ratio if outcome.approach == PLANNED else outcome.evidence
+    shown = 0.0 if outcome.metadata.get(VERDICT) == Verdict.UNVERIFIED else shown
     quality = UNPROVEN + (1 - UNPROVEN) * shown if outcome.success else 0.0
     if outcome.rating:
         rated = (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING)

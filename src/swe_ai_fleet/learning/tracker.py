@@ -15,7 +15,14 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import check_metadata
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
+from swe_ai_fleet.domain.outcome import (
+    BEST_RATING,
+    LEAST_RATING,
+    MAX_COMMENT_CHARS,
+    MAX_REASON_CHARS,
+    Outcome,
+    Recommendation,
+)
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.following import Follower
@@ -30,7 +37,7 @@ MAX_CONSIDERED = 5_000
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
-_TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by", "comment")
+_TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by", "comment", "reason")
 _log = structlog.get_logger(__name__)
 
 
@@ -219,6 +226,7 @@ def _check(outcome: Outcome) -> None:
         "research_share": outcome.research_share,
         "tool_share": outcome.tool_share,
         "evidence": outcome.evidence,
+        "approach_ratio": outcome.approach_ratio,
     }
     for field, value in shares.items():
         if not 0.0 <= value <= 1.0:
@@ -228,6 +236,7 @@ def _check(outcome: Outcome) -> None:
     for name in _TEXTS:
         check_length(getattr(outcome, name), _MAX_CHARS, field=name)
     check_length(outcome.comment, MAX_COMMENT_CHARS, field="comment")
+    check_length(outcome.reason, MAX_REASON_CHARS, field="reason")
     if len(outcome.agents_used) > _MAX_AGENTS:
         raise InvalidRequest(f"{len(outcome.agents_used)} agents", field="agents_used", hint=f"at most {_MAX_AGENTS}")
     for name in outcome.agents_used:

@@ -28,6 +28,7 @@ from swe_ai_fleet.agents.plan_session import (
     PlanSession,
     PlanSessions,
     Rejected,
+    RequestLimits,
     RunLog,
     SessionCard,
     SessionStatus,
@@ -108,6 +109,7 @@ class PlanService:
         *,
         repository: str = "",
         ref: str = "",
+        limits: RequestLimits | None = None,
         by: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """See `PlanSessions.execute_plan`. Raises ResourceExhausted too."""
@@ -115,22 +117,32 @@ class PlanService:
         return await self._outliving(
             key,
             lambda: self._sessions.execute_plan(
-                goal, selected_entities, session_id or None, repository=repository, ref=ref, by=by
+                goal, selected_entities, session_id or None, repository=repository, ref=ref, limits=limits, by=by
             ),
         )
 
     async def approve(
-        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0, by: str = ""
+        self,
+        session_id: str,
+        decision: str,
+        adjustment: str = "",
+        *,
+        proposal: int = 0,
+        limits: RequestLimits | None = None,
+        by: str = "",
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """See `PlanSessions.approve`. Raises ResourceExhausted too."""
         key = ("approve", session_id, decision, adjustment, proposal, by)
         return await self._outliving(
-            key, lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal, by=by)
+            key,
+            lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal, limits=limits, by=by),
         )
 
-    async def continue_plan(self, session_id: str) -> PlanResult:
+    async def continue_plan(self, session_id: str, *, limits: RequestLimits | None = None) -> PlanResult:
         """See `PlanSessions.continue_plan`. Raises ResourceExhausted too."""
-        return await self._outliving(("continue", session_id), lambda: self._sessions.continue_plan(session_id))
+        return await self._outliving(
+            ("continue", session_id), lambda: self._sessions.continue_plan(session_id, limits=limits)
+        )
 
     async def session(self, session_id: str) -> PlanSession:
         """A session as it stands. Raises NotFound, Unavailable."""
@@ -393,7 +405,7 @@ async def open_tenant_plan_services(
 
 
 def plan_limits(settings: Settings) -> Limits:
-    """The limits of one request of a plan session: those of chats."""
+    """The limits of one search for an approach: those of chats."""
     return Limits(
         max_iterations=settings.chat_max_iterations,
         max_tool_calls=settings.chat_max_tool_calls,

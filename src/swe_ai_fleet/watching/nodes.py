@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -16,6 +16,7 @@ Level = Literal["debug", "info", "warning", "error"]
 def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
     """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
     return {
+        "kind": "node",
         "status": update.status.value,
         "attempt": update.attempt,
         "failures": update.failures,
@@ -26,6 +27,32 @@ def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
         "execution_id": update.execution_id,
         "duration_ms": update.duration_ms,
         "usage": usage_state(update.usage),
+    }
+
+
+def ended_state(
+    status: ExecutionStatus,
+    *,
+    error: str,
+    usage: Usage,
+    duration_ms: int,
+    output: JsonValue = None,
+    winner_id: str = "",
+    verdict: str = "",
+    verdict_reasons: Sequence[str] = (),
+    candidates: Sequence[JsonValue] = (),
+) -> dict[str, JsonValue]:
+    """What an execution that has ended gave, as JSON; `output` is what a workflow gave, by name."""
+    return {
+        "status": status.value,
+        "winner_id": winner_id,
+        "verdict": verdict,
+        "verdict_reasons": list(verdict_reasons),
+        "error": error,
+        "usage": usage_state(usage),
+        "duration_ms": duration_ms,
+        "candidates": list(candidates),
+        **({} if output is None else {"output": output}),
     }
 
 

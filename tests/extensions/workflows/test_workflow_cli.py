@@ -77,6 +77,25 @@ async def test_files_are_checked_and_drawn_without_a_fleet(tmp_path: Path) -> No
     assert (ran.code, f"{bad}:4: node two: " in ran.out) == (2, True)
     faults = (await shell.fleet("workflow", "validate", str(bad), "--json")).document["faults"]
     assert 4 in [one["line"] for one in faults]
+    # What only a fleet knows is no fault here, and named.
+    fine = tmp_path / "fine.yaml"
+    fine.write_text(
+        "name: fine\nnodes:\n  - {id: own, type: tool, tool: weather}\n"
+        "  - {id: known, type: tool, tool: calculator, arguments: {expression: '1'}}\n"
+        "  - {id: fix, type: agent, query: x, agent_config: {mode: orchestrate, model: large, use_memory: true}}\n"
+    )
+    ran = await shell.fleet("workflow", "validate", str(fine))
+    assert (ran.code, "nothing is wrong" in ran.err) == (0, True)
+    document = (await shell.fleet("workflow", "validate", str(fine), "--json")).document
+    assert [(one["line"], one["node"], one["message"]) for one in document["unchecked"]] == [
+        (3, "own", "whether there is a tool 'weather'"),
+        (5, "fix", "whether there is a model profile 'large'"),
+        (5, "fix", "whether there is a context service, for use_memory"),
+        (5, "fix", "whether there is a repository of the run, to deliver on"),
+    ]
+    assert all(
+        f"{fine}:{one['line']}: node {one['node']}: {one['message']}" in ran.err for one in document["unchecked"]
+    )
     drawn = await shell.fleet("workflow", "graph", "fix-issue")
     assert (drawn.code, drawn.out.startswith("flowchart")) == (0, True)
     assert (await shell.fleet("workflow", "graph", "fix-issue", "-o", str(picture))).code == 0

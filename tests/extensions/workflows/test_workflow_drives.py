@@ -517,8 +517,11 @@ async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(w
     assert state.status is ExecutionStatus.COMPLETED
     assert [one.background for one in world.fleet.asked] == ["", "" if fault else "blue is liked"]
     (asked,) = memory.asked
-    assert (asked.query, len(asked.namespaces)) == ("which colour?", 1)
-    assert [one.text for one in memory.kept] == ([] if fault else ["which colour?\n<which colour?>"])
+    # What the agent remembers is its own: neither the repository's nor that of another agent of the run.
+    own = f"agent:{task.workflow.workflow.name}.ask"
+    assert (asked.query, asked.namespaces) == ("which colour?", (own,))
+    kept = [(one.namespace, one.text) for one in memory.kept]
+    assert kept == ([] if fault else [(own, "which colour?\n<which colour?>")])
 
 
 async def test_items_of_a_map_share_one_part_of_the_totals(world: World):

@@ -8,13 +8,16 @@ import json
 import re
 import sys
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import pytest
 
+from services.gateway.streams.messages import Messages
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionFinished, WorkflowFinished
 from swe_ai_fleet.domain.workflow import AgentConfig, Edge, Node, NodeStatus, NodeType, Workflow, WorkflowInput
 from swe_ai_fleet.extensions.workflows import (
     ApprovalDecision,
@@ -29,6 +32,7 @@ from swe_ai_fleet.extensions.workflows import (
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
+from tests.event_source import a_deliberation, numbered
 
 SECRET = "hunter2-hunter2"
 
@@ -123,14 +127,16 @@ class TestAgents:
         before = await WorkflowExecutor(chat, settings=chosen).execute(asked)
         assert before.outputs["chat"]["answer"] == "You never told me."
         await WorkflowExecutor(chat, settings=chosen).execute({"query": "My favourite colour is teal."})
-        forgetful = await WorkflowExecutor(one(agent("chat")), settings=chosen).execute(asked)
-        assert forgetful.outputs["chat"]["answer"] == "You never told me."
+        # Neither the same agent without memory, nor one of the same name in another workflow.
+        for stranger in (one(agent("chat")), replace(chat, name="other")):
+            forgetful = await WorkflowExecutor(stranger, settings=chosen).execute(asked)
+            assert forgetful.outputs["chat"]["answer"] == "You never told me."
         program = (
             "import asyncio\n"
             "from swe_ai_fleet.extensions.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
             "from swe_ai_fleet.extensions.workflows import WorkflowExecutor\n"
             "node = Node(id='chat', type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))\n"
-            "flow = Workflow(name='later', nodes=(node,), inputs=(WorkflowInput(name='query'),))\n"
+            "flow = Workflow(name='flow', nodes=(node,), inputs=(WorkflowInput(name='query'),))\n"
             "state = asyncio.run(WorkflowExecutor(flow).execute({'query': 'What is my favourite colour?'}))\n"
             "print(state.outputs['chat']['answer'])\n"
         )
@@ -226,12 +232,26 @@ class TestTogether:
         assert (flaky.calls, state.nodes["flaky"].attempt, state.nodes["flaky"].failures) == (3, 3, 2)
         assert state.nodes["never"].status is NodeStatus.SKIPPED
         assert [u["sequence"] for u in updates] == [*range(1, len(updates) + 1)]
-        assert [u["type"] for u in (updates[0], *updates[-2:])] == ["status", "status", "completion"]
+        assert [u["type"] for u in (updates[0], *updates[-2:])] == ["status", "node_update", "completion"]
         assert updates[-1].get("result", {})["outputs"] == {"total": 10, "skipped": None}
         assert len({u["execution_id"] for u in updates}) == 1
         failed = [u.get("node_state", {}) for u in updates if u.get("node_id") == "flaky"][1]
         assert (failed["status"], failed["inputs"]) == ("pending", {"number": 9})
         assert "not now" in failed["error"]
+        # The messages are those that the gateway makes of a run on the fleet.
+        begun, *_ = a_deliberation(agents=1, steps=1)
+        nodes = [("_", each) for each in state.nodes.values()]
+        ended = ("_", WorkflowFinished(output=json.dumps(state.outputs)))
+        told, fold = dict[str, Any](), Messages()
+        for event in numbered("e", [begun, *nodes, ended, ("_", ExecutionFinished(status=state.status))]):
+            message = json.loads(fold.of(event).body(events=False))
+            told[message["type"]] = message
+        for kind, part in (("status", "data"), ("node_update", "node_state"), ("completion", "result")):
+            own: Any = next(u for u in updates[::-1] if u["type"] == kind)
+            assert own.keys() == told[kind].keys(), kind
+            assert {"step", "percent", "message"} <= own[part].keys() if kind == "status" else True
+            assert told[kind][part].keys() <= own[part].keys() or kind == "status"
+        assert told["completion"]["result"]["output"] == updates[-1].get("result", {})["output"]
 
     @pytest.mark.parametrize(
         ("decided", "status"),

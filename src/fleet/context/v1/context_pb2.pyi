@@ -770,7 +770,7 @@ class ClearMemoryResponse(_message.Message):
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("subject_id", "goal", "goal_type", "role", "repository", "approach", "council", "model", "model_profile", "agents", "agents_used", "rounds", "memory_share", "research_share", "tool_share", "success", "status", "evidence", "usage", "duration_ms", "rating", "rated_by", "ended_at_ms", "metadata", "comment")
+    __slots__ = ("subject_id", "goal", "goal_type", "role", "repository", "approach", "council", "model", "model_profile", "agents", "agents_used", "rounds", "memory_share", "research_share", "tool_share", "success", "status", "evidence", "usage", "duration_ms", "rating", "rated_by", "ended_at_ms", "metadata", "comment", "approach_ratio", "reason")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -803,6 +803,8 @@ class Outcome(_message.Message):
     ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
+    APPROACH_RATIO_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     subject_id: str
     goal: str
     goal_type: str
@@ -828,7 +830,9 @@ class Outcome(_message.Message):
     ended_at_ms: int
     metadata: _containers.ScalarMap[str, str]
     comment: str
-    def __init__(self, subject_id: _Optional[str] = ..., goal: _Optional[str] = ..., goal_type: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., approach: _Optional[str] = ..., council: _Optional[str] = ..., model: _Optional[str] = ..., model_profile: _Optional[str] = ..., agents: _Optional[int] = ..., agents_used: _Optional[_Iterable[str]] = ..., rounds: _Optional[int] = ..., memory_share: _Optional[float] = ..., research_share: _Optional[float] = ..., tool_share: _Optional[float] = ..., success: _Optional[bool] = ..., status: _Optional[str] = ..., evidence: _Optional[float] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., rating: _Optional[int] = ..., rated_by: _Optional[str] = ..., ended_at_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., comment: _Optional[str] = ...) -> None: ...
+    approach_ratio: float
+    reason: str
+    def __init__(self, subject_id: _Optional[str] = ..., goal: _Optional[str] = ..., goal_type: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., approach: _Optional[str] = ..., council: _Optional[str] = ..., model: _Optional[str] = ..., model_profile: _Optional[str] = ..., agents: _Optional[int] = ..., agents_used: _Optional[_Iterable[str]] = ..., rounds: _Optional[int] = ..., memory_share: _Optional[float] = ..., research_share: _Optional[float] = ..., tool_share: _Optional[float] = ..., success: _Optional[bool] = ..., status: _Optional[str] = ..., evidence: _Optional[float] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., rating: _Optional[int] = ..., rated_by: _Optional[str] = ..., ended_at_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., comment: _Optional[str] = ..., approach_ratio: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Rating(_message.Message):
     __slots__ = ("subject_id", "rating", "comment")

@@ -8,18 +8,32 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExecutePlanRequest(_message.Message):
-    __slots__ = ("goal", "selected_entities", "session_id", "repository", "ref")
+    __slots__ = ("goal", "selected_entities", "session_id", "repository", "ref", "limits")
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     REPOSITORY_FIELD_NUMBER: _ClassVar[int]
     REF_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
     session_id: str
     repository: str
     ref: str
-    def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
+    limits: PlanLimits
+    def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ..., limits: _Optional[_Union[PlanLimits, _Mapping]] = ...) -> None: ...
+
+class PlanLimits(_message.Message):
+    __slots__ = ("max_iterations", "max_tool_calls", "timeout_seconds", "max_tokens")
+    MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    max_iterations: int
+    max_tool_calls: int
+    timeout_seconds: int
+    max_tokens: int
+    def __init__(self, max_iterations: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class ExecutePlanResponse(_message.Message):
     __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
@@ -70,16 +84,18 @@ class Research(_message.Message):
     def __init__(self, summary: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ..., data_points: _Optional[_Iterable[str]] = ..., coverage: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ApproveApproachRequest(_message.Message):
-    __slots__ = ("session_id", "decision", "adjustment", "proposal")
+    __slots__ = ("session_id", "decision", "adjustment", "proposal", "limits")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ADJUSTMENT_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     decision: str
     adjustment: str
     proposal: int
-    def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
+    limits: PlanLimits
+    def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ..., proposal: _Optional[int] = ..., limits: _Optional[_Union[PlanLimits, _Mapping]] = ...) -> None: ...
 
 class ApproveApproachResponse(_message.Message):
     __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
@@ -104,10 +120,12 @@ class ApproveApproachResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
 
 class ContinuePlanRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "limits")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
-    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+    limits: PlanLimits
+    def __init__(self, session_id: _Optional[str] = ..., limits: _Optional[_Union[PlanLimits, _Mapping]] = ...) -> None: ...
 
 class ContinuePlanResponse(_message.Message):
     __slots__ = ("status", "session_id", "goal", "final_plan", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error")
@@ -170,7 +188,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ...) -> None: ...
 
 class PlanSession(_message.Message):
-    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref")
+    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref", "rejection")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +208,7 @@ class PlanSession(_message.Message):
     WORKING_FIELD_NUMBER: _ClassVar[int]
     REPOSITORY_FIELD_NUMBER: _ClassVar[int]
     REF_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
@@ -209,7 +228,8 @@ class PlanSession(_message.Message):
     working: bool
     repository: str
     ref: str
-    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
+    rejection: str
+    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ..., rejection: _Optional[str] = ...) -> None: ...
 
 class GetPlanSessionRequest(_message.Message):
     __slots__ = ("session_id",)

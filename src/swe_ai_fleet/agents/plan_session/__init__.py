@@ -1,6 +1,7 @@
 """Planning with a person: memory first, a proposal, a decision, and only then what has an effect."""
 
 from swe_ai_fleet.agents.plan_session.planning_run import PLANNER_LIMITS, PlanTools
+from swe_ai_fleet.agents.plan_session.requests import RequestLimits
 from swe_ai_fleet.agents.plan_session.run_log import RunLog
 from swe_ai_fleet.agents.plan_session.session import (
     Approved,
@@ -40,6 +41,7 @@ __all__ = [
     "PlanSessions",
     "PlanTools",
     "Rejected",
+    "RequestLimits",
     "Research",
     "RunLog",
     "SessionCard",

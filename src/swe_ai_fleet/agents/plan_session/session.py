@@ -11,9 +11,11 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.plan_session.requests import RequestLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.outcome import goal_type
 from swe_ai_fleet.domain.run import RunState
@@ -96,7 +98,8 @@ class PlanSession:
     the goal and `decided_by` approved of the approach, where callers can be told apart.
 
     `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
-    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it.
+    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it,
+    `limits` what its caller allows it. `rejection` is why the approach was rejected.
     """
 
     session_id: str
@@ -127,6 +130,8 @@ class PlanSession:
     requests: int = 0
     owner: str = ""
     adjustment: str = ""
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    rejection: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -222,6 +227,7 @@ class PlanSession:
             sub_agents=self.sub_agents,
             started_at=self.started_at,
             started_by=later.started_by,
+            limits=later.limits,
             attempt=self.attempt + 1,
         )
 
@@ -230,37 +236,45 @@ class PlanSession:
 class PlanOutcome:
     """How a session ended.
 
+    `status` is completed, rejected, failed (no proposal, or a model that no longer answered) or cancelled.
     `approach_ratio` is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none was.
-    `agents_used` names the sub-agents that were called, each once. `rating` is the person's, from 0 to 1.
+    `agents_used` names the sub-agents that were called, each once; `operations` are all calls, those before the first
+    reply too. `reason` says why it was rejected, failed or was broken off. `rating` is the person's, from 0 to 1.
     """
 
     session_id: str
     goal: str
     goal_type: str
-    status: SessionStatus
+    status: ExecutionStatus
     approach_ratio: float
     agents_used: tuple[str, ...]
+    operations: tuple[str, ...]
     coverage: float
     usage: Usage
     stop_reason: StopReason | None = None
+    reason: str = ""
     rating: float | None = None
 
     @classmethod
-    def of(cls, session: PlanSession) -> PlanOutcome:
-        """The outcome of a session that ended."""
-        called = {call.tool for call in session.calls_made() if call.success}
+    def of(cls, session: PlanSession, status: ExecutionStatus, reason: str = "") -> PlanOutcome:
+        """The outcome of a session, as it stood when it ended."""
+        calls = session.calls_made()
+        called = {call.tool for call in calls if call.success}
         called |= {"research"} if session.research is not None and not session.research.error else set()
-        approved = session.status is not SessionStatus.REJECTED and session.proposals
+        before = ("search_memory", "research") if session.research is not None else ("search_memory",)
+        carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING)
         return cls(
             session_id=session.session_id,
             goal=session.goal,
             goal_type=goal_type(session.goal),
-            status=session.status,
-            approach_ratio=1 / session.proposals if approved else 0.0,
+            status=status,
+            approach_ratio=1 / max(1, session.proposals) if carried_out else 0.0,
             agents_used=tuple(name for name in SUB_AGENTS if name in called),
+            operations=(*before, *(call.tool for call in calls)),
             coverage=session.memory.coverage,
             usage=session.usage,
             stop_reason=session.stop_reason,
+            reason=reason,
         )
 
 

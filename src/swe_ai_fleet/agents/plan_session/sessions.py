@@ -14,6 +14,7 @@ import structlog
 
 from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools, RunEnd
 from swe_ai_fleet.agents.plan_session.requests import (
+    RequestLimits,
     checked_adjustment,
     checked_decision,
     checked_entities,
@@ -53,6 +54,11 @@ from swe_ai_fleet.tools.secrets import Secrets
 
 _log = structlog.get_logger(__name__)
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_ENDED = {
+    ExecutionStatus.COMPLETED: SessionStatus.COMPLETED,
+    ExecutionStatus.REJECTED: SessionStatus.REJECTED,
+}
+_OPEN = frozenset(SessionStatus) - {*_ENDED.values(), SessionStatus.ERROR}
 _INTERRUPTED = (
     "its process ended while the approved approach was being carried out; what it did stands in the audit. "
     "Set the goal again to go on."
@@ -67,7 +73,8 @@ class PlanSessions:
         tools: Opens what a session works with for the time of one request.
         store: Keeps the sessions between requests; without one, they end with the process.
         runs: Where what requests do is recorded; without it, in the memory of this process.
-        limits: Of one request.
+        limits: Of one search for an approach.
+        task_limits: Of the run of an approved one.
         sub_agents: Of the sub-agents of one session.
         prices: What the model costs; a `max_cost` needs them.
         listener: Hears of each session that ended.
@@ -87,6 +94,7 @@ class PlanSessions:
         store: SessionStore | None = None,
         runs: RunLog | None = None,
         limits: Limits = PLANNER_LIMITS,
+        task_limits: Limits | None = None,
         sub_agents: SubAgentLimits | None = None,
         prices: Prices | None = None,
         listener: OutcomeListener | None = None,
@@ -100,6 +108,7 @@ class PlanSessions:
         self._runs = runs or RunLog()
         self._sub_agents = sub_agents or SubAgentLimits()
         self._limits, self._prices = checked_limits(limits, self._sub_agents, prices), prices
+        self._task_limits = checked_limits(task_limits or Limits(), self._sub_agents, prices)
         self._listener = listener
         self._secrets = mask or Secrets()
         self._new_id = new_id
@@ -114,6 +123,7 @@ class PlanSessions:
         *,
         repository: str = "",
         ref: str = "",
+        limits: RequestLimits | None = None,
         by: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
@@ -127,6 +137,7 @@ class PlanSessions:
             session_id: A session to go on with; an unknown or absent one starts a new one.
             repository: Path or URL of a repository to look into; empty: the session's, or none.
             ref: Branch, tag or commit of it; empty: what is checked out.
+            limits: Of this search for an approach; what they leave out has the default.
             by: Who asks; empty where callers cannot be told apart.
 
         Raises:
@@ -143,6 +154,7 @@ class PlanSessions:
             selected_entities=entities,
             repository=repository,
             ref=ref,
+            limits=limits or RequestLimits(),
             started_by=by,
         )
         with self._alone(session_id):
@@ -157,7 +169,9 @@ class PlanSessions:
             gone = "the person went on to something else"
             if known.status.working:
                 known = await self._left(await self._take(known), gone)
-            await self._runs.end(known, ExecutionStatus.CANCELLED, gone)
+            if known.status in _OPEN:
+                await self._runs.end(known, ExecutionStatus.CANCELLED, gone)
+                await self._notify(known, ExecutionStatus.CANCELLED, gone)
             return await self._propose(await self._begin(known.followed_by(wanted), SessionStatus.PLANNING))
 
     async def approve(
@@ -167,6 +181,7 @@ class PlanSessions:
         adjustment: str = "",
         *,
         proposal: int = 0,
+        limits: RequestLimits | None = None,
         by: str = "",
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
@@ -178,6 +193,7 @@ class PlanSessions:
             decision: approved, rejected or adjusted.
             adjustment: What is to be different, or why it is rejected.
             proposal: The number of the one that the person has seen; 0: whichever waits.
+            limits: Of the search for another approach.
             by: Who decides; empty where callers cannot be told apart. Who set the goal may only reject.
 
         Raises:
@@ -198,7 +214,7 @@ class PlanSessions:
                 case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
                     return Approved(session_id=session_id)
                 case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
-                    return Rejected(session_id=session_id, message=rejection(""))
+                    return Rejected(session_id=session_id, message=rejection(session.rejection))
                 case SessionStatus.PLANNING, ApprovalDecision.ADJUSTED if session.adjustment == adjustment:
                     return await self._propose(await self._take(session))
                 case _ if session.status.working and self._runs.elsewhere(session):
@@ -211,7 +227,11 @@ class PlanSessions:
                 raise PreconditionFailed(
                     f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
                 )
-            await self._runs.check(session)
+            try:
+                await self._runs.check(session)
+            except GoalCancelled as cancelled:
+                await self._cancelled(session, cancelled)
+                raise
             await self._runs.decided(session, decision, adjustment, by)
             match decision:
                 case ApprovalDecision.APPROVED:
@@ -220,12 +240,14 @@ class PlanSessions:
                 case ApprovalDecision.REJECTED:
                     return await self._rejected(session, adjustment)
                 case ApprovalDecision.ADJUSTED:
-                    session = replace(session, adjustment=adjustment)
+                    session = replace(session, adjustment=adjustment, limits=limits or RequestLimits())
                     return await self._propose(await self._begin(session, SessionStatus.PLANNING))
 
-    async def continue_plan(self, session_id: str) -> PlanResult:
+    async def continue_plan(self, session_id: str, *, limits: RequestLimits | None = None) -> PlanResult:
         """Carry out what was approved, from the exact point of the proposal on, or from where a process that worked on
         it ended. Again gives the same result.
+
+        `limits` are those of the run; one that has begun keeps its own.
 
         Raises:
             NotFound: There is no such session.
@@ -239,11 +261,13 @@ class PlanSessions:
                 case SessionStatus.COMPLETED:
                     return self._result(session, _status(session.stop_reason))
                 case SessionStatus.EXECUTING if not session.requests:
-                    ended = replace(session.broken_off(), status=SessionStatus.ERROR, error=_INTERRUPTED)
-                    return self._result(await self._save(ended), "error")
+                    ended = await self._end(session.broken_off(), ExecutionStatus.FAILED, _INTERRUPTED)
+                    return self._result(ended, "error")
                 case SessionStatus.ERROR if session.error == _INTERRUPTED:
                     return self._result(session, "error")
-                case SessionStatus.APPROVED | SessionStatus.EXECUTING:
+                case SessionStatus.APPROVED:
+                    return await self._carry_out(replace(session, limits=limits or RequestLimits()))
+                case SessionStatus.EXECUTING:
                     return await self._carry_out(session)
                 case _:
                     raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
@@ -309,24 +333,30 @@ class PlanSessions:
         if end.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
             return self._result(await self._save(replace(session, status=SessionStatus.APPROVED)), "error")
-        await self._runs.end(session, ExecutionStatus.COMPLETED, error)
-        session = await self._save(replace(session, status=SessionStatus.COMPLETED))
-        await self._notify(session)
+        session = await self._end(session, ExecutionStatus.COMPLETED, error)
         return self._result(session, _status(session.stop_reason))
 
     async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
+        reason = self._clean(reason)
         why = f": {reason}" if reason else ""
-        session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
-        await self._runs.end(session, ExecutionStatus.REJECTED, rejection(reason))
-        session = await self._save(session.closed(f"the person rejected this approach{why}"))
-        await self._notify(session)
+        session = replace(session, stop_reason=StopReason.REJECTED, rejection=reason)
+        session = session.closed(f"the person rejected this approach{why}")
+        await self._end(session, ExecutionStatus.REJECTED, rejection(reason))
         return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
-        error = self._clean(error)
-        await self._runs.end(session, ExecutionStatus.FAILED, error)
-        await self._save(replace(session, status=SessionStatus.ERROR, error=error))
-        return PlanFailed(session_id=session.session_id, error=error)
+        session = await self._end(session, ExecutionStatus.FAILED, self._clean(error))
+        return PlanFailed(session_id=session.session_id, error=session.error)
+
+    async def _end(self, session: PlanSession, status: ExecutionStatus, why: str) -> PlanSession:
+        """The session with its goal ended: in the log, in the store, and for whoever learns from it."""
+        await self._runs.end(session, status, why)
+        ended = replace(session, status=_ENDED.get(status, SessionStatus.ERROR))
+        if ended.status is SessionStatus.ERROR:
+            ended = replace(ended, error=why)
+        ended = await self._save(ended)
+        await self._notify(session, status, session.rejection or why)
+        return ended
 
     @contextmanager
     def _alone(self, session_id: str) -> Generator[None]:
@@ -368,9 +398,8 @@ class PlanSessions:
     async def _cancelled(self, session: PlanSession, cancelled: GoalCancelled) -> PlanSession:
         """The session with its goal given up."""
         error = self._clean(cancelled.message)
-        session = (await self._left(session, error)).closed(error)
-        await self._runs.end(session, ExecutionStatus.CANCELLED, error)
-        return await self._save(replace(session, status=SessionStatus.ERROR, error=error))
+        left = await self._left(session, error) if session.status.working else session
+        return await self._end(left.closed(error), ExecutionStatus.CANCELLED, error)
 
     async def _left(self, session: PlanSession, gone: str) -> PlanSession:
         """The session with what was done of its request, which nobody carries out any further."""
@@ -398,12 +427,16 @@ class PlanSessions:
                 earlier,
                 model=model,
                 tools=tools,
-                limits=self._limits,
+                limits=session.limits.over(self._limits_of(session)),
                 sub_agents=self._sub_agents,
                 mask=self._clean,
                 prices=self._prices,
             )
             yield run, await self._runs.tool_results(session) if earlier.generation else {}
+
+    def _limits_of(self, session: PlanSession) -> Limits:
+        """The limits of a request of which its caller says nothing."""
+        return self._task_limits if session.status is SessionStatus.EXECUTING else self._limits
 
     async def _save(self, session: PlanSession) -> PlanSession:
         """The session as its next revision. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
@@ -412,12 +445,12 @@ class PlanSessions:
         await self._store.put(kept)
         return kept
 
-    async def _notify(self, session: PlanSession) -> None:
-        """Tell the listener of a session that ended; that it does not listen changes nothing."""
+    async def _notify(self, session: PlanSession, status: ExecutionStatus, reason: str) -> None:
+        """Tell the listener how a session, as it stood then, ended; that it does not listen changes nothing."""
         if self._listener is None:
             return
         try:
-            await self._listener.on_outcome(PlanOutcome.of(session))
+            await self._listener.on_outcome(PlanOutcome.of(session, status, reason))
         except FleetError as error:
             _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
 

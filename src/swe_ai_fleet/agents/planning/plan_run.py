@@ -27,6 +27,7 @@ from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""
+_MET = "The goal is met."
 _LOOKS = ("tests_run", "git_diff")
 
 
@@ -129,7 +130,8 @@ class PlannedModel(ModelWrapper):
         verdict, reply = await self._planner.verdict(
             step=number, sampling=sampling, goal=self._goal, steps=progress.report().told()
         )
-        self.answer = verdict.answer or verdict.missing
+        # A goal that is met needs no words: what the last step gave is the answer.
+        self.answer = verdict.answer or verdict.missing or (verdict.met and (progress.content or _MET)) or ""
         progress.met, progress.missing = verdict.met, verdict.missing
         if verdict.met is not False and self.answer:
             return self._saying(reply, self._finish(self.answer))

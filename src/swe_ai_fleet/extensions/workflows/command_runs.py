@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
@@ -21,13 +22,15 @@ from swe_ai_fleet.cli.tables import gist, node_row, nodes_table
 from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow
 from swe_ai_fleet.extensions.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
 from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
 from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.extensions.workflows.drawing import mermaid
 from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows.tasks import nodes_of
 from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.watching.text import one_line
 
 _SHOWN_CHARS = 4_000
@@ -48,26 +51,40 @@ def file_text(path: Path) -> str:
 
 
 async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
-    """Print what is wrong with files, a fault a line; exit code 2 where anything is."""
+    """Print what is wrong with files, a fault a line, and what only a fleet can check; exit code 2 for faults."""
     catalog = await _catalog(settings)
-    faults: list[WorkflowFault] = []
+    faults, unchecked = list[WorkflowFault](), list[WorkflowFault]()
     for path in paths:
         try:
-            await asyncio.to_thread(_read, path, catalog)
+            workflow = await asyncio.to_thread(_read, path, catalog)
+            unchecked.extend(replace(one, file=str(path)) for one in _left_to_the_fleet(workflow))
         except InvalidWorkflow as error:
             faults.extend(error.faults)
     if screen.json:
-        told = [
-            {"file": one.file, "line": one.line, "node": one.node, "message": one.message, "hint": one.hint}
-            for one in faults
-        ]
-        screen.document({"faults": told, "files": len(paths)})
+        told, left = ([asdict(one) for one in some] for some in (faults, unchecked))
+        screen.document({"faults": told, "unchecked": left, "files": len(paths)})
     else:
         for fault in faults:
             screen.line(one_line(str(fault), 2000))
         if not faults:
             screen.note(f"{len(paths)} file{'' if len(paths) == 1 else 's'}: nothing is wrong", style="green")
+        for one in unchecked:
+            screen.note(f"not checked here: {one_line(str(one), 2000)}")
     return Exit.USAGE if faults else Exit.ACCEPTED
+
+
+def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
+    """What of a workflow only a fleet can check, as faults that may be there."""
+    found: list[WorkflowFault] = []
+    for node in nodes_of(workflow):
+        config = node.agent_config
+        tools = ([node.tool] if node.type is NodeType.TOOL else []) + [*(config.tools if config.use_tools else ())]
+        wanted = [f"a tool {name!r}" for name in tools if name not in operations()]
+        wanted += [f"a model profile {config.model!r}"] if config.model else []
+        wanted += ["a context service, for use_memory"] if config.use_memory else []
+        wanted += ["a repository of the run, to deliver on"] if config.mode is AgentMode.ORCHESTRATE else []
+        found += [WorkflowFault(message=f"whether there is {what}", node=node.id, line=node.line) for what in wanted]
+    return sorted(found, key=lambda one: one.line)
 
 
 async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -227,10 +227,21 @@ class WorkflowRun:
         level = replace(scope, nodes=values)
         decides = {edge.source for edge in workflow.edges if edge.label == _REJECTED}
 
+        def given(edges: Sequence[Edge]) -> Iterator[str]:
+            """The sources of the edges that were taken; behind a branch, which gives nothing, what came before it."""
+            for edge in edges:
+                if not _taken(edge, values[edge.source]):
+                    continue
+                if nodes[edge.source].type is NodeType.BRANCH:
+                    yield from given(into[edge.source])
+                else:
+                    yield edge.source
+
         async def step(node: Node, group: asyncio.TaskGroup) -> None:
             edges = into[node.id]
             if not edges or any(_taken(edge, values[edge.source]) for edge in edges):
-                value = await self._node(node, f"{prefix}{node.id}", level, may_reject=node.id in decides)
+                within = replace(level, before=tuple(dict.fromkeys(given(edges))))
+                value = await self._node(node, f"{prefix}{node.id}", within, may_reject=node.id in decides)
             else:
                 value = await self._skipped(f"{prefix}{node.id}")
             values[node.id] = value

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
 from swe_ai_fleet.extensions.workflows.checking import checked
 from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
@@ -26,7 +27,7 @@ from swe_ai_fleet.extensions.workflows.updates import (
     log_update,
     node_state,
     node_update,
-    status_update,
+    started_update,
 )
 from swe_ai_fleet.extensions.workflows.values import checked_inputs
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -104,6 +105,7 @@ class WorkflowExecutor:
         self._run: WorkflowRun | None = None
         self._execution_id = ""
         self._local = LocalNodes(
+            workflow.name,
             registry=found,
             approve=approve,
             mask=self._mask,
@@ -216,7 +218,7 @@ class WorkflowExecutor:
         async def journal(update: NodeUpdated) -> None:
             if file is not None:
                 await file.append(update)
-            await self._tell(node_update(self._execution_id, self._next, update))
+            await self._tell(node_update(update))
 
         known = {} if file is None else {name: _tried_again(each) for name, each in file.known.items()}
         self._run = run = WorkflowRun(
@@ -228,19 +230,20 @@ class WorkflowExecutor:
             steering=self._steering,
             at_once=AT_ONCE,
         )
-        begun = {"workflow": self.workflow.name}
-        await self._tell(status_update(self._execution_id, self._next, ExecutionStatus.IN_PROGRESS, begun))
+        begun = time.monotonic()
+        await self._tell(started_update(self.workflow.name))
         ended = await run.run()
-        await self._tell(status_update(self._execution_id, self._next, ended.status, begun))
-        await self._tell(end_update(self._execution_id, self._next, ended))
+        await self._tell(end_update(ended, duration_ms=round((time.monotonic() - begun) * 1000)))
         return ended
 
-    @property
-    def _next(self) -> int:
-        return self._feed.told + 1
-
-    async def _tell(self, update: Update) -> None:
+    async def _tell(self, message: Mapping[str, object]) -> None:
         self._feed.told += 1
+        head = {
+            "execution_id": self._execution_id,
+            "sequence": self._feed.told,
+            "at_ms": time.time_ns() // 1_000_000,
+        }
+        update = cast("Update", {"type": message["type"], **head, **message})
         if self.stream_updates:
             self._feed.updates.append(update)
             self._feed.wake()
@@ -249,8 +252,8 @@ class WorkflowExecutor:
             if inspect.isawaitable(awaited):
                 await awaited
 
-    async def _log(self, message: str) -> None:
-        await self._tell(log_update(self._execution_id, self._next, "info", self._mask(message)))
+    async def _log(self, node_id: str, message: str) -> None:
+        await self._tell(log_update("info", self._mask(message), node_id))
 
 
 def _tried_again(update: NodeUpdated) -> NodeUpdated:

@@ -133,7 +133,8 @@ class FleetNodes:
         return attempt - known.attempt + known.failures
 
     async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
-        task, name = assignment_task(self.work.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
+        task = assignment_task(self.work.task, node, node_id, sharing=self.sharing(node_id))
+        name = node_run(node_id, attempt)
         before = self.work.known.agents.get(name)
         if before is None:
             check_left(self.work.task, self.spent)
@@ -162,7 +163,7 @@ class FleetNodes:
         assignment = OperateAssignment(
             execution_id=self.work.task.execution_id,
             agent_id=node_run(node_id, attempt),
-            task=assignment_task(self.work.task, node),
+            task=assignment_task(self.work.task, node, node_id),
             repository=await self.results.base(node_id),
             tool=node.tool,
             arguments=text,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
@@ -13,7 +14,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome, memory_name
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
 from swe_ai_fleet.runtime.memory_manager import MemoryManager
@@ -159,24 +160,27 @@ class LocalNodes:
     """A `NodeRunner` in this process.
 
     Args:
+        workflow: The name of the workflow.
         registry: Where tools are looked up.
         approve: Asks people; None: nobody can be asked.
         mask: Hides secrets in what nodes give.
-        log: Is told what agents do, line by line.
+        log: Is told what agents do: the node's place in the run, and a line.
         model_params: As on FunctionCallingAgent.
         settings: Where the model is, and everything else.
     """
 
     def __init__(
         self,
+        workflow: str,
         *,
         registry: ToolRegistry,
         approve: Approve | None,
         mask: SecretMask,
-        log: Log,
+        log: Callable[[str, str], Awaitable[None]],
         model_params: Mapping[str, object] | None,
         settings: Settings,
     ) -> None:
+        self._workflow = workflow
         self._registry = registry
         self._approve = approve
         self._mask = mask
@@ -189,10 +193,10 @@ class LocalNodes:
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
         """Carry out an agent or a tool node; nothing outlives this process, so nothing is joined."""
-        del node_id, attempt, earlier
+        del attempt, earlier
         if node.type is NodeType.TOOL:
             return await self._called(node.tool, inputs)
-        outcome = await self._agent(node).run(inputs, self._log)
+        outcome = await self._agent(node, node_id).run(inputs, partial(self._log, node_id))
         return NodeOutcome(output=masked(outcome.output, self._mask), usage=outcome.usage)
 
     async def decide(self, approval: NodeApproval) -> NodeDecision:
@@ -219,11 +223,12 @@ class LocalNodes:
         for memory in opened.values():
             await memory.close()
 
-    def _agent(self, node: Node) -> LLMAgent:
+    def _agent(self, node: Node, node_id: str) -> LLMAgent:
         memory = None
         if node.agent_config.use_memory:
             # Opening one loads the model of its embeddings: the items of a map share it.
-            memory = self._memories.setdefault(node.id, MemoryManager(node.id, settings=self._settings))
+            name = memory_name(self._workflow, node_id)
+            memory = self._memories.setdefault(name, MemoryManager(name, settings=self._settings))
         return LLMAgent(
             node, memory=memory, registry=self._registry, model_params=self._model_params, settings=self._settings
         )

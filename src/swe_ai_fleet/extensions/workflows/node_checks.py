@@ -90,7 +90,9 @@ def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
     found = [*_number_problems(node, path)]
     match node.type:
         case NodeType.AGENT:
-            found.extend(_text_problems(node.query or DEFAULT_QUERY, (*path, "query"), level))
+            # Without a query of its own it is given what comes before it.
+            asked = node.query or ("" if level.before or level.has_item else DEFAULT_QUERY)
+            found.extend(_text_problems(asked, (*path, "query"), level))
             for at, tool in enumerate(node.agent_config.tools):
                 found.extend(_tool_problems(tool, (*path, "agent_config", "tools", at), level))
         case NodeType.TOOL:

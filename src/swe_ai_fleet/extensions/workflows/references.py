@@ -47,13 +47,17 @@ class NodeValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What references can name. `has_item` says whether this is within a map."""
+    """What references can name. `has_item` says whether this is within a map.
+
+    `before` are the nodes whose ends the node waited for; what it is given where it does not say what it wants.
+    """
 
     inputs: Mapping[str, JsonValue]
     nodes: Mapping[str, NodeValue] = field(default_factory=dict[str, NodeValue])
     item: JsonValue = None
     index: int = 0
     has_item: bool = False
+    before: tuple[str, ...] = ()
 
 
 def parsed(text: str) -> tuple[str | Reference, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,6 +11,21 @@ from typing import Protocol
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.workflow import JsonValue, Node
+
+_ITEM = re.compile(r"\[\d+\]")
+_MAX_NAME_CHARS = 190
+
+
+def memory_name(workflow: str, node_id: str) -> str:
+    """Under this name the agent of a node remembers: its own, the same for all items of a map.
+
+    Args:
+        workflow: The name of the whole workflow.
+        node_id: The node's place in a run, such as `fix`, `files[3]` or `outer/inner`.
+    """
+    name = f"{workflow}.{_ITEM.sub('', node_id)}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 17]}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

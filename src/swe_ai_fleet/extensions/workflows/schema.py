@@ -89,10 +89,15 @@ _TRIES: Mapping[str, Schema] = {
     "retries": _count("How often it is tried again after a failure.", MAX_RETRIES),
     "retry_seconds": _seconds("The wait before the second try, doubled each time."),
 }
+_QUERY = _text(f"What it is asked; empty: the input query and what comes before it. {_REFERENCE}")
 _ARGUMENTS: Schema = {"type": "object", "description": f"What it is given. {_REFERENCE}"}
 _KINDS: Mapping[NodeType, tuple[Mapping[str, Schema], tuple[str, ...]]] = {
     NodeType.AGENT: (
-        {"agent_config": _AGENT, "query": _text(f"What it is asked; empty: the input query. {_REFERENCE}"), **_TRIES},
+        {
+            "agent_config": _AGENT,
+            "query": _QUERY,
+            **_TRIES,
+        },
         (),
     ),
     NodeType.TOOL: (

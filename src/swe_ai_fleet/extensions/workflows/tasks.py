@@ -14,6 +14,7 @@ from typing import cast
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_NAMESPACES, agent_namespace, task_namespaces
 from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
     MAX_PRIORITY,
@@ -26,6 +27,7 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
 )
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, Workflow, WorkflowTask
+from swe_ai_fleet.extensions.workflows.runner import memory_name
 from swe_ai_fleet.extensions.workflows.values import checked_inputs
 from swe_ai_fleet.orchestrator.subtasks import child_task_id, part
 from swe_ai_fleet.tools.catalogue import operations
@@ -89,12 +91,12 @@ def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str,
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
         parent_execution_id=parent.execution_id,
-        memory=_memory(parent, use=config.use_memory),
+        memory=_memory(parent, node, node_id),
         workflow=None,
     )
 
 
-def assignment_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
+def assignment_task(parent: Task, node: Node, node_id: str, *, sharing: int = 1) -> Task:
     """The task under which one question is answered, or one tool called; part of the parent's own execution.
 
     Who answers may spend an even part of the parent's totals, as in `child_task`.
@@ -107,7 +109,7 @@ def assignment_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
         parent,
         role=Role.parse(node.agent_config.role),
         constraints=constraints,
-        memory=_memory(parent, use=node.agent_config.use_memory),
+        memory=_memory(parent, node, node_id),
         workflow=None,
     )
 
@@ -153,9 +155,14 @@ def _constraints(parent: Task, node: Node) -> Constraints:
     return replace(parent.constraints, limits=limits)
 
 
-def _memory(parent: Task, *, use: bool) -> MemoryOptions:
+def _memory(parent: Task, node: Node, node_id: str) -> MemoryOptions:
+    """The parent's, and before that the agent's own where it remembers."""
     memory = parent.memory
-    return replace(memory, read=memory.read or use, write=memory.write or use)
+    if not node.agent_config.use_memory or parent.workflow is None:
+        return memory
+    own = agent_namespace(memory_name(parent.workflow.workflow.name, node_id))
+    shared = task_namespaces(parent) if memory.read else ()
+    return replace(memory, read=True, write=True, namespaces=(own, *shared)[:MAX_NAMESPACES])
 
 
 def _told(query: str, context: str) -> tuple[str, str]:

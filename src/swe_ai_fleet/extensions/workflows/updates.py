@@ -12,7 +12,7 @@ from typing import Literal, NotRequired, TypedDict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
-from swe_ai_fleet.watching.nodes import Level, node_state, usage_state
+from swe_ai_fleet.watching.nodes import Level, ended_state, node_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +31,24 @@ class ExecutionState:
 
 
 class Log(TypedDict):
-    """One line of what a node tells of itself."""
+    """One line of what a node tells of itself; `agent_id` is the node's."""
 
     level: Level
     message: str
+    agent_id: str
 
 
 class Update(TypedDict):
-    """One message; which of the last fields there are depends on its type. `sequence` grows."""
+    """One message, as on the gateway's WebSocket; which of the last fields there are depends on its type.
+
+    `sequence` grows, `at_ms` is the time since the Unix epoch. The `result` of the last one has, beside the fields
+    that the gateway's has, `outputs`: the same as `output`.
+    """
 
     type: Literal["status", "node_update", "log", "completion", "error"]
     execution_id: str
     sequence: int
+    at_ms: int
     status: NotRequired[str]
     data: NotRequired[Mapping[str, JsonValue]]
     node_id: NotRequired[str]
@@ -52,36 +58,29 @@ class Update(TypedDict):
     error: NotRequired[str]
 
 
-def status_update(
-    execution_id: str, sequence: int, status: ExecutionStatus, data: Mapping[str, JsonValue] | None = None
-) -> Update:
-    """Where the run as a whole stands."""
-    return Update(
-        type="status", execution_id=execution_id, sequence=sequence, status=status.value, data=dict(data or {})
-    )
+def started_update(workflow: str) -> Mapping[str, object]:
+    """The first message: the run has begun."""
+    data = {"step": "running", "percent": 0, "message": f"workflow {workflow} begins", "workflow": workflow}
+    return {"type": "status", "status": ExecutionStatus.IN_PROGRESS.value, "data": data}
 
 
-def node_update(execution_id: str, sequence: int, update: NodeUpdated) -> Update:
+def node_update(update: NodeUpdated) -> Mapping[str, object]:
     """Where a node stands."""
-    return Update(
-        type="node_update",
-        execution_id=execution_id,
-        sequence=sequence,
-        node_id=update.node_id,
-        node_state=node_state(update),
-    )
+    return {"type": "node_update", "node_id": update.node_id, "node_state": node_state(update)}
 
 
-def log_update(execution_id: str, sequence: int, level: Level, message: str) -> Update:
+def log_update(level: Level, message: str, node_id: str) -> Mapping[str, object]:
     """A line of what a node tells of itself."""
-    return Update(type="log", execution_id=execution_id, sequence=sequence, log=Log(level=level, message=message))
+    return {"type": "log", "log": Log(level=level, message=message, agent_id=node_id)}
 
 
-def end_update(execution_id: str, sequence: int, state: ExecutionState) -> Update:
-    """The last message: `completion` with the result, or `error`."""
-    if state.status is not ExecutionStatus.COMPLETED:
-        return Update(
-            type="error", execution_id=execution_id, sequence=sequence, error=state.error or state.status.value
-        )
-    result = {"status": state.status.value, "outputs": dict(state.outputs), "usage": usage_state(state.usage)}
-    return Update(type="completion", execution_id=execution_id, sequence=sequence, result=result)
+def end_update(state: ExecutionState, *, duration_ms: int) -> Mapping[str, object]:
+    """The last message: `completion`, or `error`; both have the result."""
+    ended = ended_state(
+        state.status, error=state.error, usage=state.usage, duration_ms=duration_ms, output=dict(state.outputs)
+    )
+    result = {**ended, "outputs": dict(state.outputs)}
+    if state.status is ExecutionStatus.COMPLETED:
+        return {"type": "completion", "result": result}
+    said = state.error or f"ended: {state.status.value}"
+    return {"type": "error", "error": said, "status": state.status.value, "result": result}

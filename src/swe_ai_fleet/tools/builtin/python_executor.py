@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.json_values import json_object, mapping
@@ -34,7 +35,8 @@ _TIME_IS_UP = "stopped after"
 
 
 class PythonExecutor(BaseTool):
-    """`python_executor(code) -> {result, code, output}`: `result` is the variable that the code sets.
+    """`python_executor(code) -> {result, code, output}`: `result` is the variable that the code sets, `output` the
+    lines that it printed.
 
     A failed run has a text under `error` besides. A result that JSON can't hold is given as its repr. Each call starts
     a Python of its own.
@@ -86,14 +88,16 @@ class PythonExecutor(BaseTool):
         found: dict[str, object] = {
             "result": report.result,
             "code": code,
-            "output": truncate(result.stdout.text().rstrip("\n"), self._max_chars),
+            "output": truncate(result.stdout.text().rstrip("\n"), self._max_chars).splitlines(),
         }
         return {**found, "error": report.error} if report.error else found
 
     def present(self, value: object) -> ToolResult:
         fields = mapping(value)
         error = str(fields.get("error", ""))
-        parts = {name: fields[name] for name in ("output", "result") if fields[name] not in (None, "")}
+        lines = "\n".join(map(str, cast("list[object]", fields["output"])))
+        said = {"output": lines, "result": fields["result"]}
+        parts = {name: part for name, part in said.items() if part not in (None, "")}
         if parts or error:
             text = as_text(parts)
         else:
