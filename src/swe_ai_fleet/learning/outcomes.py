@@ -73,7 +73,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
 def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outcome:
     """The outcome of a plan session; its sub-agents are the agents used."""
     shares = {
-        "memory": planned.coverage / 100,
+        "memory": (planned.coverage or 0.0) / 100,
         "research": float("research" in planned.agents_used),
     }
     asked = max(1.0, sum(shares.values()))

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fleet.options.v1 import options_pb2 as fleet_dot_options_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fleet/planning/v1/planning.proto\x12\x11\x66leet.planning.v1\x1a\x1e\x66leet/options/v1/options.proto\"\x84\x01\n\x12\x45xecutePlanRequest\x12\x16\n\x04goal\x18\x01 \x01(\tB\x08\x9a\xf4\x18\x04\x08\xa0\x9c\x01\x12!\n\x11selected_entities\x18\x02 \x03(\tB\x06\x9a\xf4\x18\x02\x10\x1e\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x12\n\nrepository\x18\x04 \x01(\t\x12\x0b\n\x03ref\x18\x05 \x01(\t\"\xc7\x01\n\x13\x45xecutePlanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04goal\x18\x03 \x01(\t\x12\x10\n\x08\x61pproach\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x38\n\x0ememory_results\x18\x06 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x10\n\x08proposal\x18\x08 \x01(\x05\"\x80\x01\n\rMemoryResults\x12\x10\n\x08\x63overage\x18\x01 \x01(\x01\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0c\n\x04gaps\x18\x03 \x03(\t\x12\x0f\n\x07sources\x18\x04 \x03(\t\x12-\n\x08research\x18\x05 \x01(\x0b\x32\x1b.fleet.planning.v1.Research\"b\n\x08Research\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\x12\x13\n\x0b\x64\x61ta_points\x18\x03 \x03(\t\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"d\n\x16\x41pproveApproachRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\t\x12\x12\n\nadjustment\x18\x03 \x01(\t\x12\x10\n\x08proposal\x18\x04 \x01(\x05\"\xdc\x01\n\x17\x41pproveApproachResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04goal\x18\x04 \x01(\t\x12\x10\n\x08\x61pproach\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\x12\x38\n\x0ememory_results\x18\x07 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12\x10\n\x08proposal\x18\t \x01(\x05\")\n\x13\x43ontinuePlanRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x88\x02\n\x14\x43ontinuePlanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04goal\x18\x03 \x01(\t\x12\x12\n\nfinal_plan\x18\x04 \x01(\t\x12\x0f\n\x07results\x18\x05 \x01(\t\x12\x38\n\x0ftool_calls_made\x18\x06 \x03(\x0b\x32\x1f.fleet.planning.v1.ToolCallMade\x12\x12\n\niterations\x18\x07 \x01(\x05\x12\x13\n\x0bstop_reason\x18\x08 \x01(\t\x12\'\n\x05usage\x18\t \x01(\x0b\x32\x18.fleet.planning.v1.Usage\x12\r\n\x05\x65rror\x18\n \x01(\t\"o\n\x0cToolCallMade\x12\x0c\n\x04step\x18\x01 \x01(\x05\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x0f\n\x07success\x18\x04 \x01(\x08\x12\x0f\n\x07outcome\x18\x05 \x01(\t\x12\x0e\n\x06result\x18\x06 \x01(\t\"\xb2\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x13\n\x0bmodel_calls\x18\x03 \x01(\x05\x12\x12\n\ntool_calls\x18\x04 \x01(\x05\x12\x10\n\x04\x63ost\x18\x05 \x01(\x01\x42\x02\x18\x01\x12\x13\n\x0b\x64uration_ms\x18\x06 \x01(\x03\x12\x15\n\rcached_tokens\x18\x07 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x08 \x01(\x01\"\xd8\x03\n\x0bPlanSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04goal\x18\x02 \x01(\t\x12\x19\n\x11selected_entities\x18\x03 \x03(\t\x12\x0e\n\x06status\x18\x04 \x01(\t\x12\x10\n\x08\x61pproach\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\x12\x38\n\x0ememory_results\x18\x07 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\x0f\n\x07results\x18\x08 \x01(\t\x12\x38\n\x0ftool_calls_made\x18\t \x03(\x0b\x32\x1f.fleet.planning.v1.ToolCallMade\x12\x12\n\niterations\x18\n \x01(\x05\x12\x13\n\x0bstop_reason\x18\x0b \x01(\t\x12\'\n\x05usage\x18\x0c \x01(\x0b\x32\x18.fleet.planning.v1.Usage\x12\r\n\x05\x65rror\x18\r \x01(\t\x12\x11\n\tproposals\x18\x0e \x01(\x05\x12\x15\n\rstarted_at_ms\x18\x0f \x01(\x03\x12\x15\n\rupdated_at_ms\x18\x10 \x01(\x03\x12\x0f\n\x07working\x18\x11 \x01(\x08\x12\x12\n\nrepository\x18\x12 \x01(\t\x12\x0b\n\x03ref\x18\x13 \x01(\t\"+\n\x15GetPlanSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"I\n\x16GetPlanSessionResponse\x12/\n\x07session\x18\x01 \x01(\x0b\x32\x1e.fleet.planning.v1.PlanSession\"O\n\x17ListPlanSessionsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\x9a\xf4\x18\t!\x00\x00\x00\x00\x00\x00i@\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x18ListPlanSessionsResponse\x12\x30\n\x08sessions\x18\x01 \x03(\x0b\x32\x1e.fleet.planning.v1.PlanSession\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x8e\x04\n\x0fPlanningService\x12\\\n\x0b\x45xecutePlan\x12%.fleet.planning.v1.ExecutePlanRequest\x1a&.fleet.planning.v1.ExecutePlanResponse\x12h\n\x0f\x41pproveApproach\x12).fleet.planning.v1.ApproveApproachRequest\x1a*.fleet.planning.v1.ApproveApproachResponse\x12_\n\x0c\x43ontinuePlan\x12&.fleet.planning.v1.ContinuePlanRequest\x1a\'.fleet.planning.v1.ContinuePlanResponse\x12\x65\n\x0eGetPlanSession\x12(.fleet.planning.v1.GetPlanSessionRequest\x1a).fleet.planning.v1.GetPlanSessionResponse\x12k\n\x10ListPlanSessions\x12*.fleet.planning.v1.ListPlanSessionsRequest\x1a+.fleet.planning.v1.ListPlanSessionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fleet/planning/v1/planning.proto\x12\x11\x66leet.planning.v1\x1a\x1e\x66leet/options/v1/options.proto\"\x84\x01\n\x12\x45xecutePlanRequest\x12\x16\n\x04goal\x18\x01 \x01(\tB\x08\x9a\xf4\x18\x04\x08\xa0\x9c\x01\x12!\n\x11selected_entities\x18\x02 \x03(\tB\x06\x9a\xf4\x18\x02\x10\x1e\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x12\n\nrepository\x18\x04 \x01(\t\x12\x0b\n\x03ref\x18\x05 \x01(\t\"\xd9\x01\n\x13\x45xecutePlanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04goal\x18\x03 \x01(\t\x12\x10\n\x08\x61pproach\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x38\n\x0ememory_results\x18\x06 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x10\n\x08proposal\x18\x08 \x01(\x05\x12\x10\n\x08question\x18\t \x01(\t\"\x92\x01\n\rMemoryResults\x12\x15\n\x08\x63overage\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0c\n\x04gaps\x18\x03 \x03(\t\x12\x0f\n\x07sources\x18\x04 \x03(\t\x12-\n\x08research\x18\x05 \x01(\x0b\x32\x1b.fleet.planning.v1.ResearchB\x0b\n\t_coverage\"b\n\x08Research\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\x12\x13\n\x0b\x64\x61ta_points\x18\x03 \x03(\t\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"d\n\x16\x41pproveApproachRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\t\x12\x12\n\nadjustment\x18\x03 \x01(\t\x12\x10\n\x08proposal\x18\x04 \x01(\x05\"\xee\x01\n\x17\x41pproveApproachResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04goal\x18\x04 \x01(\t\x12\x10\n\x08\x61pproach\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\x12\x38\n\x0ememory_results\x18\x07 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12\x10\n\x08proposal\x18\t \x01(\x05\x12\x10\n\x08question\x18\n \x01(\t\")\n\x13\x43ontinuePlanRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x88\x02\n\x14\x43ontinuePlanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04goal\x18\x03 \x01(\t\x12\x12\n\nfinal_plan\x18\x04 \x01(\t\x12\x0f\n\x07results\x18\x05 \x01(\t\x12\x38\n\x0ftool_calls_made\x18\x06 \x03(\x0b\x32\x1f.fleet.planning.v1.ToolCallMade\x12\x12\n\niterations\x18\x07 \x01(\x05\x12\x13\n\x0bstop_reason\x18\x08 \x01(\t\x12\'\n\x05usage\x18\t \x01(\x0b\x32\x18.fleet.planning.v1.Usage\x12\r\n\x05\x65rror\x18\n \x01(\t\"o\n\x0cToolCallMade\x12\x0c\n\x04step\x18\x01 \x01(\x05\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x0f\n\x07success\x18\x04 \x01(\x08\x12\x0f\n\x07outcome\x18\x05 \x01(\t\x12\x0e\n\x06result\x18\x06 \x01(\t\"\xb2\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x13\n\x0bmodel_calls\x18\x03 \x01(\x05\x12\x12\n\ntool_calls\x18\x04 \x01(\x05\x12\x10\n\x04\x63ost\x18\x05 \x01(\x01\x42\x02\x18\x01\x12\x13\n\x0b\x64uration_ms\x18\x06 \x01(\x03\x12\x15\n\rcached_tokens\x18\x07 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x08 \x01(\x01\"\xea\x03\n\x0bPlanSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04goal\x18\x02 \x01(\t\x12\x19\n\x11selected_entities\x18\x03 \x03(\t\x12\x0e\n\x06status\x18\x04 \x01(\t\x12\x10\n\x08\x61pproach\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\x12\x38\n\x0ememory_results\x18\x07 \x01(\x0b\x32 .fleet.planning.v1.MemoryResults\x12\x0f\n\x07results\x18\x08 \x01(\t\x12\x38\n\x0ftool_calls_made\x18\t \x03(\x0b\x32\x1f.fleet.planning.v1.ToolCallMade\x12\x12\n\niterations\x18\n \x01(\x05\x12\x13\n\x0bstop_reason\x18\x0b \x01(\t\x12\'\n\x05usage\x18\x0c \x01(\x0b\x32\x18.fleet.planning.v1.Usage\x12\r\n\x05\x65rror\x18\r \x01(\t\x12\x11\n\tproposals\x18\x0e \x01(\x05\x12\x15\n\rstarted_at_ms\x18\x0f \x01(\x03\x12\x15\n\rupdated_at_ms\x18\x10 \x01(\x03\x12\x0f\n\x07working\x18\x11 \x01(\x08\x12\x12\n\nrepository\x18\x12 \x01(\t\x12\x0b\n\x03ref\x18\x13 \x01(\t\x12\x10\n\x08question\x18\x15 \x01(\t\"+\n\x15GetPlanSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"I\n\x16GetPlanSessionResponse\x12/\n\x07session\x18\x01 \x01(\x0b\x32\x1e.fleet.planning.v1.PlanSession\"O\n\x17ListPlanSessionsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\x9a\xf4\x18\t!\x00\x00\x00\x00\x00\x00i@\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x18ListPlanSessionsResponse\x12\x30\n\x08sessions\x18\x01 \x03(\x0b\x32\x1e.fleet.planning.v1.PlanSession\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x8e\x04\n\x0fPlanningService\x12\\\n\x0b\x45xecutePlan\x12%.fleet.planning.v1.ExecutePlanRequest\x1a&.fleet.planning.v1.ExecutePlanResponse\x12h\n\x0f\x41pproveApproach\x12).fleet.planning.v1.ApproveApproachRequest\x1a*.fleet.planning.v1.ApproveApproachResponse\x12_\n\x0c\x43ontinuePlan\x12&.fleet.planning.v1.ContinuePlanRequest\x1a\'.fleet.planning.v1.ContinuePlanResponse\x12\x65\n\x0eGetPlanSession\x12(.fleet.planning.v1.GetPlanSessionRequest\x1a).fleet.planning.v1.GetPlanSessionResponse\x12k\n\x10ListPlanSessions\x12*.fleet.planning.v1.ListPlanSessionsRequest\x1a+.fleet.planning.v1.ListPlanSessionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,33 +43,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTEPLANREQUEST']._serialized_start=88
   _globals['_EXECUTEPLANREQUEST']._serialized_end=220
   _globals['_EXECUTEPLANRESPONSE']._serialized_start=223
-  _globals['_EXECUTEPLANRESPONSE']._serialized_end=422
-  _globals['_MEMORYRESULTS']._serialized_start=425
-  _globals['_MEMORYRESULTS']._serialized_end=553
-  _globals['_RESEARCH']._serialized_start=555
-  _globals['_RESEARCH']._serialized_end=653
-  _globals['_APPROVEAPPROACHREQUEST']._serialized_start=655
-  _globals['_APPROVEAPPROACHREQUEST']._serialized_end=755
-  _globals['_APPROVEAPPROACHRESPONSE']._serialized_start=758
-  _globals['_APPROVEAPPROACHRESPONSE']._serialized_end=978
-  _globals['_CONTINUEPLANREQUEST']._serialized_start=980
-  _globals['_CONTINUEPLANREQUEST']._serialized_end=1021
-  _globals['_CONTINUEPLANRESPONSE']._serialized_start=1024
-  _globals['_CONTINUEPLANRESPONSE']._serialized_end=1288
-  _globals['_TOOLCALLMADE']._serialized_start=1290
-  _globals['_TOOLCALLMADE']._serialized_end=1401
-  _globals['_USAGE']._serialized_start=1404
-  _globals['_USAGE']._serialized_end=1582
-  _globals['_PLANSESSION']._serialized_start=1585
-  _globals['_PLANSESSION']._serialized_end=2057
-  _globals['_GETPLANSESSIONREQUEST']._serialized_start=2059
-  _globals['_GETPLANSESSIONREQUEST']._serialized_end=2102
-  _globals['_GETPLANSESSIONRESPONSE']._serialized_start=2104
-  _globals['_GETPLANSESSIONRESPONSE']._serialized_end=2177
-  _globals['_LISTPLANSESSIONSREQUEST']._serialized_start=2179
-  _globals['_LISTPLANSESSIONSREQUEST']._serialized_end=2258
-  _globals['_LISTPLANSESSIONSRESPONSE']._serialized_start=2260
-  _globals['_LISTPLANSESSIONSRESPONSE']._serialized_end=2361
-  _globals['_PLANNINGSERVICE']._serialized_start=2364
-  _globals['_PLANNINGSERVICE']._serialized_end=2890
+  _globals['_EXECUTEPLANRESPONSE']._serialized_end=440
+  _globals['_MEMORYRESULTS']._serialized_start=443
+  _globals['_MEMORYRESULTS']._serialized_end=589
+  _globals['_RESEARCH']._serialized_start=591
+  _globals['_RESEARCH']._serialized_end=689
+  _globals['_APPROVEAPPROACHREQUEST']._serialized_start=691
+  _globals['_APPROVEAPPROACHREQUEST']._serialized_end=791
+  _globals['_APPROVEAPPROACHRESPONSE']._serialized_start=794
+  _globals['_APPROVEAPPROACHRESPONSE']._serialized_end=1032
+  _globals['_CONTINUEPLANREQUEST']._serialized_start=1034
+  _globals['_CONTINUEPLANREQUEST']._serialized_end=1075
+  _globals['_CONTINUEPLANRESPONSE']._serialized_start=1078
+  _globals['_CONTINUEPLANRESPONSE']._serialized_end=1342
+  _globals['_TOOLCALLMADE']._serialized_start=1344
+  _globals['_TOOLCALLMADE']._serialized_end=1455
+  _globals['_USAGE']._serialized_start=1458
+  _globals['_USAGE']._serialized_end=1636
+  _globals['_PLANSESSION']._serialized_start=1639
+  _globals['_PLANSESSION']._serialized_end=2129
+  _globals['_GETPLANSESSIONREQUEST']._serialized_start=2131
+  _globals['_GETPLANSESSIONREQUEST']._serialized_end=2174
+  _globals['_GETPLANSESSIONRESPONSE']._serialized_start=2176
+  _globals['_GETPLANSESSIONRESPONSE']._serialized_end=2249
+  _globals['_LISTPLANSESSIONSREQUEST']._serialized_start=2251
+  _globals['_LISTPLANSESSIONSREQUEST']._serialized_end=2330
+  _globals['_LISTPLANSESSIONSRESPONSE']._serialized_start=2332
+  _globals['_LISTPLANSESSIONSRESPONSE']._serialized_end=2433
+  _globals['_PLANNINGSERVICE']._serialized_start=2436
+  _globals['_PLANNINGSERVICE']._serialized_end=2962
 # @@protoc_insertion_point(module_scope)

@@ -22,7 +22,7 @@ class ExecutePlanRequest(_message.Message):
     def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
 
 class ExecutePlanResponse(_message.Message):
-    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
+    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal", "question")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class ExecutePlanResponse(_message.Message):
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     goal: str
@@ -39,7 +40,8 @@ class ExecutePlanResponse(_message.Message):
     memory_results: MemoryResults
     error: str
     proposal: int
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
+    question: str
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ..., question: _Optional[str] = ...) -> None: ...
 
 class MemoryResults(_message.Message):
     __slots__ = ("coverage", "content", "gaps", "sources", "research")
@@ -82,7 +84,7 @@ class ApproveApproachRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
 
 class ApproveApproachResponse(_message.Message):
-    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
+    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal", "question")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,7 @@ class ApproveApproachResponse(_message.Message):
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     message: str
@@ -101,7 +104,8 @@ class ApproveApproachResponse(_message.Message):
     memory_results: MemoryResults
     error: str
     proposal: int
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
+    question: str
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ..., question: _Optional[str] = ...) -> None: ...
 
 class ContinuePlanRequest(_message.Message):
     __slots__ = ("session_id",)
@@ -170,7 +174,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ...) -> None: ...
 
 class PlanSession(_message.Message):
-    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref")
+    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref", "question")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +194,7 @@ class PlanSession(_message.Message):
     WORKING_FIELD_NUMBER: _ClassVar[int]
     REPOSITORY_FIELD_NUMBER: _ClassVar[int]
     REF_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
@@ -209,7 +214,8 @@ class PlanSession(_message.Message):
     working: bool
     repository: str
     ref: str
-    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
+    question: str
+    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ..., question: _Optional[str] = ...) -> None: ...
 
 class GetPlanSessionRequest(_message.Message):
     __slots__ = ("session_id",)

@@ -32,6 +32,7 @@ class SessionStatus(StrEnum):
 
     PLANNING = "planning"
     AWAITING_APPROVAL = "awaiting_approval"
+    AWAITING_ANSWER = "awaiting_answer"
     APPROVED = "approved"
     EXECUTING = "executing"
     COMPLETED = "completed"
@@ -42,6 +43,11 @@ class SessionStatus(StrEnum):
     def working(self) -> bool:
         """Whether a request of the session is being carried out, or was when its process ended."""
         return self in (SessionStatus.PLANNING, SessionStatus.EXECUTING)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person is to decide about a proposal, or to answer a question."""
+        return self in (SessionStatus.AWAITING_APPROVAL, SessionStatus.AWAITING_ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,8 @@ class PlanSession:
     the goal and `decided_by` approved of the approach, where callers can be told apart.
 
     `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
-    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it.
+    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it, or
+    their answer to the `question` that the model had.
     """
 
     session_id: str
@@ -127,6 +134,7 @@ class PlanSession:
     requests: int = 0
     owner: str = ""
     adjustment: str = ""
+    question: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -240,7 +248,7 @@ class PlanOutcome:
     status: SessionStatus
     approach_ratio: float
     agents_used: tuple[str, ...]
-    coverage: float
+    coverage: float | None
     usage: Usage
     stop_reason: StopReason | None = None
     rating: float | None = None
@@ -274,9 +282,10 @@ class OutcomeListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitingApproval:
-    """A proposal that waits for a person. `memory_results` has coverage (percent), content, gaps, sources, research.
+    """A proposal that waits for a person, or the `question` that its model has before it can propose.
 
-    `proposal` is its number in the session.
+    `memory_results` has coverage (percent; None where no entities were selected), content, gaps, sources, research.
+    `proposal` is the number of the proposal in the session.
     """
 
     session_id: str
@@ -285,7 +294,8 @@ class AwaitingApproval:
     reasoning: str
     memory_results: Mapping[str, object]
     proposal: int = 1
-    status: Literal["awaiting_approval"] = "awaiting_approval"
+    question: str = ""
+    status: Literal["awaiting_approval", "awaiting_answer"] = "awaiting_approval"
 
     @classmethod
     def of(cls, session: PlanSession) -> AwaitingApproval:
@@ -297,6 +307,8 @@ class AwaitingApproval:
             reasoning=session.reasoning,
             memory_results={**to_plain(session.memory), "research": research},
             proposal=session.proposals,
+            question=session.question,
+            status="awaiting_answer" if session.question else "awaiting_approval",
         )
 
 
