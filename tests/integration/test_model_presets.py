@@ -74,7 +74,7 @@ class Provider:
             message = {"role": "assistant", "content": None, "tool_calls": [ADD_CALL]}
             choice = {"index": 0, "message": message, "finish_reason": self.finish}
             return web.json_response({"choices": [choice], "usage": USAGE})
-        events = [{"choices": [{"index": 0, "delta": delta}]} for delta in self.chunks]
+        events: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in self.chunks]
         events[-1]["choices"][0]["finish_reason"] = self.finish
         # The bill comes with the last piece, or behind it.
         events = [*events[:-1], {**events[-1], "usage": USAGE}] if self.served.startswith("accounts") else [
@@ -107,7 +107,8 @@ DOUBLES: Mapping[str, Callable[[], Provider]] = {
     ),
     # The whole call at once, and "stop"; it knows no lengths, and says how to get a model.
     "ollama": lambda: Provider(
-        asked="qwen3:8b-q8_0", served="qwen3:8b-q8_0", chunks=({"role": "assistant", "content": "", "tool_calls": [ADD_CALL]},),
+        asked="qwen3:8b-q8_0", served="qwen3:8b-q8_0",
+        chunks=({"role": "assistant", "content": "", "tool_calls": [ADD_CALL]},),
         finish="stop", models={"data": [{"id": "qwen3:8b-q8_0", "owned_by": "library"}]},
         unknown=lambda: refusal(404, 'model "other" not found, try pulling it first', type="api_error"),
     ),
