@@ -37,6 +37,7 @@ FILES = {
 }
 PLANNER, VERIFIER, EXECUTOR = "You make plans for another agent", "You check a plan before", "You turn a plan into"
 GENERATOR, RESEARCHER, SESSION = "You make an output in", "You find out on the web", "You plan a piece of work"
+LOOK = "You read what an agent wrote"
 
 
 class Web:

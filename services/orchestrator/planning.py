@@ -55,7 +55,16 @@ _MARGIN_SECONDS = 0.5
 """What an answer needs to reach a caller before its deadline."""
 MAX_CALLS_BYTES = 2 * 1024 * 1024
 """Of the calls of one reply; the oldest are left out."""
-_NOT_IN_LISTS = ("reasoning", "memory_results", "tool_calls_made", "working", "repository", "ref", "rejection")
+_NOT_IN_LISTS = (
+    "reasoning",
+    "memory_results",
+    "tool_calls_made",
+    "working",
+    "repository",
+    "ref",
+    "rejection",
+    "question",
+)
 SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
 PLANS_KEPT_SECONDS = 90 * 86_400.0
 """After the last request of a session."""
@@ -123,8 +132,11 @@ def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanRes
 def decision_message(answer: Approved | AwaitingApproval | Rejected | PlanFailed) -> pb.ApproveApproachResponse:
     """What came of a decision."""
     if isinstance(answer, AwaitingApproval):
-        message, memory = "The approach was adjusted; it waits for a decision.", _memory_message(answer.memory_results)
-        return to_message(pb.ApproveApproachResponse, answer, message=message, memory_results=memory, error=None)
+        waits = (
+            "The model asks something." if answer.question else "The approach was adjusted; it waits for a decision."
+        )
+        memory = _memory_message(answer.memory_results)
+        return to_message(pb.ApproveApproachResponse, answer, message=waits, memory_results=memory, error=None)
     reply = pb.ApproveApproachResponse(status=answer.status, session_id=answer.session_id)
     if isinstance(answer, PlanFailed):
         reply.error = well_formed(answer.error)
@@ -157,7 +169,7 @@ def card_message(card: SessionCard) -> pb.PlanSession:
 
 def _memory_message(results: Mapping[str, object]) -> pb.MemoryResults:
     message = pb.MemoryResults(
-        coverage=cast("float", results["coverage"]),
+        coverage=cast("float | None", results["coverage"]),
         content=_text(results["content"]),
         gaps=_texts(results["gaps"]),
         sources=_texts(results["sources"]),

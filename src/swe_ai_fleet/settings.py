@@ -68,6 +68,18 @@ class Settings(BaseSettings):
         description="Bearer key of Fireworks, shown to no other server; with no model server named it picks that one.",
         repr=False,
     )
+    gemini_api_key: str = Field(
+        default="",
+        validation_alias=_named("FLEET_GEMINI_API_KEY", "gemini_api_key", "GEMINI_API_KEY"),
+        description="Bearer key of Gemini, shown to no other server.",
+        repr=False,
+    )
+    openai_api_key: str = Field(
+        default="",
+        validation_alias=_named("FLEET_OPENAI_API_KEY", "openai_api_key", "OPENAI_API_KEY"),
+        description="Bearer key of OpenAI, shown to no other server.",
+        repr=False,
+    )
     model_timeout_seconds: float = Field(default=600.0, gt=0, description="Longest wait for one completion.")
     model_patience_seconds: float = Field(
         default=120.0, ge=0, description="How long a call to a model waits for a server that is down or overloaded."
@@ -509,6 +521,12 @@ class Settings(BaseSettings):
         return self.http_listen or (_FREE if taken else "")
 
     @property
+    def provider_keys(self) -> dict[str, str]:
+        """The keys of model providers, by their names."""
+        keys = {"fireworks": self.fireworks_api_key, "gemini": self.gemini_api_key, "openai": self.openai_api_key}
+        return {name: key for name, key in keys.items() if key}
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Values to mask wherever text leaves the process."""
         profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
@@ -516,7 +534,7 @@ class Settings(BaseSettings):
             value
             for value in (
                 self.model_api_key,
-                self.fireworks_api_key,
+                *self.provider_keys.values(),
                 self.nats_token,
                 self.nats_login,
                 *(urlsplit(url).password or "" for url in listed(self.nats_url) if "@" in url),

@@ -10,13 +10,19 @@ from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.factories import model_endpoints, other_model
 from swe_ai_fleet.settings import Settings
 
-FIREWORKS = "https://api.fireworks.ai/inference/v1"
+HOSTED = {
+    "fireworks": "https://api.fireworks.ai/inference/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "openai": "https://api.openai.com/v1",
+}
+FIREWORKS = HOSTED["fireworks"]
 OWN, OTHER = "http://127.0.0.1:9/v1", "http://127.0.0.2:9/v1"
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("FLEET_", "VLLM_", "FIREWORKS_"))]:
+    ours = ("FLEET_", "VLLM_", "FIREWORKS_", "GEMINI_", "OPENAI_")
+    for name in [name for name in os.environ if name.startswith(ours)]:
         monkeypatch.delenv(name)
 
 
@@ -24,21 +30,26 @@ def keys(settings: Settings) -> dict[str, str]:
     return {endpoint.base_url: endpoint.api_key for endpoint in model_endpoints(settings)}
 
 
-@pytest.mark.parametrize("model", ["gemini/g", "openai/o", "ollama/l", "vllm/v", "Qwen/Qwen3-8B"])
-def test_the_key_of_fireworks_goes_to_fireworks_alone(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIREWORKS_API_KEY", "k-fireworks")
+@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("model", ["gemini/g", "openai/o", "fireworks/f", "ollama/l", "vllm/v", "Qwen/Qwen3-8B"])
+def test_the_key_of_a_provider_goes_to_that_provider_alone(
+    name: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{name.upper()}_API_KEY", "k-hosted")
     monkeypatch.setenv("FLEET_MODEL_URL", OWN)
     assert keys(Settings(model=model)) == {OWN: ""}
     monkeypatch.delenv("FLEET_MODEL_URL")
-    assert {key for url, key in keys(Settings(model=model)).items() if url != FIREWORKS} <= {""}
+    assert {key for url, key in keys(Settings(model=model)).items() if url != HOSTED[name]} <= {""}
 
 
-def test_control_fireworks_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIREWORKS_API_KEY", "k-fireworks")
-    assert keys(Settings()) == {FIREWORKS: "k-fireworks"}
-    assert keys(Settings(model="fireworks/m")) == {FIREWORKS: "k-fireworks"}
-    assert keys(Settings(model_url=FIREWORKS)) == {FIREWORKS: "k-fireworks"}
-    assert "k-fireworks" in Settings().secrets
+@pytest.mark.parametrize(("name", "url"), HOSTED.items())
+def test_control_the_provider_gets_it(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{name.upper()}_API_KEY", "k-hosted")
+    assert keys(Settings(model=f"{name}/m")) == keys(Settings(model_url=url)) == {url: "k-hosted"}
+    assert keys(Settings(model=f"{name}/m", model_api_key="k-given")) == {url: "k-given"}
+    assert "k-hosted" in Settings().secrets
+    # Which server is asked where nothing names one, only the key of Fireworks says.
+    assert (keys(Settings()) == {FIREWORKS: "k-hosted"}) is (name == "fireworks")
 
 
 def test_another_address_gets_no_key_that_was_not_given_for_it() -> None:

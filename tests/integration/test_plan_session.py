@@ -29,13 +29,13 @@ from swe_ai_fleet.agents.plan_session import (
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import ApprovalAwaited, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Turn
-from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
+from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL = "Round invoice totals"
 GAP = "Stripe API"
@@ -98,8 +98,8 @@ class TestMemoryFirst:
         assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
             "awaiting_approval", GOAL, APPROACH, "It is small.",
         )  # fmt: skip
-        for one in (answer, nothing):
-            assert (one.memory_results["coverage"], one.memory_results["gaps"]) == (100.0, [])
+        for one, coverage in ((answer, 100.0), (nothing, None)):
+            assert (one.memory_results["coverage"], one.memory_results["gaps"]) == (coverage, [])
         # It was searched before the model acted: what it gave stands in the first request.
         assert "Invoice totals are rounded half up" in asked["messages"][1]["content"]
         assert "README.md#Rounding" in answer.memory_results["sources"]  # type: ignore[operator]
@@ -181,26 +181,71 @@ class TestBeforeTheDecision:
     )
     async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
         """A text that opens with a proposal is one; one that only talks, and a reply without a word, are reminded."""
-        async with world(tmp_path, {SESSION: (turn, PROPOSAL)}) as place:
+        async with world(tmp_path, {SESSION: (turn, PROPOSAL), LOOK: (says(kind="proposal"),)}) as place:
             plans = engine(place)
             answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
             kept = await plans.session("s1")
             *_, last = place.requests(SESSION)
+            assert len(place.requests(LOOK)) == (
+                approach == "It is 42." or (bool(turn.content) and approach != APPROACH)
+            )
         reminded = "call propose_approach with what you would do" in last["messages"][-1]["content"]
         assert reminded is (turn.content in ("", "Let me see.") and not turn.tool_calls)
         assert (answer.approach, answer.goal, kept.selected_entities) == (
             approach, "Round \ufffd totals", ("Inv\ufffd",),
         )  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("turns", "found"),
+        [
+            ((Turn(content="What do you mean?"),), "question"),
+            ((Turn(content="I would need to know: which invoices?"),), "question"),
+            ((call("final_answer", result="Which invoices do you mean?"),), "question"),
+            ((call("ask_user", question="Which invoices?"),), ""),
+            ((Turn(content="I'll have to say sorry, but I cannot help with that."),) * 3, "neither"),
+            ((Turn(content="I'm sorry, I can't help with that."),) * 3, "neither"),
+            ((Turn(content='I will look first. <tool_call>{"name": "files_read_file", "arg'),) * 3, ""),
+            ((call("final_answer", result="Sorry, that is not possible."),) * 5, "neither"),
+        ],
+    )
+    async def test_what_proposes_nothing_waits_for_no_approval(
+        self, tmp_path: Path, turns: tuple[Turn, ...], found: str
+    ) -> None:
+        """A question waits for its answer, which the model proposes from; anything else is an error that says so."""
+        asks = found == "question" or bool(turns[0].tool_calls and turns[0].tool_calls[0][0] == "ask_user")
+        looks = (replace(says(kind=found), times=5),) if found else ()
+        async with world(tmp_path, {SESSION: (*turns, PROPOSAL), LOOK: looks}) as place:
+            plans = engine(place, runs=RunLog(log=(log := MemoryLog())))
+            answer = await plans.execute_plan(GOAL, (), "s1", by="ada")
+            kept = await plans.session("s1")
+            assert (kept.approach, kept.proposals) == ("", 0)
+            if not asks:
+                assert isinstance(answer, PlanFailed) and kept.status is SessionStatus.ERROR
+                return
+            assert isinstance(answer, AwaitingApproval) and answer.status == kept.status == "awaiting_answer"
+            assert "nvoices" in answer.question or answer.question == "What do you mean?"
+            assert await plans.execute_plan(GOAL, (), "s1") == answer
+            with pytest.raises(PreconditionFailed, match="asks something"):
+                await plans.approve("s1", "approved", by="ada")
+            # Whoever set the goal answers; approving of it is for somebody else.
+            proposal = await plans.approve("s1", "adjusted", "All of this year.", by="ada")
+            *_, last = place.requests(SESSION)
+        assert isinstance(proposal, AwaitingApproval)
+        assert (proposal.status, proposal.approach, proposal.question) == ("awaiting_approval", APPROACH, "")
+        assert "The person answers: All of this year." in last["messages"][-1]["content"]
+        waited = [event.body.request for event in log.events if isinstance(event.body, ApprovalAwaited)]
+        assert [request.call.name for request in waited][1:] == ["propose_approach"]
+
     async def test_the_iteration_limit_gives_an_approach_all_the_same(self, tmp_path: Path) -> None:
         look = replace(call("files_list_files"), times=2)
-        async with world(
-            tmp_path, {SESSION: (look, Turn(content="I found little, but would round in total()."))}
-        ) as place:
+        turns = (look, Turn(content="I found little, but would round in total()."))
+        async with world(tmp_path, {SESSION: turns, LOOK: (says(kind="proposal"),)}) as place:
             plans = engine(place, limits=Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30))
             answer = await awaiting(plans)
             last = place.requests(SESSION)[-1]
             kept = await plans.session("s1")
+            (looked,) = place.requests(LOOK)
+        assert kept.usage.model_calls == 4 and "# Goal" in looked["messages"][1]["content"]
         assert answer.approach == "I found little, but would round in total()."
         assert "tools" not in last
         assert "max iterations" in last["messages"][-1]["content"]

@@ -136,6 +136,70 @@ class TestNotes:
         assert "\\n" in line and "<|im_start" not in line and "\u202e" not in line
 
 
+PEPE = {"symbol": "PEPE", "address": "0xaa01", "chain": "base"}
+DOGE = {"symbol": "DOGE", "address": "0xbb02", "chain": "base"}
+POOLS = {"pools": [{"id": "0xp1", "pair": "SHARE/WETH", "liquidity": 9}, {"id": "0xp2", "pair": "CAT/WETH"}]}
+TOKEN = ("getTokenDetails", '{"token_address": "0xaa01", "network": "base"}', PEPE)
+TOKENS = ("dexscreener_search_tokens", "{}", {"server": "dexscreener", "structured": {"result": [PEPE, DOGE]}})
+NESTED = ("search_pairs", "{}", {"pairs": [{"pairAddress": "0xp1", "baseToken": PEPE}, {"pairAddress": "0xp2"}]})
+Told = tuple[str, str, dict[str, object]]
+
+NOUNS: list[tuple[str, list[Told], str, Standing, str]] = [
+    # the users' own examples
+    ("check that token", [TOKEN], "PEPE is trading at 0.01.", R, "PEPE"),
+    ("that token", [TOKEN], "", R, "PEPE"),
+    ("check the second one", [TOKENS], "1. PEPE: up\n2. DOGE: down", R, "DOGE"),
+    ("more details", [TOKEN], "PEPE is trading at 0.01.", R, "PEPE"),
+    ("that pair", [("search_pairs", "{}", POOLS)], "The safest is SHARE/WETH with 0% tax.", R, "SHARE/WETH"),
+    ("that pool", [("dexpaprika_getNetworkPools", "{}", POOLS)], "The safest is SHARE/WETH.", R, "SHARE/WETH"),
+    ("that pair", [("search", "{}", {"pairs": POOLS["pools"]})], "The safest is SHARE/WETH.", R, "SHARE/WETH"),
+    ("more details on the second", [TOKENS], "", R, "DOGE"),
+    # the last mentioned one, by the answer or by the person
+    ("check that token", [TOKENS], "DOGE looks safer.", R, "DOGE"),
+    ("that token", [TOKENS], "", A, "PEPE DOGE"),
+    ("is pepe safe? check that token", [TOKENS], "", R, "PEPE"),
+    ("the second token", [TOKENS], "", R, "DOGE"),
+    ("those tokens", [TOKENS], "", R, "PEPE DOGE"),
+    ("both tokens", [TOKENS], "", R, "PEPE DOGE"),
+    ("the fifth token", [TOKENS], "", B, "PEPE DOGE"),
+    ("that network", [TOKEN], "", R, "base"),
+    ("that token", [("get_price", '{"token": "PEPE"}', {"price": 1})], "", R, "PEPE"),
+    # two of one name are told apart
+    ("that token", [("search_tokens", "{}", {"tokens": [PEPE, {**PEPE, "address": "0xcc"}]})], "", A, "PEPE PEPE"),
+    ("the second token", [("search_tokens", "{}", {"tokens": [PEPE, {**PEPE, "address": "0xcc"}]})], "", R, "PEPE"),
+]
+
+
+@pytest.mark.parametrize(("request_", "calls", "answer", "standing", "names"), NOUNS)
+def test_kinds_are_those_that_the_conversation_has_named(
+    request_: str, calls: list[Told], answer: str, standing: Standing, names: str
+) -> None:
+    naming = Naming(1)
+    for name, arguments, fields in calls:
+        naming.call(call(name, arguments), gave(fields))
+    naming.answer(answer)
+    then = Naming(2, first_group=9)
+    then.person(request_, naming.things)
+    (found,) = resolve(request_, (*naming.things, *then.things), turn=2)
+    assert (found.standing, " ".join(thing.name for thing in found.things)) == (standing, names)
+
+
+def test_a_thing_with_a_noun_is_shown_with_what_tells_it_from_others() -> None:
+    naming = Naming(1)
+    naming.call(call(TOKEN[0], TOKEN[1]), gave(TOKEN[2]))
+    assert '“that token”: token "PEPE" ("address 0xaa01, chain base")' in note(
+        resolve("that token", naming.things, turn=2)
+    )
+    naming.call(call(TOKENS[0]), gave({"tokens": [PEPE, {**PEPE, "address": "0xcc"}]}))
+    assert note(resolve("the other token", naming.things, turn=2)).endswith(
+        '("address 0xcc, chain base"), number 2 of 2'
+    )
+    asked = question(resolve("that token", naming.things[-2:], turn=2))
+    assert "2. PEPE, address 0xcc, chain base (token)" in asked
+    # Words that nothing was named by mean nothing.
+    assert resolve("at that moment, that pair of shoes, the second time", naming.things, turn=2) == ()
+
+
 def call(name: str, arguments: str = "{}") -> ToolCall:
     return ToolCall(call_id="1", model_call_id="1", name=name, arguments=arguments)
 

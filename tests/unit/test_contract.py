@@ -35,7 +35,9 @@ from tests.sampling import sample, whole_state
 GOLDEN = Path(__file__).with_name("golden_wire.json")
 MEMORY = {"coverage": 1.5, "content": "c", "gaps": ["g"], "sources": ["s"]}
 RESEARCH = {"summary": "s", "sources": ["x"], "data_points": ["d"], "coverage": 2.0, "error": "e"}
-PROPOSAL = sample(AwaitingApproval, memory_results={**MEMORY, "research": RESEARCH})
+PROPOSAL = sample(
+    AwaitingApproval, memory_results={**MEMORY, "research": RESEARCH}, question="", status="awaiting_approval"
+)
 STORED = StoredEvent(sequence=1, event=sample(Event))
 SENT: Mapping[str, Callable[[], Message]] = {
     "execution": lambda: responses.execution_message(whole_state(), responses.results(whole_state())),

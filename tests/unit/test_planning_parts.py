@@ -246,7 +246,8 @@ class TestFastPath:
             assert spec.name == "tests_run" or (spec.read_only and not spec.network and not spec.executes)
 
 
-SIMPLE = """What does the function parse_args return?
+SIMPLE = """price of PEPE
+What does the function parse_args return?
 Which files import requests?
 Show me the last commit.
 List the files in src and in tests.
@@ -277,7 +278,8 @@ Design and implement a plugin system.
 The application crashes on start when the config is empty. Fix it.
 Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.
 Analyse the log files and propose what to change.
-Harden the upload handler against path traversal and add a regression test.""".splitlines(),
+Harden the upload handler against path traversal and add a regression test.
+find new safe tokens on base with good liquidity""".splitlines(),
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
     "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
     "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "

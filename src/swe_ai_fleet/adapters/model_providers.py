@@ -23,11 +23,15 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEndpoint:
-    """What `OpenAIChatModel` connects to. An empty model is the first one the server lists."""
+    """What `OpenAIChatModel` connects to. An empty model is the first one the server lists.
+
+    `note` is a word to the operator where the URL won against the provider that the model's name asks for.
+    """
 
     base_url: str
     model: str
     api_key: str
+    note: str = ""
 
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
@@ -47,21 +51,29 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 _FIREWORKS_KEY = "fw_"
 
 
-def provider_endpoint(model: str, base_url: str, api_key: str, *, fireworks_key: str = "") -> ModelEndpoint:
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def provider_endpoint(
+    model: str, base_url: str, api_key: str, *, provider_keys: Mapping[str, str] = _NOTHING
+) -> ModelEndpoint:
     """The endpoint that a model name like `ollama/llama3.1` stands for.
 
-    A base URL always wins over the preset's. Without one, the prefix picks the preset, a Fireworks key picks
-    Fireworks, and anything else is a vLLM server on this machine. `fireworks_key` goes to Fireworks alone.
+    A base URL always wins over the preset's, with a note. Without one, the prefix picks the preset, a Fireworks key
+    picks Fireworks, and anything else is a vLLM server on this machine. `provider_keys` are keys by the names of
+    providers, each for its own provider alone; `api_key` goes before them.
     """
-    fireworks = PROVIDERS["fireworks"]
+    note = ""
     name, slash, rest = model.partition("/")
     provider = PROVIDERS.get(name) if slash else None
     if provider is not None and base_url and provider.is_organisation and not _same_host(base_url, provider.base_url):
         provider = None
     if provider is not None:
         model = rest
-    elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (fireworks_key and not api_key)):
-        provider = fireworks
+        if base_url and name != "vllm" and not _same_host(base_url, provider.base_url):
+            note = f"the model's name asks for {name}, and the model URL names another server, which is asked"
+    elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (provider_keys.get("fireworks") and not api_key)):
+        provider = PROVIDERS["fireworks"]
     elif not base_url:
         provider = PROVIDERS["vllm"]
     if provider is not None:
@@ -69,9 +81,8 @@ def provider_endpoint(model: str, base_url: str, api_key: str, *, fireworks_key:
         model = model or provider.default_model
         if model and "/" not in model:
             model = provider.model_prefix + model
-    if _same_host(base_url, fireworks.base_url):
-        api_key = api_key or fireworks_key
-    return ModelEndpoint(base_url=base_url, model=model, api_key=api_key)
+    own = [key for name, key in provider_keys.items() if _same_host(base_url, PROVIDERS[name].base_url)]
+    return ModelEndpoint(base_url=base_url, model=model, api_key=api_key or next(iter(own), ""), note=note)
 
 
 def _same_host(one: str, other: str) -> bool:

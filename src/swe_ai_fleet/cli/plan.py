@@ -35,13 +35,16 @@ LIMITS = {
     "max_tokens": option("Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0),
 }
 """Options of what a model works on; left out: the server's default."""
+WAITING = ("awaiting_approval", "awaiting_answer")
 _QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
+_ANSWER = "answer, or reject; an empty line leaves it waiting"
 
 
 def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> None:
     """What is proposed, and what it rests on."""
     screen.line(f"plan {proposal.session_id}: {one_line(proposal.goal, _GOAL)}", style="bold")
     _show_memory(screen, proposal.memory_results)
+    screen.block("question", proposal.question)
     screen.block("approach", proposal.approach)
     screen.block("why", proposal.reasoning)
 
@@ -66,19 +69,20 @@ def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any
     screen.line(f"plan {session.session_id}: {one_line(session.goal, _GOAL)}", style="bold")
     screen.line(f"status {session.status}{', being worked on' if session.working else ''}")
     _show_memory(screen, session.memory_results)
+    screen.block("question", session.question)
     screen.block("approach", session.approach)
     screen.block("why", session.reasoning)
     _show_calls(screen, session.tool_calls_made)
     screen.block("results", session.results)
     screen.block("rejected", session.rejection)
     screen.block("error", session.error)
-    if session.status == "awaiting_approval":
+    if session.status in WAITING:
         screen.note(f"answer with: {how_to_decide(request.session_id)}")
 
 
 def show_decision(screen: Screen, answer: pb.ApproveApproachResponse, request: Any) -> None:
     """What came of a decision: another approach, or a word, and what to type next."""
-    if answer.status == "awaiting_approval":
+    if answer.status in WAITING:
         show_proposal(screen, answer)
         screen.note(f"answer with: {how_to_decide(request.session_id)}")
     elif answer.status == "error":
@@ -109,7 +113,8 @@ def how_to_decide(session_id: str) -> str:
 
 
 def _show_memory(screen: Screen, memory: pb.MemoryResults) -> None:
-    screen.line(f"  memory covers {memory.coverage:.0f} % of what was selected")
+    if memory.HasField("coverage"):
+        screen.line(f"  memory covers {memory.coverage:.0f} % of what was selected")
     for gap in memory.gaps:
         screen.line(f"  not in memory: {one_line(gap)}")
     for source in memory.sources:
@@ -180,20 +185,21 @@ async def pursue(
         screen.document(document(proposal))
         return decided(proposal, request)
     asks = read is not None or sys.stdin.isatty()
-    while proposal.status == "awaiting_approval":
+    while proposal.status in WAITING:
         show_proposal(screen, proposal)
-        answer = await _answer(screen, read or line_of_terminal) if asks else ""
+        wanted = _ANSWER if proposal.question else _QUESTION
+        answer = await _answer(screen, wanted, read or line_of_terminal) if asks else ""
         match answer.lower():
             case "":
                 screen.note(f"answer with: {how_to_decide(proposal.session_id)}")
                 return Exit.ACCEPTED
-            case "approve" | "approved" | "yes" | "y":
+            case "approve" | "approved" | "yes" | "y" if not proposal.question:
                 await _decided(calls, proposal.session_id, "approved", proposal.proposal)
                 going_on = pb.ContinuePlanRequest(session_id=proposal.session_id)
                 result = await calls.one("ContinuePlan", going_on, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
                 show_result(screen, result, going_on)
                 return Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED
-            case "reject" | "rejected" | "no" | "n":
+            case "reject" | "rejected" | "no" | "n" if not proposal.question or "reject" in answer.lower():
                 ended = await _decided(calls, proposal.session_id, "rejected", proposal.proposal)
                 screen.line(one_line(ended.message))
                 return Exit.REJECTED
@@ -212,8 +218,8 @@ async def _decided(
     return await calls.one("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
 
 
-async def _answer(screen: Screen, read: Callable[[], str]) -> str:
-    screen.note(_QUESTION)
+async def _answer(screen: Screen, wanted: str, read: Callable[[], str]) -> str:
+    screen.note(wanted)
     try:
         return (await next_line(read)).strip()
     except EOFError:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
@@ -14,6 +15,7 @@ from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.channels import running_place
+from swe_ai_fleet.runtime.factories import model_endpoints
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
 from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings, without_login
@@ -44,6 +46,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
         asked = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)
         card = settings.home / "fleet.json"
+        models = [public_url(endpoint.base_url) for endpoint in model_endpoints(settings)]
         page = page_url(fleet.http, fleet.token) if fleet.http else ""
         if screen.json:
             screen.document(
@@ -53,7 +56,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
                     "http": fleet.http,
                     "page": page,
                     "nats_url": without_login(fleet.nats_url),
-                    "model_url": settings.model_url,
+                    "model_url": ",".join(models),
                     "card": str(card),
                     "pid": os.getpid(),
                 }
@@ -65,7 +68,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
             screen.line(f"NATS    {without_login(fleet.nats_url)}")
             if settings.executor == "ray" and not settings.ray_address:
                 screen.line("Ray     loopback, free ports")
-            screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")
+            screen.line(f"model   {', '.join(models)}{'' if settings.model_url else ', by default'}")
             screen.line(f"tokens  {card}")
             screen.line('try     fleet run --repo . "what to do"')
             screen.note("Ctrl-C stops everything")

@@ -102,7 +102,7 @@ class Answering:
         """
         turn = session.count + 1
         naming = Naming(turn, first_group=session.groups + 1)
-        naming.person(text)
+        naming.person(text, session.things)
         waiting = session.waiting
         said = decision(text) if waiting else ""
         if waiting and self.starter is not None and self.starts(session, text, seen_turn):

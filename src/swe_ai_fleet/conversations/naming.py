@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 from swe_ai_fleet.conversations.phrases import (
     ANSWER,
@@ -15,8 +15,9 @@ from swe_ai_fleet.conversations.phrases import (
     PERSON,
     NamedThing,
     ThingKind,
+    singular,
 )
-from swe_ai_fleet.domain.json_values import json_object
+from swe_ai_fleet.domain.json_values import json_object, parse_json
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.tool import ToolResult
@@ -96,6 +97,24 @@ def _bare(text: str) -> str:
 
 _MAX_DEPTH = 3
 _LEAST_LABEL_CHARS = 6
+_MAX_CHOSEN = 8
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NOUN = re.compile(r"[a-z]{3,24}")
+_VERBS = frozenset(
+    ("get", "list", "search", "find", "fetch", "show", "check", "read", "look", "lookup", "query", "top", "trending",
+     "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
+     "sort", "order", "is", "has", "can")
+)  # fmt: skip
+# What says nothing of what a thing is.
+_NO_NOUNS = frozenset(
+    ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
+     "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
+     "object", "query", "text", "message", "url", "code", "expression", "prompt", "format", "mode", "type", "language",
+     "limit", "offset", "count", "size", "title", "id", "name", "address", "symbol", "key", "status", "error", "note",
+     "description", "summary")
+)  # fmt: skip
+_OF_A_THING = frozenset({"address", "id", "name", "symbol", "slug", "key"})
+_FACTS = 3
 _KEYS: Mapping[str, ThingKind] = {
     "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
     "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
@@ -114,7 +133,7 @@ _PLURALS: Mapping[str, ThingKind] = {
     "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
     "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
 }  # fmt: skip
-_ROW_KEYS = ("name", "id", "title", "key")
+_ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
 _LABELS = ("title", "description", "summary", "label", "text", "name", "status")
 
 
@@ -131,54 +150,60 @@ class Naming:
         self._group = first_group
         self.things: list[NamedThing] = []
 
-    def person(self, text: str) -> None:
-        """What the person's own words name: files, addresses, ids."""
+    def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
+        """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
         for kind, name in in_words(text):
-            self._alone(kind, name, PERSON)
+            self._alone(_Member(kind, name), PERSON)
+        for thing in _mentioned(text, known)[:_MAX_CHOSEN]:
+            self._alone(_Member.of(thing), PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
         """What the person singled out of what was named before."""
         if len(things) == 1:
-            self._alone(things[0].kind, things[0].name, PERSON, things[0].label)
+            self._alone(_Member.of(things[0]), PERSON)
         elif things:
-            self._list([(one.kind, one.name, one.label) for one in things], PERSON)
+            self._list([_Member.of(one) for one in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
         """An execution that was started for the person."""
-        self._alone(ThingKind.EXECUTION, execution_id, ANSWER, description)
+        self._alone(_Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
         if not result.success:
             return
-        for kind, name in _arguments(call):
-            self._alone(kind, name, call.name)
-        found = _Found()
-        fields = result.metadata
+        words, found = _words(call.name, str(result.metadata.get("server", ""))), _Found()
+        fields = fields_of(result)
         if fields:
-            _walk(fields, found, 0)
+            _walk(fields, found, 0, words)
         else:
             _walk_text(result.content, found)
-        for kind, name in found.single[:MAX_LIST]:
-            self._alone(kind, name, call.name)
+        # A record says what it is about better than the argument by which it was asked for.
+        told = {noun for member in found.single for noun in member.nouns}
+        asked = [member for member in _arguments(call) if not told & set(member.nouns)]
+        for member in (*asked, *found.single[:MAX_LIST]):
+            self._alone(member, call.name)
         for members in found.lists:
             self._list(members, call.name)
 
     def answer(self, text: str) -> None:
         """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
         entries = last_list(text)
-        members: list[tuple[ThingKind, str, str]] = []
+        members: list[_Member] = []
         for entry in entries:
             meant = self._meant(entry)
-            if meant is not None:
-                members.append((meant.kind, meant.name, entry))
-            else:
+            if meant is None:
                 members.append(_entry(entry))
+            else:
+                label = meant.label if meant.noun and meant.label else entry
+                members.append(_Member(meant.kind, meant.name, label, meant.nouns))
         self._list(members, ANSWER)
         if not entries:
             for kind, name in in_words(text):
                 if not any(thing.name == name for thing in self.things):
-                    self._alone(kind, name, ANSWER)
+                    self._alone(_Member(kind, name), ANSWER)
+            if len(mentioned := _mentioned(text, self.things)) == 1:
+                self._alone(_Member.of(mentioned[0]), ANSWER)
 
     def _meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
@@ -192,25 +217,31 @@ class Naming:
                 return meant[0]
         return None
 
-    def _alone(self, kind: ThingKind, name: str, source: str, label: str = "") -> None:
-        name = exact(kind, name)
-        same = any((one.kind, one.name, one.source, one.group) == (kind, name, source, 0) for one in self.things)
+    def _alone(self, member: _Member, source: str) -> None:
+        name = exact(member.kind, member.name)
+        thing = NamedThing(
+            kind=member.kind, name=name, turn=self._turn, source=source, label=as_name(member.label), nouns=member.nouns
+        )
+        same = any(replace(one, label=thing.label if not one.noun else one.label) == thing for one in self.things)
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
-            self.things.append(NamedThing(kind=kind, name=name, turn=self._turn, source=source, label=as_name(label)))
+            self.things.append(thing)
 
-    def _list(self, members: Sequence[tuple[ThingKind, str, str]], source: str) -> None:
+    def _list(self, members: Sequence[_Member], source: str) -> None:
         named = [
-            (kind, shown, as_name(label)) for kind, name, label in members[:MAX_LIST] if (shown := exact(kind, name))
+            member._replace(name=shown, label=as_name(member.label))
+            for member in members[:MAX_LIST]
+            if (shown := exact(member.kind, member.name))
         ]
         # What the person sees or chooses has its room whatever tools said.
         room = MAX_PER_TURN if source in (ANSWER, PERSON) else MAX_PER_TURN - 2 * MAX_LIST
         if not named or len(self.things) + len(named) > room:
             return
-        for position, (kind, name, label) in enumerate(named, start=1):
+        for position, (kind, name, label, nouns) in enumerate(named, start=1):
             self.things.append(
                 NamedThing(
                     kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
                     size=max(len(named), len(members)), label=label if label != name else "",
+                    nouns=nouns,
                 )
             )  # fmt: skip
         self._group += 1
@@ -237,45 +268,106 @@ def _mentions(text: str, name: str) -> bool:
     return not (before.isalnum() and name[0].isalnum()) and not (after.isalnum() and name[-1].isalnum())
 
 
+class _Member(NamedTuple):
+    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
+
+    kind: ThingKind
+    name: str
+    label: str = ""
+    nouns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, thing: NamedThing) -> _Member:
+        return cls(thing.kind, thing.name, thing.label, thing.nouns)
+
+
 @dataclass(slots=True)
 class _Found:
     """What a value names, by itself and in lists."""
 
-    single: list[tuple[ThingKind, str]]
-    lists: list[list[tuple[ThingKind, str, str]]]
+    single: list[_Member]
+    lists: list[list[_Member]]
 
     def __init__(self) -> None:
         self.single, self.lists = [], []
 
 
-def _walk(value: Mapping[str, object], found: _Found, depth: int) -> None:
-    own = _identity(value)
-    if own is not None and own[0] is not ThingKind.ROW:
+def fields_of(result: ToolResult) -> Mapping[str, object]:
+    """What a result gave, in JSON's types: the answer of an MCP server, in a text too, else its metadata."""
+    fields = result.metadata
+    if "server" not in fields:
+        return fields
+    value = fields.get("structured")
+    if value is None:
+        try:
+            value = parse_json(result.content)
+        except ValueError:
+            return {}
+    return cast("Mapping[str, object]", value if isinstance(value, Mapping) else {"value": value})
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name in snake or camel case, small."""
+    return [word.lower() for word in _PART.findall(name[:MAX_NAME_CHARS])]
+
+
+def _words(operation: str, server: str) -> list[str]:
+    """The words of an operation's name that say what it is about: those behind its verb, its server left out."""
+    words = words_of(operation.removeprefix(f"{server}_"))
+    verbs = [number for number, word in enumerate(words) if word in _VERBS]
+    return words[verbs[0] + 1 :] if verbs else []
+
+
+def _noun(words: Sequence[str], *, last: bool) -> str:
+    """What words call a thing: in "pool tokens" the last of them, in "token price" the first; empty for nothing."""
+    known = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
+    return singular(known[-1 if last else 0]) if known else ""
+
+
+def title_of(key: str, operation: str, server: str) -> str:
+    """What a list is called: by the key it stands under, else by what its operation is about."""
+    words = words_of(key) if set(words_of(key)) - _NO_NOUNS else _words(operation, server) or words_of(operation)
+    return " ".join(words).capitalize()
+
+
+def _mentioned(text: str, things: Sequence[NamedThing]) -> list[NamedThing]:
+    """Those with a noun whose name stands in a text; a name of two different things is nobody's."""
+    text, found = text[:_MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
+    for thing in things:
+        if thing.noun and len(thing.name) > 1 and _mentions(text, thing.name.casefold()):
+            found.setdefault((thing.noun, thing.name), {})[thing.label] = thing
+    return [thing for same in found.values() if len(same) == 1 for thing in same.values()]
+
+
+def _walk(value: Mapping[str, object], found: _Found, depth: int, words: Sequence[str]) -> None:
+    own = _identity(value, _noun(words, last=False))
+    if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
         found.single.append(own)
     for key, part in value.items():
+        # What a key does not say, the name of the operation may.
+        named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
         if isinstance(part, list) and part:
-            members = _members(key, cast("list[object]", part))
+            members = _members(key, cast("list[object]", part), _noun(named, last=True))
             if members:
                 found.lists.append(members)
         elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
-            _walk(cast("Mapping[str, object]", part), found, depth + 1)
+            _walk(cast("Mapping[str, object]", part), found, depth + 1, named)
 
 
-def _members(key: str, parts: list[object]) -> list[tuple[ThingKind, str, str]]:
-    members: list[tuple[ThingKind, str, str]] = []
+def _members(key: str, parts: list[object], noun: str) -> list[_Member]:
+    members: list[_Member] = []
     kind = _PLURALS.get(key)
     for part in parts[: MAX_LIST + 1]:
         if isinstance(part, str) and part.strip():
-            members.append((kind or kind_of(part), part, ""))
+            members.append(_Member(kind or kind_of(part), part))
         elif isinstance(part, Mapping):
             record = cast("Mapping[str, object]", part)
-            own = _identity(record)
+            own = _identity(record, noun)
             if own is not None:
-                label = next((text for name in _LABELS if (text := _string(record.get(name))) and text != own[1]), "")
-                members.append((kind if kind and own[0] is ThingKind.ROW else own[0], own[1], label))
+                members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
             else:
                 shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(record.items())[:4] if _string(cell))
-                members.append((ThingKind.ROW, shown or "(empty)", ""))
+                members.append(_Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
     return members
 
 
@@ -284,30 +376,54 @@ def _walk_text(text: str, found: _Found) -> None:
     if entries:
         found.lists.append([_entry(entry) for entry in entries])
         return
-    found.single += in_words(text)
+    found.single += [_Member(kind, name) for kind, name in in_words(text)]
 
 
-def _entry(text: str) -> tuple[ThingKind, str, str]:
+def _entry(text: str) -> _Member:
     """What an entry of a list names: the one thing in it, else itself."""
     words = in_words(text)
-    return (*words[0], text) if len(words) == 1 else (ThingKind.ITEM, text, "")
+    return _Member(*words[0], text) if len(words) == 1 else _Member(ThingKind.ITEM, text)
 
 
-def _identity(record: Mapping[str, object]) -> tuple[ThingKind, str] | None:
-    """What a record is about."""
+def _identity(record: Mapping[str, object], noun: str) -> _Member | None:
+    """What a record is about; a symbol, or what stands under the noun itself, names it better than its address does."""
+    own = next((name for key in (noun, "symbol") if key and (name := _string(record.get(key)))), "")
+    if own and noun:
+        return _Member(ThingKind.ROW, own, _facts(record, own), (noun,))
     for key, kind in _KEYS.items():
         name = _string(record.get(key))
         if name:
-            return kind, (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
+            shown = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
+            return _Member(kind, shown, _label_of(record, shown))
     for key in _ROW_KEYS:
         if name := _string(record.get(key)):
-            return ThingKind.ROW, name
+            # "That pair" is a row that goes by its pair, whatever its list is of.
+            nouns = [one for one in dict.fromkeys((noun, key)) if one and one not in _NO_NOUNS]
+            return _Member(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
     return None
 
 
-def _arguments(call: ToolCall) -> list[tuple[ThingKind, str]]:
+def _label_of(record: Mapping[str, object], name: str) -> str:
+    return next((text for key in _LABELS if (text := _string(record.get(key))) and text != name), "")
+
+
+def _facts(record: Mapping[str, object], name: str) -> str:
+    """What else a record says of a thing, what tells it from others first."""
+    keys = sorted(record, key=lambda key: not set(words_of(key)) & {"address", "id", "chain", "network"})
+    told = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
+    return ", ".join(told[:_FACTS])
+
+
+def _arguments(call: ToolCall) -> list[_Member]:
     fields = json_object(call.arguments)
-    return [(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+    found = [_Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+    for key, value in fields.items():
+        words = words_of(key)
+        about = words[:-1] if len(words) > 1 and words[-1] in _OF_A_THING else words
+        noun = _noun(about, last=True) if len(about) == 1 and key not in _KEYS else ""
+        if noun and isinstance(value, str) and 1 < len(value) <= MAX_NAME_CHARS and len(value.split()) == 1:
+            found.append(_Member(ThingKind.ROW, value, nouns=(noun,)))
+    return found
 
 
 def _string(value: object) -> str:

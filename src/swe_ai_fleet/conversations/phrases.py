@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 MAX_THINGS = 240
 """Of a session; beyond them the oldest are forgotten."""
@@ -40,7 +41,8 @@ class NamedThing:
     """Something that was named, in which turn and by whom (`person`, `answer`, a tool).
 
     `group` numbers the lists of a session from 1, `position` the things of one list, which had `size` of them; 0 for
-    what was named by itself. `label` says what it is about. All of it is untrusted text.
+    what was named by itself. `label` says what it is about, `nouns` what the conversation calls such things ("token"),
+    where that is none of the kinds. All of it is untrusted text.
     """
 
     kind: ThingKind
@@ -51,6 +53,12 @@ class NamedThing:
     position: int = 0
     size: int = 0
     label: str = ""
+    nouns: tuple[str, ...] = ()
+
+    @property
+    def noun(self) -> str:
+        """What it is called first; empty for what has its kind alone."""
+        return self.nouns[0] if self.nouns else ""
 
     @property
     def alone(self) -> bool:
@@ -94,13 +102,14 @@ _PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidat
             "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
             "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
             "rows": "row", "things": "thing"}  # fmt: skip
+_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
 _WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
           "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
           "twentieth")  # fmt: skip
 _ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
 _COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-_SINGULAR = "|".join(sorted((*_NOUNS,), key=len, reverse=True))
-_PLURAL = "|".join(sorted(_PLURALS, key=len, reverse=True))
+MAX_NOUNS = 24
+"""Of a conversation's own, the newest are looked for."""
 _NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
 _COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
 # Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
@@ -130,13 +139,15 @@ class Pointing(StrEnum):
 class Phrase:
     """A phrase as it was written, and how it points.
 
-    `kinds` are what it can mean, empty for anything; `number` is a position (-1 the last, -2 the one before it) or a
-    count, `start` where in the request it stands. A `vague` phrase ("it", "more details") often points at nothing.
+    `kinds` are what it can mean, empty for anything; `noun` is the conversation's own for it; `number` is a position
+    (-1 the last, -2 the one before it) or a count, `start` where in the request it stands. A `vague` phrase ("it",
+    "more details") often points at nothing.
     """
 
     text: str
     pointing: Pointing
     kinds: frozenset[ThingKind] = _ANY
+    noun: str = ""
     number: int = 0
     start: int = 0
     vague: bool = False
@@ -146,18 +157,59 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE)
 
 
-_RANGE = _pattern(rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({_PLURAL})\b|{_END})")
-_NTH_LAST = _pattern(
-    rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({_SINGULAR})\b|{_END})|\bthe (?:penultimate|last but one)"
-    rf"(?: ({_SINGULAR})\b|{_END})"
-)
-_THE_NTH = _pattern(rf"\bthe ({_NTH}|last)(?: ({_SINGULAR})\b{_OF_THEM}|{_END}{_OF_THEM})")
-_NUMBERED = _pattern(rf"\b({_SINGULAR}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b")
-_OTHER_ONE = _pattern(rf"\bthe other ({_SINGULAR})\b|\bthe other{_END}")
-_STEP = _pattern(r"\bthe (next|previous) (one|file|execution|run|candidate|item|entry|result|row|link|story)\b")
-_THAT_ONE = _pattern(rf"\b(?:that|this|the same) ({_SINGULAR})\b(?! of\b)")
-_THOSE_ALL = _pattern(rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({_PLURAL})\b")
-_BOTH = _pattern(rf"\bboth(?: of them| (?:the )?({_PLURAL}))?\b")
+@dataclass(frozen=True, slots=True)
+class _WithNouns:
+    """The patterns in which the name of a kind stands, for one set of nouns."""
+
+    ranges: re.Pattern[str]
+    nth_last: re.Pattern[str]
+    nth: re.Pattern[str]
+    numbered: re.Pattern[str]
+    other: re.Pattern[str]
+    step: re.Pattern[str]
+    that: re.Pattern[str]
+    those: re.Pattern[str]
+    both: re.Pattern[str]
+
+
+@lru_cache(maxsize=64)
+def _with_nouns(own: frozenset[str]) -> _WithNouns:
+    """Those of the kinds, and a conversation's own (plain small letters)."""
+    one = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
+    many = "|".join(sorted({*_PLURALS, *map(plural, own)}, key=len, reverse=True))
+    stepped = "|".join([*_STEPPED, *sorted(own)])
+    return _WithNouns(
+        _pattern(rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({many})\b|{_END})"),
+        _pattern(
+            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({one})\b|{_END})|\bthe (?:penultimate|last but one)"
+            rf"(?: ({one})\b|{_END})"
+        ),
+        _pattern(rf"\bthe ({_NTH}|last)(?: ({one})\b{_OF_THEM}|{_END}{_OF_THEM})"),
+        _pattern(rf"\b({one}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b"),
+        _pattern(rf"\bthe other ({one})\b|\bthe other{_END}"),
+        _pattern(rf"\bthe (next|previous) ({stepped})\b"),
+        _pattern(rf"\b(?:that|this|the same) ({one})\b(?! of\b)"),
+        _pattern(rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({many})\b"),
+        _pattern(rf"\bboth(?: of them| (?:the )?({many}))?\b"),
+    )
+
+
+def plural(noun: str) -> str:
+    """Several of a noun."""
+    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def singular(word: str) -> str:
+    """One of what a word names, where it is a plural."""
+    if word.endswith("ies") and len(word) > 4:
+        return f"{word[:-3]}y"
+    if word.endswith(("sses", "xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
 _HIM = _pattern(r"\b(?:him|her|he|she)\b")
 _THEM = _pattern(r"\b(?:them|those|these|all of it)\b")
 _IT = _pattern(
@@ -172,9 +224,16 @@ _MORE = _pattern(
 )
 
 
-def phrases(request: str) -> tuple[Phrase, ...]:
-    """The pointing phrases of a request in their order; of two that overlap, the one that says more."""
+def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
+    """The pointing phrases of a request in their order; of two that overlap, the one that says more.
+
+    Args:
+        request: What the person wrote.
+        nouns: What the conversation calls things beside the kinds, oldest first.
+    """
     text = request[:MAX_CHARS]
+    own = {noun: noun for noun in list(dict.fromkeys(nouns))[-MAX_NOUNS:] if noun not in _NOUNS}
+    patterns, own = _with_nouns(frozenset(own)), own | {plural(noun): noun for noun in own}
     found: list[tuple[int, int, Phrase]] = []
 
     def take(
@@ -183,33 +242,35 @@ def phrases(request: str) -> tuple[Phrase, ...]:
         start, end = match.span(1) if pointing is Pointing.IT else match.span()
         if any(start < other_end and other_start < end for other_start, other_end, _ in found):
             return
-        kinds = _kinds(noun)
+        word = (noun or "").lower()
         phrase = Phrase(
-            text=text[start:end].strip(), pointing=pointing, kinds=kinds, number=number, start=start, vague=vague
-        )
+            text=text[start:end].strip(), pointing=pointing, kinds=_NOUNS.get(_PLURALS.get(word, word), _ANY),
+            noun=own.get(word, ""), number=number, start=start, vague=vague,
+        )  # fmt: skip
         found.append((start, end, phrase))
 
-    for match in _RANGE.finditer(text):
+    for match in patterns.ranges.finditer(text):
         count = _count(match[2])
         way = Pointing.LAST_OF if match[1].lower() == "last" else Pointing.FIRST_OF
         take(match, way, match[3], count)
-    for match in _NTH_LAST.finditer(text):
+    for match in patterns.nth_last.finditer(text):
         take(match, Pointing.NTH, match[1] or match[2], -2)
-    for match in _THE_NTH.finditer(text):
+    for match in patterns.nth.finditer(text):
         take(match, Pointing.NTH, match[2], _ordinal(match[1]))
-    for match in _NUMBERED.finditer(text):
+    for match in patterns.numbered.finditer(text):
         take(match, Pointing.NTH, match[1], int(match[2] or match[3]))
-    for match in _OTHER_ONE.finditer(text):
+    for match in patterns.other.finditer(text):
         take(match, Pointing.OTHER, match[1])
-    for match in _STEP.finditer(text):
+    for match in patterns.step.finditer(text):
         take(match, Pointing.NEXT if match[1].lower() == "next" else Pointing.PREVIOUS, match[2])
-    for match in _THAT_ONE.finditer(text):
+    for match in patterns.that.finditer(text):
         take(match, Pointing.THAT, match[1])
-    for match in _THOSE_ALL.finditer(text):
+    for match in patterns.those.finditer(text):
         take(match, Pointing.THOSE, match[1])
-    for match in _BOTH.finditer(text):
+    for match in patterns.both.finditer(text):
         take(match, Pointing.BOTH, match[1])
-    for match in _MORE.finditer(text):
+    for match in () if found else _MORE.finditer(text):
+        # "More details on the second" is about the second.
         take(match, Pointing.MORE, None, vague=True)
     for match in _HIM.finditer(text):
         take(match, Pointing.THAT, "person", vague=True)
@@ -218,11 +279,6 @@ def phrases(request: str) -> tuple[Phrase, ...]:
     for match in _THEM.finditer(text):
         take(match, Pointing.THEM, None, vague=True)
     return tuple(phrase for _, _, phrase in sorted(found, key=lambda one: one[0])[:MAX_PHRASES])
-
-
-def _kinds(noun: str | None) -> frozenset[ThingKind]:
-    word = (noun or "").lower()
-    return _NOUNS.get(_PLURALS.get(word, word), _ANY)
 
 
 def _ordinal(word: str) -> int:

@@ -61,7 +61,7 @@ def resolve(
         stale_turns: What was named longer ago is not taken for granted.
     """
     found: list[Reference] = []
-    for phrase in phrases(request):
+    for phrase in phrases(request, [noun for thing in things for noun in thing.nouns]):
         # Of what the request itself names, a phrase points at what stands before it.
         before = [thing for thing in things if thing.turn != turn or request.find(thing.name) < phrase.start]
         reference = _Resolver(before, turn, stale_turns).resolve(phrase)
@@ -111,7 +111,7 @@ def _noted(reference: Reference) -> str:
 def _named(thing: NamedThing) -> str:
     place = f", number {thing.position} of {thing.size}" if thing.group else ""
     label = f" ({_quoted(thing.label[:80])})" if thing.label else ""
-    return f"{thing.kind} {_quoted(thing.name)}{label}{place}"
+    return f"{thing.noun or thing.kind} {_quoted(thing.name)}{label}{place}"
 
 
 def _quoted(text: str) -> str:
@@ -137,8 +137,10 @@ def _asked(reference: Reference) -> str:
 
 
 def _shown(thing: NamedThing) -> str:
-    name = "".join(f"\\{c}" if c in "\\`*_[]()<>|~#!" else c for c in thing.name)
-    return name if thing.kind in (ThingKind.ITEM, ThingKind.ROW) else f"{name} ({thing.kind})"
+    told = f"{thing.name}, {thing.label}" if thing.noun and thing.label else thing.name
+    name = "".join(f"\\{c}" if c in "\\`*_[]()<>|~#!" else c for c in told)
+    kind = thing.noun or ("" if thing.kind in (ThingKind.ITEM, ThingKind.ROW) else thing.kind)
+    return f"{name} ({kind})" if kind else name
 
 
 class _Resolver:
@@ -171,6 +173,9 @@ class _Resolver:
         nearest = [thing for thing in fitting if thing.turn == fitting[-1].turn]
         alone = [thing for thing in nearest if thing.alone]
         persons = [thing for thing in alone if thing.source == PERSON]
+        if phrase.noun or phrase.pointing is Pointing.MORE:
+            # What an answer is about was mentioned behind what tools gave for it.
+            alone = [thing for thing in alone if thing.source == ANSWER] or alone
         chosen = _distinct(persons or alone or nearest)
         if len(chosen) > 1 and phrase.pointing is Pointing.MORE:
             return _unknown(phrase)
@@ -220,7 +225,7 @@ class _Resolver:
             alone = _distinct([thing for thing in self._things if thing.alone and _fits(thing, phrase)])
             return self._decided(phrase, alone[-2:-1]) if len(alone) >= 2 else _unknown(phrase)
         current = self._current(phrase)
-        others = [thing for thing in lists[-1] if current is None or thing.name != current.name]
+        others = [thing for thing in lists[-1] if current is None or _identity(thing) != _identity(current)]
         if current is None or len(lists) > 1 or len(others) == len(lists[-1]):
             return self._ambiguous(phrase, others)
         return self._decided(phrase, others) if others else _unknown(phrase)
@@ -277,13 +282,19 @@ class _Resolver:
 
 
 def _fits(thing: NamedThing, phrase: Phrase) -> bool:
+    if phrase.noun:
+        return phrase.noun in thing.nouns
     return not phrase.kinds or thing.kind in phrase.kinds
 
 
 def _distinct(things: Sequence[NamedThing]) -> list[NamedThing]:
     """Each thing once, where it was named last."""
-    last = {(thing.kind, thing.name): thing for thing in things}
-    return list(last.values())
+    # Two tokens of one name are told apart by what is known of them.
+    return list({_identity(thing): thing for thing in things}.values())
+
+
+def _identity(thing: NamedThing) -> tuple[str, ...]:
+    return (thing.kind, thing.name, thing.label if thing.nouns else "")
 
 
 def _place(number: int, members: Sequence[NamedThing]) -> int:

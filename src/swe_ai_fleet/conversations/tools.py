@@ -6,7 +6,7 @@ The tools of one turn share a desk.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -17,9 +17,11 @@ from swe_ai_fleet.codec import from_plain, to_plain
 from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
+from swe_ai_fleet.conversations.naming import fields_of, title_of
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.memory.presenting import visible
 from swe_ai_fleet.memory.searching import FleetMemory
@@ -31,6 +33,12 @@ MAX_LISTED = 20
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
 _NOT_SHOWN = frozenset("`\n\t")
+_COLUMNS = {
+    "list_executions": ("status", "description", "execution_id", "started_at"),
+    "show_execution": ("name", "outcome", "message"),
+}
+"""Of the fleet's own tools; of any other, all that its records have."""
+_MAX_RECORDS, _MAX_DEPTH = 200, 3
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
@@ -235,26 +243,38 @@ def fleet_tools(
 
 
 def table_of(operation: str, result: ToolResult) -> Table | None:
-    """The data of a result that people read as a table; None for any other."""
-    if not result.success:
+    """The data of a result that people read as a table, its first list of records; None where there is none."""
+    fields = fields_of(result) if result.success else {}
+    key, records = _records(fields, 0) or ("", [])
+    columns = _COLUMNS.get(operation) or tuple(dict.fromkeys(name for record in records for name in record))
+    cells = [{name: _cell(record.get(name)) for name in columns} for record in records[:_MAX_RECORDS]]
+    columns = tuple(name for name in columns if any(record[name] for record in cells))
+    if not columns:
         return None
-    match operation:
-        case "list_executions":
-            records = mappings(result.metadata.get("executions"))
-            columns = ("status", "description", "execution_id", "started_at")
-        case "show_execution":
-            records = mappings(result.metadata.get("checks"))
-            columns = ("name", "outcome", "message")
-        case _:
-            return None
-    if not records:
-        return None
-    columns = tuple(name for name in columns if any(record.get(name) for record in records))
-    title = {"list_executions": "Executions", "show_execution": "Checks"}[operation]
     numbered = [
-        {"#": number, **{name: record.get(name) for name in columns}} for number, record in enumerate(records, start=1)
+        {"#": number, **{name: record[name] for name in columns}} for number, record in enumerate(cells, start=1)
     ]
-    return Table.of(numbered, title=title)
+    return Table.of(numbered, title=title_of(key, operation, str(result.metadata.get("server", ""))))
+
+
+def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Mapping[str, object]]] | None:
+    """The first list of records in what a tool gave, the nearest to the outside, and the key it stands under."""
+    for key, part in fields.items():
+        if found := mappings(part):
+            return key, found
+    if depth < _MAX_DEPTH:
+        for part in fields.values():
+            if isinstance(part, Mapping) and (below := _records(cast("Mapping[str, object]", part), depth + 1)):
+                return below
+    return None
+
+
+def _cell(value: object) -> object:
+    """What a cell shows: of a record what it goes by, of a list nothing."""
+    if isinstance(value, Mapping):
+        record = cast("Mapping[str, object]", value)
+        return next((record[key] for key in ("symbol", "name", "title", "id") if isinstance(record.get(key), str)), "")
+    return one_line(value, _TEXT_CHARS) if isinstance(value, str) else "" if isinstance(value, list) else value
 
 
 def proposed(proposal: Proposal) -> str:

@@ -80,7 +80,7 @@ async def open_chats(
     patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
-        _mcp_tools(settings) as mcp,
+        mcp_tools(settings) as mcp,
     ):
         offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
 
@@ -117,13 +117,16 @@ def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules
 
 
 @asynccontextmanager
-async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
-    """What the configured MCP servers offer that only reads: what changes something is for agents, in their clones."""
+async def mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
+    """What the configured MCP servers offer that only reads, by the operator's word or by their own (`readOnlyHint`).
+
+    What changes something is for agents, in their clones.
+    """
     if not settings.mcp_servers:
         yield ()
         return
     here = await with_isolation_level(settings)
-    async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED) as kits:
+    async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED, hints=True) as kits:
         for kit in kits:
             kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}
         yield kits

@@ -28,7 +28,7 @@ from swe_ai_fleet.conversations.store import KeptSession, encoded, newest_first
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.runtime.chat_service import chat_rules, chat_tools
+from swe_ai_fleet.runtime.chat_service import chat_rules, chat_tools, mcp_tools
 from swe_ai_fleet.runtime.memory_manager import open_library_memory
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.runtime.private_files import write_private
@@ -123,7 +123,7 @@ class ChatSession:
         model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
         session_id: Its name, of letters, digits, `_` and `-`; empty: a new one.
         tools: Functions, BaseTools, toolkits, names of registered tools; None: the built-in ones (calculator, Python
-            in a sandbox, the web as far as settings name it).
+            in a sandbox, the web as far as settings name it) and those of the settings' MCP servers that only read.
         settings: Everything else; from the environment when not given.
         memories: A long-term memory of the caller's own, such as a fleet's; None: the file under `home`.
         namespaces: Where it remembers and is reminded beyond itself (`fleet`, `agent:<id>`, `repository:<name>`), the
@@ -157,6 +157,7 @@ class ChatSession:
         self.session_id = check_session_id(session_id or uuid.uuid4().hex)
         self._settings = settings or Settings()
         self._access = NamedModel(model_name, model_params, None, self._settings)
+        self._mcp = tools is None
         self._tools = (
             tuple(tools) if tools is not None else chat_tools(self._settings, files=Path(files) if files else None)
         )
@@ -232,10 +233,11 @@ class ChatSession:
             if memories is None and self._namespaces:
                 memories = await stack.enter_async_context(open_library_memory(self._settings, self._access.mask))
             model = await stack.enter_async_context(self._access.open())
+            mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
             waits = () if self._access.pooled else _RETRY_WAITS
             yield Chat(
                 model=model,
-                tools=self._tools,
+                tools=(*self._tools, *mcp),
                 store=self._store,
                 memories=memories,
                 fleet=self._fleet,

@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
     Ages,
@@ -42,6 +44,7 @@ from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
 
 DAY_SECONDS = 86_400.0
+_log = structlog.get_logger(__name__)
 
 
 def model_admission(settings: Settings) -> LeasedAdmission | None:
@@ -79,7 +82,7 @@ def _ray_ledger() -> Ledger | None:
 def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
     """The model servers that settings name, each with the key that is its own."""
     return tuple(
-        provider_endpoint(settings.model, url, settings.model_api_key, fireworks_key=settings.fireworks_api_key)
+        provider_endpoint(settings.model, url, settings.model_api_key, provider_keys=settings.provider_keys)
         for url in listed(settings.model_url) or ("",)
     )
 
@@ -99,7 +102,7 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
     """The model servers as one model, until the context ends.
 
     `admission` holds several models of a process to limits they share; without it, settings have the limits of this
-    one. Raises InvalidRequest when none is configured, ModelRejected for a URL that is none.
+    one. Raises ModelRejected for a URL that is none.
     """
     endpoints = model_endpoints(settings)
     async with AsyncExitStack() as stack:
@@ -114,17 +117,21 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
         )
 
 
-async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_seconds: float, *, alone: bool) -> Member:
-    if not endpoint.base_url:
-        raise InvalidRequest("no model server is configured", field="model_url", hint="set FLEET_MODEL_URL")
-    model = OpenAIChatModel(
+def model_client(endpoint: ModelEndpoint, timeout_seconds: float) -> OpenAIChatModel:
+    """The client of one model server. It tries nothing twice: whoever holds it does."""
+    if endpoint.note:
+        _log.warning("model.provider_not_asked", server=public_url(endpoint.base_url), reason=endpoint.note)
+    return OpenAIChatModel(
         base_url=endpoint.base_url,
         model=endpoint.model,
         api_key=endpoint.api_key,
         timeout_seconds=timeout_seconds,
-        max_retries=1,  # the pool tries again
+        max_retries=1,
     )
-    await stack.enter_async_context(model)
+
+
+async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_seconds: float, *, alone: bool) -> Member:
+    model = await stack.enter_async_context(model_client(endpoint, timeout_seconds))
     load = None
     if not alone:
         load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))

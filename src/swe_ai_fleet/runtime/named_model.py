@@ -7,11 +7,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from types import TracebackType
 from typing import Self, TypeVar
 
-from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.equipment import model_prices
-from swe_ai_fleet.runtime.factories import model_endpoints, open_model, other_model
+from swe_ai_fleet.runtime.factories import model_client, model_endpoints, open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 
@@ -94,13 +93,7 @@ class NamedModel:
         if self.pooled:
             return open_model(chosen)
         (endpoint,) = model_endpoints(chosen)
-        return OpenAIChatModel(
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            api_key=endpoint.api_key,
-            timeout_seconds=chosen.model_timeout_seconds,
-            max_retries=1,
-        )
+        return model_client(endpoint, chosen.model_timeout_seconds)
 
 
 def _taken(given: dict[str, object], kind: type[T], *names: str) -> T | None:

@@ -68,8 +68,8 @@ PATIENCE_SECONDS = 10.0
 _RESERVED = frozenset(
     {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
      "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
-     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
-     "sub_agents", "plan_session"}
+     "search_wikipedia", "propose_approach", "ask_user", "request_tools", "final_answer", "builtin", "fleet",
+     "registered", "sub_agents", "plan_session"}
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ class NothingRemembered:
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         """Gaps, all of them."""
         asked = tuple(dict.fromkeys((*entities, *queries)))
-        return MemoryResults(coverage=0.0 if asked else 100.0, gaps=asked)
+        return MemoryResults(coverage=0.0 if asked else None, gaps=asked)
 
 
 @dataclass(frozen=True, kw_only=True)

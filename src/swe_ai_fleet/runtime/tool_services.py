@@ -174,7 +174,7 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def operator_tools(
-    settings: Settings, directory: Path, *, reserved: Collection[str]
+    settings: Settings, directory: Path, *, reserved: Collection[str], hints: bool = False
 ) -> AsyncGenerator[tuple[McpTool, ...]]:
     """One toolkit with all of them while the context lasts; none where no server is configured.
 
@@ -182,6 +182,7 @@ async def operator_tools(
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
         reserved: Names that their tools cannot have.
+        hints: Whether a tool only reads where its server says so, beside the operator's word.
     """
     servers = tool_access(settings).mcp_servers
     if not servers:
@@ -190,7 +191,9 @@ async def operator_tools(
     await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
     async with (
         make_sandbox(settings).workspace(directory) as workspace,
-        McpTool(workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=frozenset(reserved)) as kit,
+        McpTool(
+            workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=frozenset(reserved), hints=hints
+        ) as kit,
     ):
         for note in kit.notes:
             _log.warning("operator_tools.missing", note=note)

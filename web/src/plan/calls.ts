@@ -12,7 +12,8 @@ export interface Research {
 }
 
 export interface MemoryResults {
-  coverage: number;
+  /** Absent where nothing was asked of memory. */
+  coverage?: number;
   content: string;
   gaps: string[];
   sources: string[];
@@ -35,6 +36,7 @@ export interface PlanSession {
   status: string;
   approach: string;
   reasoning: string;
+  question: string;
   memory_results: MemoryResults | null;
   results: string;
   tool_calls_made: ToolCallMade[];

@@ -48,7 +48,8 @@ export function SessionView({ id }: { id: string }) {
 }
 
 function Session({ id, found, busy, problem }: { id: string; found: PlanSession; busy: boolean; problem: unknown }) {
-  const waits = found.status === "awaiting_approval";
+  const asks = found.status === "awaiting_answer";
+  const waits = asks || found.status === "awaiting_approval";
   return (
     <div class="stack">
       <PageHead
@@ -80,9 +81,9 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
       )}
       {found.goal.length > 120 && <Words title="Goal" text={found.goal} />}
       {(found.approach || waits) && (
-        <section class={`card stack${waits ? " gate-card" : ""}`} aria-label="The proposal">
-          <h2>{waits ? "The proposal waits for you" : "The proposal"}</h2>
-          <LongText text={found.approach} most={6_000} />
+        <section class={`card stack${waits ? " gate-card" : ""}`} aria-label={asks ? "The question" : "The proposal"}>
+          <h2>{asks ? "A question to you: answer it with “Adjust”" : waits ? "The proposal waits for you" : "The proposal"}</h2>
+          <LongText text={asks ? found.question : found.approach} most={6_000} />
           {found.reasoning && (
             <>
               <h3>Why</h3>

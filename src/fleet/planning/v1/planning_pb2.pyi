@@ -36,7 +36,7 @@ class PlanLimits(_message.Message):
     def __init__(self, max_iterations: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class ExecutePlanResponse(_message.Message):
-    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
+    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal", "question")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class ExecutePlanResponse(_message.Message):
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     goal: str
@@ -53,7 +54,8 @@ class ExecutePlanResponse(_message.Message):
     memory_results: MemoryResults
     error: str
     proposal: int
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
+    question: str
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ..., question: _Optional[str] = ...) -> None: ...
 
 class MemoryResults(_message.Message):
     __slots__ = ("coverage", "content", "gaps", "sources", "research")
@@ -98,7 +100,7 @@ class ApproveApproachRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ..., proposal: _Optional[int] = ..., limits: _Optional[_Union[PlanLimits, _Mapping]] = ...) -> None: ...
 
 class ApproveApproachResponse(_message.Message):
-    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
+    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal", "question")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class ApproveApproachResponse(_message.Message):
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     message: str
@@ -117,7 +120,8 @@ class ApproveApproachResponse(_message.Message):
     memory_results: MemoryResults
     error: str
     proposal: int
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
+    question: str
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ..., question: _Optional[str] = ...) -> None: ...
 
 class ContinuePlanRequest(_message.Message):
     __slots__ = ("session_id", "limits")
@@ -188,7 +192,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ...) -> None: ...
 
 class PlanSession(_message.Message):
-    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref", "rejection")
+    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref", "rejection", "question")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +213,7 @@ class PlanSession(_message.Message):
     REPOSITORY_FIELD_NUMBER: _ClassVar[int]
     REF_FIELD_NUMBER: _ClassVar[int]
     REJECTION_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
@@ -229,7 +234,8 @@ class PlanSession(_message.Message):
     repository: str
     ref: str
     rejection: str
-    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ..., rejection: _Optional[str] = ...) -> None: ...
+    question: str
+    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ..., rejection: _Optional[str] = ..., question: _Optional[str] = ...) -> None: ...
 
 class GetPlanSessionRequest(_message.Message):
     __slots__ = ("session_id",)

@@ -10,10 +10,14 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.plan_session.proposals import (
     ADJUSTED,
+    ANSWERED,
     APPROVED,
+    PROPOSE_NOW,
     ProposalGate,
     Proposals,
     Proposed,
+    SaidShape,
+    has_call_markup,
     has_effect,
     opens_with_proposal,
     proposed_among,
@@ -22,7 +26,7 @@ from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
-from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.agents.sub_agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain
@@ -34,6 +38,7 @@ from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, SecretMask, Workspace
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -45,7 +50,6 @@ MAX_QUESTION_CHARS = 400
 FINAL_PROMPT_SECONDS = 20.0
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
 """After these the model has said nothing that counts."""
-PROPOSE_NOW = "Nothing is done yet. Look further with a tool, or call propose_approach with what you would do."
 
 
 def briefing(session: PlanSession) -> list[tuple[str, str]]:
@@ -143,6 +147,7 @@ class PlanningRun:
         self._kit.know(session.memory)
         own = Proposals(tools.workspace, self._pipeline)
         self._toolkits = {**tools.toolkits, self._kit.name: self._kit, own.name: own}
+        self._looked: dict[str, Proposed | None] = {}
 
     async def plan(self, found: Mapping[str, ToolResult]) -> RunEnd:
         """Ask memory about the goal, research its gaps, and run up to a proposal.
@@ -160,11 +165,11 @@ class PlanningRun:
         return await self._propose(session, toolbox, history, frozenset())
 
     async def adjust(self) -> RunEnd:
-        """Answer the proposal that waits with the session's adjustment, and run up to another one."""
+        """Answer the proposal or question that waits with what the person said, and run up to another one."""
         session, toolbox = self._session, self._harmless()
         messages = session.messages
         if not session.waits:
-            messages = (*messages, UserMessage(content=ADJUSTED.format(text=session.adjustment)))
+            messages = (*messages, UserMessage(content=_told(session)))
         history = self._opened(toolbox, messages)
         return await self._propose(session, toolbox, history, self._waiting(messages))
 
@@ -175,7 +180,9 @@ class PlanningRun:
         if not session.waits:
             messages = (*messages, UserMessage(content=APPROVED))
         history = self._opened(toolbox, messages)
-        gate = ProposalGate(approved=True, understand=toolbox.understand, waiting=self._waiting(messages))
+        gate = ProposalGate(
+            approved=True, understand=toolbox.understand, look=self._look, waiting=self._waiting(messages)
+        )
         rules = Rules(max_reminders=1, answer_at_limit=True)
         begun = len(self._earlier.started.messages if self._earlier.started else messages) - 1
 
@@ -193,20 +200,52 @@ class PlanningRun:
     ) -> RunEnd:
         """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
         gate = ProposalGate(
-            approved=False, understand=toolbox.understand, waiting=waiting, adjustment=session.adjustment
+            approved=False, understand=toolbox.understand, look=self._look, waiting=waiting, told=_told(session)
         )
         # A text ends the run, so that one which proposes something can be told from one which only talks.
         rules = Rules(max_reminders=0, answer_at_limit=True)
-        trajectory = self._concluded(history)
+        reminders, trajectory = 0, self._concluded(history)
         if trajectory is None:
             trajectory = await self._run(toolbox, history, session.steps, gate, rules)
             reminded = sum(message == UserMessage(content=PROPOSE_NOW) for message in self._earlier.messages)
-            for _ in range(MAX_REMINDERS - reminded):
-                if trajectory.stop_reason is not StopReason.NO_TOOL_CALLS or opens_with_proposal(trajectory.answer):
-                    break
-                self._tell(history, UserMessage(content=PROPOSE_NOW))
-                trajectory = await self._run(toolbox, history, trajectory.steps, gate, rules)
-        return await self._ended(session, trajectory, history, _proposed(toolbox, history, trajectory))
+            reminders = MAX_REMINDERS - reminded
+        while True:
+            proposed = await self._proposed(toolbox, history, trajectory, last=reminders <= 0)
+            if proposed is not None or reminders <= 0 or trajectory.stop_reason is not StopReason.NO_TOOL_CALLS:
+                break
+            reminders -= 1
+            self._tell(history, UserMessage(content=PROPOSE_NOW))
+            trajectory = await self._run(toolbox, history, trajectory.steps, gate, rules)
+        return await self._ended(session, replace(trajectory, usage=self._budget.total()), history, proposed)
+
+    async def _proposed(
+        self, toolbox: Toolbox, history: History, trajectory: Trajectory, *, last: bool
+    ) -> Proposed | None:
+        """What a run proposed or asked; of a text that does not look like either, only the `last` is looked at."""
+        match trajectory.stop_reason:
+            case StopReason.AWAITING_APPROVAL:
+                proposed = proposed_among([toolbox.understand(call) for call in history.unanswered()])
+                said = proposed is not None and proposed.said
+                return await self._look(proposed.approach) if proposed and said else proposed
+            case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
+                text = trajectory.answer
+                return await self._look(text) if last or "?" in text or opens_with_proposal(text) else None
+            case _:
+                return await self._look(_final_reply(trajectory))
+
+    async def _look(self, text: str) -> Proposed | None:
+        """What a text is: a model looks at it by itself; where none can, its opening words decide."""
+        text = text.strip()
+        if not text or has_call_markup(text):
+            return None
+        if text not in self._looked:
+            messages = opening("second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)])
+            try:
+                found = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
+                self._looked[text] = found.read(text)
+            except ToolFailure:
+                self._looked[text] = Proposed(approach=text) if opens_with_proposal(text) else None
+        return self._looked[text]
 
     async def _ended(
         self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
@@ -223,13 +262,15 @@ class PlanningRun:
             sub_agents=self._kit.used,
             stop_reason=stop,
             adjustment="",
+            question="",
         )
         return RunEnd(session=session, stop_reason=stop, answer=answer, error=error, proposed=proposed)
 
     async def _recall(self, known: ToolResult | None) -> MemoryResults:
         """What memory knows about the selected entities, and what it says about the goal.
 
-        Coverage and gaps are those of the entities: that a goal itself is new to memory is no gap.
+        Coverage and gaps are those of the entities: that a goal itself is new to memory is no gap. Without entities
+        coverage is not known.
         """
         question = " ".join(self._session.goal.split())[:MAX_QUESTION_CHARS]
         entities = list(self._session.selected_entities)
@@ -237,11 +278,11 @@ class PlanningRun:
         if not result.success:
             failed = MemoryResults(coverage=0.0, gaps=tuple(entities), content=result.observation())
             self._kit.know(failed)
-            return failed if entities else replace(failed, coverage=100.0)
+            return failed if entities else replace(failed, coverage=None)
         results = from_plain(MemoryResults, dict(result.metadata))
         self._kit.know(results)
         gaps = tuple(gap for gap in results.gaps if gap in entities)
-        coverage = round(100 * (len(entities) - len(gaps)) / len(entities), 1) if entities else 100.0
+        coverage = round(100 * (len(entities) - len(gaps)) / len(entities), 1) if entities else None
         return replace(results, coverage=coverage, gaps=gaps)
 
     async def _research(self, gaps: Sequence[str], known: ToolResult | None) -> Research | None:
@@ -349,16 +390,9 @@ class PlanningRun:
         return [spec for spec in specs if self._pipeline.policy.offers(spec)]
 
 
-def _proposed(toolbox: Toolbox, history: History, trajectory: Trajectory) -> Proposed | None:
-    match trajectory.stop_reason:
-        case StopReason.AWAITING_APPROVAL:
-            return proposed_among([toolbox.understand(call) for call in history.unanswered()])
-        case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
-            answer = trajectory.answer.strip()
-            return Proposed(approach=answer) if answer else None
-        case _:
-            answer = _final_reply(trajectory).strip()
-            return Proposed(approach=answer) if answer else None
+def _told(session: PlanSession) -> str:
+    """What the model is told of what the person said."""
+    return (ANSWERED if session.question else ADJUSTED).format(text=session.adjustment)
 
 
 def _is_over(run: RunState) -> bool:

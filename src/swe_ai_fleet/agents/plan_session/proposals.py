@@ -6,19 +6,20 @@ waits until it is approved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.repair import Understood
-from swe_ai_fleet.agents.sub_agents.structured_output import flat
+from swe_ai_fleet.agents.sub_agents.structured_output import Shape, flat
+from swe_ai_fleet.agents.tool_call_dialects import OPENING
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, PROPOSE
+from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, ASK, PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
 _MAX_CHARS = 40_000
@@ -34,6 +35,12 @@ ADJUSTED = (
     "The person does not want it quite like this. What they ask for: {text}\n"
     "Work that in and call propose_approach again."
 )
+ANSWERED = "The person answers: {text}"
+PROPOSE_NOW = (
+    "Nothing is done yet. Look further with a tool, call propose_approach with what you would do, or call ask_user "
+    "where you cannot tell without the person."
+)
+NOT_NOW = "not asked: the approach is approved. Go on as you think best, and say in final_answer what you assumed."
 TOO_EARLY = "not run: nothing with an effect runs before the approach is approved. Call propose_approach first."
 NOT_THIS = "not run: the approach that it belongs to is being adjusted."
 SETTLED = "the approach is approved and stands; carry it out, and say in final_answer where you had to leave it."
@@ -41,10 +48,25 @@ SETTLED = "the approach is approved and stands; carry it out, and say in final_a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
-    """An approach as a model proposed it."""
+    """An approach as a model proposed it, or a `question` to the person in its place.
 
-    approach: str
+    One that was `said`, in a text or a final answer, counts once a second look has found that it is one.
+    """
+
+    approach: str = ""
     reasoning: str = ""
+    question: str = ""
+    said: bool = False
+
+
+class SaidShape(Shape):
+    """What a second look finds that a text is."""
+
+    kind: Literal["proposal", "question", "neither"]
+
+    def read(self, text: str) -> Proposed | None:
+        """The text as that."""
+        return {"proposal": Proposed(approach=text), "question": Proposed(question=text)}.get(self.kind)
 
 
 class Proposals(Toolkit):
@@ -63,33 +85,50 @@ class Proposals(Toolkit):
         fields = {"approach": approach[:_MAX_CHARS], "reasoning": reasoning[:_MAX_CHARS], "status": "proposed"}
         return ToolResult(success=True, operation=PROPOSE, content="Proposed.", metadata=fields)
 
+    @operation(read_only=True, locks=("proposal",), time_limit_seconds=10.0)
+    async def ask_user(
+        self, question: Annotated[str, BeforeValidator(flat), Field(description="All of it.", min_length=1)]
+    ) -> ToolResult:
+        """Ask the person what you must know before you can propose. Only for what cannot be found out otherwise."""
+        return ToolResult(success=True, operation=ASK, content="Asked.", metadata={"question": question[:_MAX_CHARS]})
+
 
 def proposed_by(call: Understood) -> Proposed | None:
-    """What a call proposes; None for other calls, and for one whose arguments hold no approach.
+    """What a call proposes or asks; None for other calls, and for one whose arguments hold neither.
 
-    Before a decision a final answer is a proposal too: to answer just that.
+    Before a decision a final answer may be a proposal too: to answer just that.
     """
     if call.spec is None or call.error:
         return None
     if call.spec.name == PROPOSE:
         approach = _text(call.arguments, "approach")
         return Proposed(approach=approach, reasoning=_text(call.arguments, "reasoning")) if approach else None
+    if call.spec.name == ASK:
+        question = _text(call.arguments, "question")
+        return Proposed(question=question) if question else None
     if call.spec is FINAL_ANSWER:
         answer = _text(call.arguments, *ANSWER_KEYS)
-        return Proposed(approach=answer) if answer else None
+        return Proposed(approach=answer, said=True) if answer else None
     return None
 
 
 def proposed_among(calls: Sequence[Understood]) -> Proposed | None:
-    """The first proposal of a reply; one to act goes before one to answer."""
-    ordered = sorted(calls, key=lambda call: call.spec is FINAL_ANSWER)
-    return next((found for call in ordered if (found := proposed_by(call)) is not None), None)
+    """The first proposal of a reply; one to act goes before a question, and that before one to answer."""
+    found = [proposed for call in calls if (proposed := proposed_by(call)) is not None]
+    return min(found, key=lambda proposed: (proposed.said, bool(proposed.question)), default=None)
 
 
 def opens_with_proposal(text: str) -> bool:
-    """Whether a text begins as a proposal does, marks of headings and emphasis aside."""
+    """Whether a text begins as a proposal does, marks of headings and emphasis aside, and does not end by asking."""
+    if text.rstrip().endswith("?"):
+        return False
     start = " ".join(text[:400].lstrip(" \t\r\n#*_>-`").lower().replace("\u2019", "'").split())
     return start.replace("*", "").startswith(_OPENINGS)
+
+
+def has_call_markup(text: str) -> bool:
+    """Whether a text holds the beginning of a call that could not be read as one."""
+    return any(not mark["thought"] for mark in OPENING.finditer(text[:_MAX_CHARS]))
 
 
 def _text(arguments: Mapping[str, object], *keys: str) -> str:
@@ -113,28 +152,34 @@ class Understanding(Protocol):
 class ProposalGate:
     """An `ApprovalGate` for one part of a plan session: before the decision, or after it.
 
-    `understand` reads a call as the toolbox will. `waiting` are the ids of the calls that the decision is about; where
-    it was to adjust, `adjustment` says how.
+    `understand` reads a call as the toolbox will, `look` says what a text is. `waiting` are the ids of the calls that
+    the decision is about; `told` is what the person said to them.
     """
 
     approved: bool
     understand: Understanding
+    look: Callable[[str], Awaitable[Proposed | None]]
     waiting: Collection[str] = field(default_factory=frozenset[str])
-    adjustment: str = ""
+    told: str = ""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         """One ruling a call; a reply that was cut off proposes nothing."""
-        return [self._ruling(self.understand(call, truncated=truncated)) for call in calls]
+        return [await self._ruling(self.understand(call, truncated=truncated)) for call in calls]
 
-    def _ruling(self, understood: Understood) -> Ruling:
+    async def _ruling(self, understood: Understood) -> Ruling:
         waiting = understood.call.call_id in self.waiting
+        name = understood.spec.name if understood.spec is not None else ""
         if self.approved:
-            if understood.spec is None or understood.spec.name != PROPOSE:
+            if name == ASK:
+                return Ruling(verdict=Verdict.REFUSE, text=NOT_NOW)
+            if name != PROPOSE:
                 return Ruling()
             return Ruling(text=APPROVED) if waiting else Ruling(verdict=Verdict.REFUSE, text=SETTLED)
-        if proposed_by(understood) is not None:
+        if (proposed := proposed_by(understood)) is not None:
             if waiting:
-                return Ruling(verdict=Verdict.REFUSE, text=ADJUSTED.format(text=self.adjustment))
+                return Ruling(text=self.told, verdict=Verdict.GO if name == ASK else Verdict.REFUSE)
+            if proposed.said and await self.look(proposed.approach) is None:
+                return Ruling(verdict=Verdict.REFUSE, text=PROPOSE_NOW)
             return Ruling(verdict=Verdict.WAIT)
         if understood.spec is not None and has_effect(understood.spec):
             return Ruling(verdict=Verdict.REFUSE, text=NOT_THIS if waiting else TOO_EARLY)

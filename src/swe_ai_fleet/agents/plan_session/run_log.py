@@ -48,7 +48,7 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE
 
 
 class GoalCancelled(PreconditionFailed):
@@ -128,20 +128,25 @@ class RunLog:
             _check(state)
 
     async def awaited(self, session: PlanSession) -> None:
-        """Say that a session's proposal waits for a person."""
+        """Say that a session's proposal, or its model's question, waits for a person."""
         waiting = History(session.messages).unanswered()
-        fields = json.dumps({"approach": session.approach, "reasoning": session.reasoning})
+        asked = bool(session.question)
+        fields = json.dumps(
+            {"question": session.question} if asked else {"approach": session.approach, "reasoning": session.reasoning}
+        )
         name = _approval(session)
         request = ApprovalRequest(
             approval_id=name,
             agent_id=self._writer(session).agent_id,
             policy=ApprovalPolicy.PLAN,
             goal=session.goal,
-            approach=session.approach,
-            call=waiting[0] if waiting else ToolCall(call_id=name, model_call_id="", name=PROPOSE, arguments=fields),
+            approach=session.question or session.approach,
+            call=waiting[0]
+            if waiting
+            else ToolCall(call_id=name, model_call_id="", name=ASK if asked else PROPOSE, arguments=fields),
             step=len(session.steps),
             requested_at=now(),
-            reasons=(session.reasoning,) if session.reasoning else (),
+            reasons=(session.reasoning,) if session.reasoning and not asked else (),
         )
         await self._tell(session, ApprovalAwaited(request=request))
 
@@ -269,7 +274,7 @@ class RunLog:
 
 def _approval(session: PlanSession) -> str:
     """The name of what a session waits for."""
-    return f"proposal-{session.proposals}"
+    return f"question-{session.requests}" if session.question else f"proposal-{session.proposals}"
 
 
 def _check(state: ExecutionState) -> None:

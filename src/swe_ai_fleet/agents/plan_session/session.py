@@ -34,6 +34,7 @@ class SessionStatus(StrEnum):
 
     PLANNING = "planning"
     AWAITING_APPROVAL = "awaiting_approval"
+    AWAITING_ANSWER = "awaiting_answer"
     APPROVED = "approved"
     EXECUTING = "executing"
     COMPLETED = "completed"
@@ -44,6 +45,11 @@ class SessionStatus(StrEnum):
     def working(self) -> bool:
         """Whether a request of the session is being carried out, or was when its process ended."""
         return self in (SessionStatus.PLANNING, SessionStatus.EXECUTING)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person is to decide about a proposal, or to answer a question."""
+        return self in (SessionStatus.AWAITING_APPROVAL, SessionStatus.AWAITING_ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +104,9 @@ class PlanSession:
     the goal and `decided_by` approved of the approach, where callers can be told apart.
 
     `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
-    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it,
-    `limits` what its caller allows it. `rejection` is why the approach was rejected.
+    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it, or
+    their answer to the `question` that the model had, `limits` what its caller allows it. `rejection` is why the
+    approach was rejected.
     """
 
     session_id: str
@@ -132,6 +139,7 @@ class PlanSession:
     adjustment: str = ""
     limits: RequestLimits = field(default_factory=RequestLimits)
     rejection: str = ""
+    question: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -249,7 +257,7 @@ class PlanOutcome:
     approach_ratio: float
     agents_used: tuple[str, ...]
     operations: tuple[str, ...]
-    coverage: float
+    coverage: float | None
     usage: Usage
     stop_reason: StopReason | None = None
     reason: str = ""
@@ -288,9 +296,10 @@ class OutcomeListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitingApproval:
-    """A proposal that waits for a person. `memory_results` has coverage (percent), content, gaps, sources, research.
+    """A proposal that waits for a person, or the `question` that its model has before it can propose.
 
-    `proposal` is its number in the session.
+    `memory_results` has coverage (percent; None where no entities were selected), content, gaps, sources, research.
+    `proposal` is the number of the proposal in the session.
     """
 
     session_id: str
@@ -299,7 +308,8 @@ class AwaitingApproval:
     reasoning: str
     memory_results: Mapping[str, object]
     proposal: int = 1
-    status: Literal["awaiting_approval"] = "awaiting_approval"
+    question: str = ""
+    status: Literal["awaiting_approval", "awaiting_answer"] = "awaiting_approval"
 
     @classmethod
     def of(cls, session: PlanSession) -> AwaitingApproval:
@@ -311,6 +321,8 @@ class AwaitingApproval:
             reasoning=session.reasoning,
             memory_results={**to_plain(session.memory), "research": research},
             proposal=session.proposals,
+            question=session.question,
+            status="awaiting_answer" if session.question else "awaiting_approval",
         )
 
 

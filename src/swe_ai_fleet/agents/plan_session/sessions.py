@@ -162,7 +162,7 @@ class PlanSessions:
             if known is None:
                 return await self._propose(await self._begin(wanted, SessionStatus.PLANNING))
             if known.followed_by(wanted).same_as(known):
-                if known.status is SessionStatus.AWAITING_APPROVAL:
+                if known.status.waiting:
                     return AwaitingApproval.of(known)
                 if known.status is SessionStatus.PLANNING and known.requests:
                     return await self._propose(await self._take(known))
@@ -185,6 +185,8 @@ class PlanSessions:
         by: str = "",
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
+
+        A question that waits is answered in the same way, by `adjusted` and the answer, or ended by `rejected`.
 
         The same adjustment again goes on where a process ended that worked on it.
 
@@ -221,8 +223,14 @@ class PlanSessions:
                     raise being_worked_on()
                 case _:
                     pass
-            if session.status is not SessionStatus.AWAITING_APPROVAL:
+            if not session.status.waiting:
                 raise PreconditionFailed(f"no proposal waits in this session: it is {session.status}")
+            if session.question and decision is ApprovalDecision.APPROVED:
+                raise PreconditionFailed(
+                    "the model asks something, and proposes nothing yet",
+                    field="decision",
+                    hint="adjusted, and the answer",
+                )
             if proposal and proposal != session.proposals:
                 raise PreconditionFailed(
                     f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
@@ -301,7 +309,13 @@ class PlanSessions:
                 session = await self._cancelled(session, cancelled)
                 return PlanFailed(session_id=session.session_id, error=session.error)
         if end.proposed is None:
-            return await self._failed(end.session, end.error or "the model proposed nothing")
+            said = f": {end.answer}" if end.answer.strip() and not end.error else ""
+            return await self._failed(end.session, end.error or f"the model proposed nothing{said}")
+        if end.proposed.question:
+            question = self._clean(end.proposed.question)
+            session = replace(end.session, status=SessionStatus.AWAITING_ANSWER, question=question, error="")
+            await self._runs.awaited(session)
+            return AwaitingApproval.of(await self._save(session))
         session = replace(
             end.session,
             status=SessionStatus.AWAITING_APPROVAL,
@@ -471,7 +485,7 @@ def _status(stop: StopReason | None) -> Ending:
 
 
 def _check_decider(session: PlanSession, decision: ApprovalDecision, by: str) -> None:
-    if not by or by != session.started_by or decision is ApprovalDecision.REJECTED:
+    if not by or by != session.started_by or decision is ApprovalDecision.REJECTED or session.question:
         return
     _log.warning("approval.refused", plan_session=session.session_id, caller=by, decision=str(decision))
     raise PermissionDenied(

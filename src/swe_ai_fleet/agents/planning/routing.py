@@ -54,6 +54,10 @@ _READ = _words(
 # Behind these, and at the beginning of a sentence, a verb says what is to be done ("port it", not "which port").
 _BEFORE_A_VERB = _words("and or then to please you me also but first next finally just now . , ; : ! ? ( ) \n")
 _QUESTION = _words("what which where when who is are does do did has can how")
+_SEARCH_VERBS = _words("find search look list show get discover suggest recommend pick choose screen")
+_QUALITIES = _words(
+    "good best better safe safest new newest promising suitable reliable trustworthy popular cheap cheapest undervalued"
+)
 _SOFT = _words("why slow slower flaky sometimes intermittent race leak deadlock crash crashes fails failing")
 
 
@@ -83,6 +87,7 @@ def assess(request: str) -> Complexity:
         _length(len(words)),
         _counted("a block of code or output", fences, each=0.1, most=0.2),
         (0.25, "an error to be explained") if _TRACE.search(text) else (0.0, ""),
+        _selection(orders, known),
         _soft(known),
         _question(prose, words, known),
     ]
@@ -122,6 +127,13 @@ def _length(words: int) -> tuple[float, str]:
 def _soft(known: Set[str]) -> tuple[float, str]:
     found = sorted(known & _SOFT)
     return (0.2, f"a cause to be found: {', '.join(found[:3])}") if found else (0.0, "")
+
+
+def _selection(orders: list[str], known: Set[str]) -> tuple[float, str]:
+    """Weight of a search by qualities, each of which is to be judged: what fits is known only once it was looked at."""
+    found = sorted(known & _QUALITIES) if _found(orders, _SEARCH_VERBS) and not _found(orders, _CHANGE) else []
+    weight = 0.0 if not found else 0.4 if len(found) == 1 else 0.75
+    return weight, f"a choice by qualities: {', '.join(found[:4])}"
 
 
 def _question(prose: str, words: list[str], known: Set[str]) -> tuple[float, str]:

@@ -121,7 +121,7 @@ def said_in(trajectory: Trajectory) -> list[object]:
 
 def described(results: MemoryResults) -> str:
     """The results of a search as a model reads them."""
-    lines = [f"Coverage: {results.coverage:g} %."]
+    lines = ["Coverage: unknown." if results.coverage is None else f"Coverage: {results.coverage:g} %."]
     if results.gaps:
         lines.append(f"Gaps: {'; '.join(results.gaps)}")
     return "\n".join(lines) + (f"\n\n{results.content}" if results.content else "")

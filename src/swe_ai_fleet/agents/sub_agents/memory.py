@@ -23,12 +23,13 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 class MemoryResults:
     """What a search of memory gave. All text is untrusted.
 
-    `coverage` is the share, in percent, of the entities and queries that were found; `gaps` are the others. `content`
+    `coverage` is the share, in percent, of the entities and queries that were found, None where nothing was asked, so
+    that it is not known; `gaps` are the others. `content`
     holds the passages, each behind its source; `sources` name them (`path#heading`, `commit <id>`). `asked` is all that
     was asked, as far as whoever searched says so.
     """
 
-    coverage: float = 100.0
+    coverage: float | None = None
     content: str = ""
     gaps: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ Answerer = Callable[[str], Awaitable[str]]
 """Puts a question to somebody and gives back what they say."""
 ANSWER_KEYS = ("result", "reason", "answer", "response", "output", "reply")
 """The keys under which models write their final answer, in the order in which they count."""
-PROPOSE = "propose_approach"
+ASK, PROPOSE = "ask_user", "propose_approach"
 
 
 class AskUser(BaseTool):
@@ -26,7 +26,7 @@ class AskUser(BaseTool):
         wait_seconds: How long an answer is waited for.
     """
 
-    name = "ask_user"
+    name = ASK
     description = "Ask the user a question and wait for the answer. Only for what cannot be found out otherwise."
     parameters = (ToolParameter("question", "string", "The question, complete in itself."),)
     read_only = True

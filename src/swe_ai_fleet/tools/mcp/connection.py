@@ -166,7 +166,12 @@ class Connection:
             params = PaginatedRequestParams(cursor=cursor) if cursor else None
             page = await self._ask(ListToolsRequest(params=params), ListToolsResult)
             found += [
-                ServerTool(name=tool.name, description=tool.description or "", schema=tool.input_schema)
+                ServerTool(
+                    name=tool.name,
+                    description=tool.description or "",
+                    schema=tool.input_schema,
+                    read_only=bool(tool.annotations and tool.annotations.read_only_hint),
+                )
                 for tool in page.tools
             ]
             cursor = page.next_cursor

@@ -140,16 +140,17 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTool:
-    """A tool as its server describes it."""
+    """A tool as its server describes it; `read_only` is what its annotations say (`readOnlyHint`)."""
 
     name: str
     description: str
     schema: Mapping[str, object]
+    read_only: bool = False
 
     @property
     def fingerprint(self) -> str:
         """A digest of all that a model is told of it."""
-        canonical = json.dumps([self.name, self.description, self.schema], sort_keys=True)
+        canonical = json.dumps([self.name, self.description, self.schema, self.read_only], sort_keys=True)
         return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -163,9 +164,12 @@ class Offer:
 
 
 def offers(
-    server: McpServer, listed: Sequence[ServerTool], *, taken: Collection[str], mask: SecretMask
+    server: McpServer, listed: Sequence[ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool = False
 ) -> tuple[list[Offer], list[str]]:
-    """The offered tools, and a note on each that an operator may miss. `taken` are names in use already."""
+    """The offered tools, and a note on each that an operator may miss. `taken` are names in use already.
+
+    With `hints` a tool only reads where its server says so, too.
+    """
     notes: list[str] = []
     wanted: dict[str, ServerTool] = {}
     for tool in listed:
@@ -179,7 +183,7 @@ def offers(
             notes.append(f"{len(wanted) - MAX_TOOLS} tools more than {MAX_TOOLS} are left out")
             break
         try:
-            spec = _spec(server, tool, names[name], mask)
+            spec = _spec(server, tool, names[name], mask, reads=server.only_reads(name) or (hints and tool.read_only))
         except (UnfitSchemaError, RecursionError) as error:
             notes.append(f"the tool {plain(name, _NAME_CHARS)!r} is left out: {error}")
             continue
@@ -216,7 +220,7 @@ def _shared(name: str, names: Mapping[str, str]) -> bool:
     return sum(other == name for other in names.values()) > 1
 
 
-def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask) -> OperationSpec:
+def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask, *, reads: bool) -> OperationSpec:
     cut = partial(plain, limit=MAX_DESCRIPTION_CHARS)
     said = cut(mask(tool.description))
     local = not server.url
@@ -226,7 +230,7 @@ def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask) -> O
         operation=plain(tool.name, _NAME_CHARS),
         description=f"[The MCP server {server.name} says:] {said or 'nothing about this tool.'}",
         parameters=fit(tool.schema),
-        read_only=server.only_reads(tool.name),
+        read_only=reads,
         risk=Risk.MEDIUM,
         network=server.networked,
         locks=frozenset({"workspace"}) if local else frozenset({f"mcp:{server.name}"}),

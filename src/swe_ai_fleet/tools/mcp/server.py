@@ -33,11 +33,13 @@ class McpServer:
         headers: Request headers for the URL; their values are secrets.
         mounts: Directories of the host that the command sees, read-only.
         network: Hosts that the command may reach, through the fleet's proxy; none without it.
-        confined: False lets the command run as the fleet's own user, with its files and network.
+        confined: False lets the command run as the fleet's own user, with its files and network. By default it sees
+            the workspace, `mounts` and the system's programs, and no network.
         read_only_workspace: Whether the command may only read the workspace.
         private: Whether the URL's host may have an address on a private network or this machine.
         tools: Globs over the names of tools that agents may see. None, unless some are named; `*` is all.
-        read_only_tools: Globs over those that change nothing. What the server itself says of that counts for nothing.
+        read_only_tools: Globs over those that change nothing. What the server itself says of that (`readOnlyHint`)
+            counts in chats only, where nothing else is done with it than offering the tool.
         cache_seconds: For how long the answers of those may be given again to the same tenant; 0: not at all.
         time_limit_seconds: For one call.
         start_seconds: For starting up and for listing the tools.

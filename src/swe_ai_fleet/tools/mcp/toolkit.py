@@ -68,11 +68,11 @@ class Link:
         except FleetError as error:
             self._note(f"its tools are absent: {error}")
 
-    def offer(self, taken: Collection[str]) -> list[Offer]:
-        """The tools that agents may see, named around names that are `taken`."""
+    def offer(self, taken: Collection[str], *, hints: bool) -> list[Offer]:
+        """The tools that agents may see, named around names that are `taken`; see `offers` for `hints`."""
         if self._connection is None:
             return []
-        found, notes = offers(self.server, list(self._listed.values()), taken=taken, mask=self._mask)
+        found, notes = offers(self.server, list(self._listed.values()), taken=taken, mask=self._mask, hints=hints)
         for note in notes:
             self._note(note)
         return found
@@ -193,6 +193,7 @@ class McpTool(Toolkit):
         sandbox: The isolation level and the limits of such processes; confined ones need bubblewrap.
         reserved: Names of other toolkits and of their operations, which no server and no tool of one may take.
         restart_seconds: The wait before a dead server is started anew; it doubles each time.
+        hints: Whether a tool only reads where its server says so, beside the operator's word.
 
     Raises:
         InvalidRequest: Two servers have one name, or one has a reserved name.
@@ -209,13 +210,14 @@ class McpTool(Toolkit):
         sandbox: SandboxPolicy = _DEFAULT_SANDBOX,
         reserved: Collection[str] = frozenset(),
         restart_seconds: float = 0.5,
+        hints: bool = False,
     ) -> None:
         super().__init__(workspace, pipeline)
         names = [server.name for server in servers]
         for name in names:
             if names.count(name) > 1 or name in reserved:
                 raise InvalidRequest(f"the name {name!r} of an MCP server is taken", field="name")
-        self._reserved = frozenset(reserved)
+        self._reserved, self._hints = frozenset(reserved), hints
         self.lasting = any(server.command for server in servers)
         self._grace_seconds = sandbox.grace_seconds
         root = workspace.root
@@ -253,7 +255,7 @@ class McpTool(Toolkit):
     def _defined(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
         for link in self._links:
-            for offer in link.offer({*self._reserved, *found}):
+            for offer in link.offer({*self._reserved, *found}, hints=self._hints):
                 try:
                     found[offer.spec.name] = SchemaOperation(offer.spec, partial(link.call, offer))
                 except InvalidRequest as error:

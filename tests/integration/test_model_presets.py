@@ -1,0 +1,197 @@
+"""Each provider's preset against a double on loopback that answers, and refuses, as that provider does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from swe_ai_fleet.adapters import model_providers
+from swe_ai_fleet.adapters.model_providers import PROVIDERS
+from swe_ai_fleet.domain.errors import ModelRejected
+from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest, Sampling, ToolMessage, UserMessage
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.settings import Settings
+
+Refuse = Callable[[Mapping[str, Any]], web.Response | None]
+
+
+def refusal(answered: int, message: str, *, listed: bool = False, **more: str) -> web.Response:
+    error: Any = {"error": {"message": message, **more}}
+    return web.json_response([error] if listed else error, status=answered)
+
+
+def no_unknown_names(body: Mapping[str, Any]) -> web.Response | None:
+    """Gemini names the field that it has not, in an error inside a list."""
+    for name in ("parallel_tool_calls", "logprobs"):
+        if name in body:
+            said = f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.'
+            return refusal(400, said, listed=True, status="INVALID_ARGUMENT")
+    return None
+
+
+def no_max_tokens(body: Mapping[str, Any]) -> web.Response | None:
+    """OpenAI's reasoning models have another name for the limit, and one temperature."""
+    if "max_tokens" in body:
+        said = "Unsupported parameter: 'max_tokens' is not supported with this model."
+        return refusal(400, said, code="unsupported_parameter", param="max_tokens")
+    return None
+
+
+@dataclass(kw_only=True)
+class Provider:
+    """How one of them differs. `chunks` are the deltas of a call, `finish` how it ends."""
+
+    asked: str
+    served: str
+    key: str = ""
+    models: object = None
+    chunks: tuple[Mapping[str, Any], ...] = ()
+    finish: str = "tool_calls"
+    refuse: Refuse = lambda _: None
+    unknown: Callable[[], web.Response] = lambda: refusal(404, "The model `other` does not exist")
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return refusal(401, "wrong key")
+        if request.method == "GET":
+            return web.json_response(self.models) if self.models else refusal(404, "no list")
+        body = await request.json()
+        self.bodies.append(body)
+        if body["model"] != self.served:
+            return self.unknown()
+        if (refused := self.refuse(body)) is not None:
+            return refused
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": None, "tool_calls": [ADD_CALL]}
+            choice = {"index": 0, "message": message, "finish_reason": self.finish}
+            return web.json_response({"choices": [choice], "usage": USAGE})
+        events: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in self.chunks]
+        events[-1]["choices"][0]["finish_reason"] = self.finish
+        # The bill comes with the last piece, or behind it.
+        events = [*events[:-1], {**events[-1], "usage": USAGE}] if self.served.startswith("accounts") else [
+            *events, {"choices": [], "usage": USAGE},
+        ]  # fmt: skip
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+
+ADD = OperationSpec(
+    tool="numbers", operation="add", name="add", description="Add two numbers.", read_only=True,
+    parameters={
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"],
+    },
+)  # fmt: skip
+ARGUMENTS = '{"a": 2, "b": 3}'
+ADD_CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": ARGUMENTS}}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+HEAD = {"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}
+IN_PIECES = (
+    {"role": "assistant", "content": None, "reasoning_content": "Two and three."},
+    {"tool_calls": [HEAD]},
+    *({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in (ARGUMENTS[:5], ARGUMENTS[5:])),
+)
+LLAMA = "accounts/fireworks/models/llama-v3p3-70b-instruct"
+DOUBLES: Mapping[str, Callable[[], Provider]] = {
+    "vllm": lambda: Provider(
+        asked="Qwen/Qwen3-8B", served="Qwen/Qwen3-8B", chunks=IN_PIECES,
+        models={"data": [{"id": "Qwen/Qwen3-8B", "owned_by": "vllm", "max_model_len": 40960}]},
+    ),
+    # The whole call at once, and "stop"; it knows no lengths, and says how to get a model.
+    "ollama": lambda: Provider(
+        asked="qwen3:8b-q8_0", served="qwen3:8b-q8_0",
+        chunks=({"role": "assistant", "content": "", "tool_calls": [ADD_CALL]},),
+        finish="stop", models={"data": [{"id": "qwen3:8b-q8_0", "owned_by": "library"}]},
+        unknown=lambda: refusal(404, 'model "other" not found, try pulling it first', type="api_error"),
+    ),
+    # Calls without id and index, and "stop"; models are listed under another name.
+    "gemini": lambda: Provider(
+        asked="gemini-2.0-flash-lite", served="gemini-2.0-flash-lite", key="k-gemini", finish="stop",
+        chunks=({"tool_calls": [{"id": "", "function": ADD_CALL["function"]}]},), refuse=no_unknown_names,
+        models={"data": [{"id": "models/gemini-2.0-flash-lite", "owned_by": "google"}]},
+        unknown=lambda: refusal(404, "models/other is not found", listed=True, status="NOT_FOUND"),
+    ),
+    "openai": lambda: Provider(
+        asked="gpt-5-mini", served="gpt-5-mini", key="k-openai", chunks=IN_PIECES, refuse=no_max_tokens,
+        models={"data": [{"id": "gpt-5-mini", "owned_by": "system"}]},
+    ),
+    # No list of models; a short name is completed.
+    "fireworks": lambda: Provider(
+        asked="llama-v3p3-70b-instruct", served=LLAMA, key="k-fireworks",
+        chunks=({"role": "assistant"}, {"tool_calls": [ADD_CALL]}),
+    ),
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def serving(name: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Provider]:
+    """The double of a provider, where the preset says that it is."""
+    double, app = DOUBLES[name](), web.Application()
+    app.router.add_route("*", "/v1/{path:.*}", double.serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        preset = replace(PROVIDERS[name], base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        monkeypatch.setattr(model_providers, "PROVIDERS", {**PROVIDERS, name: preset})
+        for variable in ("FLEET_MODEL_URL", "VLLM_URL", "FLEET_MODEL_API_KEY"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(f"{name.upper()}_API_KEY", double.key)
+        yield double
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+async def test_a_preset_calls_tools_streamed_or_not_and_goes_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(name, monkeypatch) as double, open_model(Settings(model=f"{name}/{double.asked}")) as model:
+        heard: list[str] = []
+        messages: list[Any] = [UserMessage(content="What is 2 + 3?")]
+        for on_delta in (None, heard.append):
+            reply = await model.reply(ModelRequest(messages, (ADD,), Sampling(max_tokens=99), on_delta=on_delta))
+            (call,) = reply.message.tool_calls
+            assert (call.name, json.loads(call.arguments), reply.finish_reason) == (
+                "add",
+                {"a": 2, "b": 3},
+                "tool_calls",
+            )
+            assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (7, 5)
+            messages += [reply.message, ToolMessage(call_id=call.call_id, content="5")]
+        assert isinstance(messages[1], AssistantMessage)
+        sent = double.bodies[-1]["messages"]
+        ids = [message["tool_calls"][0]["id"] for message in sent if message["role"] == "assistant"]
+        # Each call goes back under an id of its own, which its result names, also where the provider gave none.
+        assert ids == [message["tool_call_id"] for message in sent if message["role"] == "tool"][: len(ids)]
+        assert all(ids)
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+async def test_what_a_provider_refuses_is_said_in_its_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(name, monkeypatch) as double, open_model(Settings(model=f"{name}/other")) as model:
+        with pytest.raises(ModelRejected, match="other") as refused:
+            await model.reply(ModelRequest([UserMessage(content="Hi")]))
+        assert refused.value.field == "model" and double.bodies
+
+
+async def test_a_fireworks_key_alone_selects_fireworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving("fireworks", monkeypatch) as double, open_model(Settings()) as model:
+        await model.reply(ModelRequest([UserMessage(content="Hi")], (ADD,)))
+        assert {body["model"] for body in double.bodies} == {LLAMA}
+
+
+@pytest.mark.parametrize(("model", "told"), [("gemini/g", True), ("ollama/l", True), ("vllm/v", False), ("m", False)])
+async def test_a_url_that_wins_against_a_prefix_is_said(model: str, told: bool) -> None:
+    with capture_logs() as logs:
+        async with open_model(Settings(model=model, model_url="http://user:secret@10.9.9.9:1/v1")):
+            pass
+    found = [entry for entry in logs if entry["event"] == "model.provider_not_asked"]
+    assert [entry["server"] for entry in found] == ["http://10.9.9.9:1/v1"] * told
+    assert all(model.partition("/")[0] in entry["reason"] for entry in found)
