@@ -3,6 +3,7 @@
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.docker import DockerTool
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.http.tool import HttpPolicy, HttpTool
@@ -20,6 +21,7 @@ __all__ = [
     "BuiltinSettings",
     "BuiltinTools",
     "DatabaseTool",
+    "DockerTool",
     "FileTool",
     "FunctionTool",
     "GitTool",
