@@ -232,7 +232,7 @@ class ChatSession:
             if memories is None and self._namespaces:
                 memories = await stack.enter_async_context(open_library_memory(self._settings, self._access.mask))
             model = await stack.enter_async_context(self._access.open())
-            waits = () if self._access.pooled else _RETRY_WAITS
+            waits = self._access.waits(_RETRY_WAITS)
             yield Chat(
                 model=model,
                 tools=self._tools,

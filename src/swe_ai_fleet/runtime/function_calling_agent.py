@@ -44,11 +44,13 @@ class FunctionCallingAgent(_Opened):
     Args:
         model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
         tools: Plain functions, sync or async; BaseTools; toolkits (`HttpTool()`, an open `McpTool`); names of
-            registered tools. A plain function counts as one that only reads; `FunctionTool(function, read_only=False)`
-            says that it has an effect.
+            registered tools, or their definitions as the registry gives them. A plain function counts as one that only
+            reads; `FunctionTool(function, read_only=False)` says that it has an effect.
         system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
         loop_detection_threshold: So many calls in a row that are judged the same are a loop.
-        model_params: base_url (or api_base), api_key, timeout (seconds), temperature, seed, max_tokens (of a reply).
+        model_params: base_url (or api_base), api_key, timeout (seconds), num_retries (so many waits, the first of
+            `retry_waits` and each twice the one before); temperature, top_p, seed, max_tokens (of a reply), stop (a
+            text or several); extra_body, further fields of each request.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
         one_line_doc: Whether the model reads the first line of a function's docstring only, or the whole.
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
@@ -110,7 +112,7 @@ class FunctionCallingAgent(_Opened):
             max_reminders=max_reminders,
             parallel=self._access.parallel_calls if parallel is None else parallel,
             stream=stream,
-            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            retry_waits=self._access.waits(retry_waits),
             sampling=self._access.sampling,
             images=images,
             mask=self._access.mask,
@@ -220,7 +222,7 @@ class FunctionCallingClient(_Opened):
             max_tool_result_chars=max_tool_result_chars,
             tool_timeout=tool_timeout,
             parallel=self._access.parallel_calls if parallel is None else parallel,
-            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            retry_waits=self._access.waits(retry_waits),
             sampling=self._access.sampling,
             mask=self._access.mask,
         )

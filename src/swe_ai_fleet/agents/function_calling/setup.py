@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
@@ -39,8 +40,9 @@ CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 """Of a planner or a chat, where somebody waits for the answer."""
 
 
-Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | str
-"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, the name of a registered tool."""
+Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
+"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
+by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
 LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
 
 
@@ -161,12 +163,12 @@ def gathered(
     run beside others. `FunctionTool(function, read_only=False)` says that it has an effect.
 
     Args:
-        tools: Functions, BaseTools, toolkits, names of registered tools.
+        tools: Functions, BaseTools, toolkits, names and definitions of registered tools.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
         tool_timeout: Seconds a function may take.
 
     Raises:
-        ValueError: Two tools have one name.
+        ValueError: Two tools have one name, or a definition has none.
         InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
     """
     found: list[BaseTool] = []
@@ -174,8 +176,8 @@ def gathered(
     for given in tools:
         if isinstance(given, Toolkit):
             kits.append(given)
-        elif isinstance(given, str):
-            found.append(ToolRegistry.get_tool(given))
+        elif isinstance(given, str | Mapping):
+            found.append(ToolRegistry.get_tool(given if isinstance(given, str) else _name_in(given)))
         elif isinstance(given, BaseTool | type):
             found.append(as_tool(given))
         else:
@@ -188,3 +190,11 @@ def gathered(
     if twice:
         raise ValueError(f"two tools have the name {twice[0]!r}")
     return {tool.name: tool for tool in found if tool.name != FINAL_ANSWER}, tuple(kits)
+
+
+def _name_in(definition: Mapping[str, object]) -> str:
+    """The tool that a definition describes. Raises ValueError where it has no name."""
+    name = mapping(definition, "function").get("name") or definition.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"a tool's definition has a function with a name; {definition!r:.120} has none")
+    return name

@@ -68,7 +68,7 @@ class WorkflowExecutor:
             completed is not run again, what failed is tried again. Without one nothing outlives the process.
         workflows: The workflows that sub-workflow nodes may name.
         registry: Where tools are looked up; without it the default one.
-        model_params: As on FunctionCallingAgent: base_url, api_key, timeout, temperature, seed, max_tokens.
+        model_params: As on FunctionCallingAgent.
         runner: Carries out nodes in place of all that, for callers with means of their own.
         settings: Where the model is, and everything else; from the environment when not given.
 

@@ -42,7 +42,7 @@ class LLMAgent:
             registered are offered.
         memory: What it remembers with; without it a `MemoryManager` under the node's id, which later runs share.
         registry: Where tools are looked up; without it the default one.
-        model_params: As on FunctionCallingAgent: base_url, api_key, timeout, temperature, seed, max_tokens.
+        model_params: As on FunctionCallingAgent.
         settings: Everything else; from the environment when not given.
 
     Raises:
