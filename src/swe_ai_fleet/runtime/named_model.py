@@ -19,9 +19,7 @@ from swe_ai_fleet.settings import Settings, listed
 T = TypeVar("T")
 KNOWN = "base_url, api_key, timeout, num_retries, temperature, top_p, seed, max_tokens, stop, extra_body"
 """The parameters of a model; those of sampling go out with each request, `extra_body` as further fields of it."""
-_OURS = frozenset(
-    {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format", "n"}
-)
+_OURS = frozenset(("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format"))
 _LONGEST_WAIT = 60.0
 
 
