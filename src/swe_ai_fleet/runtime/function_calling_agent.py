@@ -110,6 +110,7 @@ class FunctionCallingAgent(_Opened):
             tool_timeout=tool_timeout,
             max_tool_errors=max_tool_errors,
             max_reminders=max_reminders,
+            bare_answers=False,
             parallel=self._access.parallel_calls if parallel is None else parallel,
             stream=stream,
             retry_waits=self._access.waits(retry_waits),
@@ -161,7 +162,9 @@ class FunctionCallingAgent(_Opened):
             task: What is to be done.
             files: Given along with it: paths, URLs of pages, URLs of pictures.
             max_iterations: How many replies of the model are carried out; None: what the limits say (10).
-            refine_final_answer: Whether a model that stops without `final_answer` is asked once for a clean answer.
+            refine_final_answer: Whether a model that stops without `final_answer`, or at a limit, is asked once for a
+                clean answer. Where that gives none, or is not wanted, the last text is the answer, else what the last
+                call gave that succeeded (`success` is false then).
             use_planning: Whether it writes a plan first.
             recurrent_mode: Whether this goes on from the task before, which stands before it with its result.
             loop_threshold: As `loop_detection_threshold`, for this run.

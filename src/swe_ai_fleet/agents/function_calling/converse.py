@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel,
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.tool_call_dialects import without_calls
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import SystemMessage
@@ -123,7 +124,7 @@ def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[s
     ]
     status: Status = _STATUS.get(trajectory.stop_reason, "error")
     return {
-        "final_text": trajectory.answer,
+        "final_text": without_calls(trajectory.answer),
         "tool_calls_executed": len(results),
         "all_results": results,
         "messages": messages,

@@ -63,6 +63,7 @@ class Setup:
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
         max_tool_errors: So many failed calls in a row end a run.
         max_reminders: How often in a row a reply without a call is reminded of calling one.
+        bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
         parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things.
         stream: Whether the model's text is told as it comes in.
         retry_waits: Seconds before each further try of a model call.
@@ -84,6 +85,7 @@ class Setup:
     tool_timeout: float = 30.0
     max_tool_errors: int = 3
     max_reminders: int = 0
+    bare_answers: bool = True
     parallel: bool = True
     stream: bool = False
     retry_waits: tuple[float, ...] = RETRY_WAITS
@@ -133,7 +135,7 @@ class Setup:
             for name, tool in self.tools.items()
         }
         kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
-        return Toolbox(kits, pipeline, parallel=self.parallel)
+        return Toolbox(kits, pipeline, parallel=self.parallel, bare_answers=self.bare_answers)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
         """What notices that a run goes in circles."""
