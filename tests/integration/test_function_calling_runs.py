@@ -408,6 +408,7 @@ class TestPlanning:
 ROME = call("weather", {"city": "Rome"})
 MARKUP = Turn(content='<tool_call>{"city": ')
 SUNNY = Turn(content="Sunny.")
+PLAIN = {"refine_final_answer": False}
 
 
 class TestRefinement:
@@ -445,8 +446,8 @@ class TestRefinement:
             # What is no answer is refined, where the run may; a model that only goes on calling gives its last result.
             (MARKUP, SUNNY, {}, "Sunny.", "no_tool_calls", 3),
             (MARKUP, MARKUP, {}, "Rome: sunny for 1", "no_tool_calls", 3),
-            (MARKUP, SUNNY, {"refine_final_answer": False}, "Rome: sunny for 1", "no_tool_calls", 2),
-            (Turn(content=" "), SUNNY, {"refine_final_answer": False}, "Rome: sunny for 1", "no_tool_calls", 2),
+            (MARKUP, SUNNY, PLAIN, "Rome: sunny for 1", "no_tool_calls", 2),
+            (Turn(content=" "), SUNNY, PLAIN, "Rome: sunny for 1", "no_tool_calls", 2),
             (Turn(content="Sunny. <tool_call>{"), MARKUP, {}, "Sunny.", "no_tool_calls", 3),
             # At a limit there is no further call where none is wanted, and the same for what it gives.
             (
