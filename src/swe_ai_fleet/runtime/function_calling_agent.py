@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
 from swe_ai_fleet.agents.function_calling.setup import CHAT, FUNCTION_CALLING, Setup, Tool, gathered
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http.transport import HttpPolicy
@@ -97,10 +98,14 @@ class FunctionCallingAgent(_Opened):
         settings: Settings | None = None,
     ) -> None:
         self._access = NamedModel(model_name, model_params, litellm_params, settings)
-        found, kits = gathered(tools or (), one_line_doc=one_line_doc, tool_timeout=tool_timeout)
+        registry = library_registry(settings)
+        found, kits, idle = gathered(
+            tools or (), registry=registry, one_line_doc=one_line_doc, tool_timeout=tool_timeout
+        )
         setup = Setup(
             tools=found,
             toolkits=kits,
+            idle=idle,
             limits=limits,
             prices=self._access.prices,
             model_name=self._access.name,
@@ -218,6 +223,7 @@ class FunctionCallingClient(_Opened):
     ) -> None:
         self._access = NamedModel(model_name, model_params, litellm_params, settings)
         self._one_line_doc = one_line_doc
+        self._registry = library_registry(settings)
         self._setup = Setup(
             limits=limits,
             prices=self._access.prices,
@@ -249,8 +255,12 @@ class FunctionCallingClient(_Opened):
             ValueError: The messages are no conversation, `max_turns` is below 1, or a `max_cost` is set and this model
                 has no price.
         """
-        found, kits = gathered(tools or (), one_line_doc=self._one_line_doc, tool_timeout=self._setup.tool_timeout)
+        found, kits, idle = gathered(
+            tools or (),
+            registry=self._registry,
+            one_line_doc=self._one_line_doc,
+            tool_timeout=self._setup.tool_timeout,
+        )
+        setup = replace(self._setup, tools=found, toolkits=kits, idle=idle)
         async with self._access.open() as model:
-            return await converse(
-                model, replace(self._setup, tools=found, toolkits=kits), messages, system_prompt, max_turns=max_turns
-            )
+            return await converse(model, setup, messages, system_prompt, max_turns=max_turns)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import wraps
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -39,6 +40,8 @@ from swe_ai_fleet.tools.truncation import truncate
 P = ParamSpec("P")
 R = TypeVar("R")
 _DIRECTORY = "memory"
+LIBRARY = Path(_DIRECTORY) / "library.db"
+"""Below a home, the long-term memory of programs."""
 _RECALLED = 3
 _SIDE_CHARS = MAX_MEMORY_CHARS // 2 - 200
 
@@ -48,7 +51,7 @@ async def open_library_memory(settings: Settings, mask: SecretMask) -> AsyncGene
     """The memory that `MemoryManager` keeps under the same home, until the context ends. Raises Unavailable."""
     limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
     async with AsyncExitStack() as stack:
-        index = await stack.enter_async_context(SqliteMemoryIndex.open(settings.home / "memory" / "library.db"))
+        index = await stack.enter_async_context(SqliteMemoryIndex.open(settings.home / LIBRARY))
         embedder = await stack.enter_async_context(configured_embedder(settings))
         yield await stack.enter_async_context(
             KeptMemories.open(index, tenant=DEFAULT_TENANT, mask=mask, embedder=embedder, limits=limits)

@@ -1,4 +1,7 @@
-"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way."""
+"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way.
+
+The tools of the default registry stand here by name, too: `tools.calculator` is `ToolRegistry.get_tool("calculator")`.
+"""
 
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.db import DatabaseTool
@@ -42,3 +45,10 @@ __all__ = [
     "load_plugins",
     "operation",
 ]
+
+
+def __getattr__(name: str) -> BaseTool:
+    tool = None if name.startswith("_") else ToolRegistry.get_all_tools().get(name)
+    if tool is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return tool

@@ -29,6 +29,7 @@ from swe_ai_fleet.extensions.workflows.updates import (
     status_update,
 )
 from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
@@ -90,7 +91,7 @@ class WorkflowExecutor:
         runner: NodeRunner | None = None,
         settings: Settings | None = None,
     ) -> None:
-        found = registry or ToolRegistry.default()
+        found = registry or library_registry(settings)
         chosen = settings or Settings()
         known = None if runner is not None else found.get_all_tools()
         self.workflow = checked(workflow, tools=known, workflows=workflows or {})
