@@ -1,8 +1,8 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`, `MemoryManager`, `DeliberateAsync`
-and `VLLMAgentJob` are the entry points of the library, beside those of extensions (`WorkflowExecutor`, `LLMAgent`);
-each is loaded when first asked for, since the last one brings Ray along.
+`ToolEnabledAgent` (which gives an `AgentResult`), `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`,
+`MemoryManager`, `DeliberateAsync` and `VLLMAgentJob` are the entry points of the library, beside those of extensions
+(`WorkflowExecutor`, `LLMAgent`); each is loaded when first asked for, since `VLLMAgentJob` brings Ray along.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from swe_ai_fleet.domain.trajectory import AgentResult
     from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 
 __all__ = [
+    "AgentResult",
     "ChatSession",
     "DeliberateAsync",
     "FunctionCallingAgent",
@@ -29,6 +31,7 @@ __all__ = [
     "VLLMAgentJob",
 ]
 _HOMES = {
+    "AgentResult": "swe_ai_fleet.domain.trajectory",
     "ChatSession": "swe_ai_fleet.runtime.chat_session",
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Turn
+from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools import HttpPolicy
-from tests.function_calling import answer, asked, call, events, fail, make, run, serving, told, weather
+from tests.function_calling import answer, asked, call, events, fail, make, run, serving, stop_of, told, weather
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -267,18 +267,32 @@ class TestFiles:
 class TestModel:
     async def test_litellm_params_are_model_params(self) -> None:
         async with serving(answer()) as server:
-            given = {"api_base": server.url, "temperature": 0, "seed": 7, "max_tokens": 99, "timeout": 5}
-            await run(FunctionCallingAgent("scripted", litellm_params=given, settings=Settings()))
-            sent = asked(server)[0]
-        assert (sent["temperature"], sent["seed"]) == (0, 7)
+            sampling = {"temperature": 0, "seed": 7, "top_p": 0.9, "stop": ["END"], "max_tokens": 99}
+            given = {"api_base": server.url, "timeout": 5, "num_retries": 0, "extra_body": {"top_k": 20}, **sampling}
+            agent = FunctionCallingAgent("scripted", litellm_params=given, settings=Settings())
+            await run(agent)
+            sent, before = asked(server)[0], server.requests
+            server.fail_next(Failure(times=2))
+            failed = (await run(agent))[-1]
+        assert stop_of([failed]) == ("model_error", False)
+        assert server.requests == before + 1, "num_retries=0 tries once"
+        assert {name: sent[name] for name in ("temperature", "seed", "top_p", "stop", "top_k")} == {
+            "temperature": 0, "seed": 7, "top_p": 0.9, "stop": ["END"], "top_k": 20,
+        }  # fmt: skip
         assert 99 in (sent.get("max_tokens"), sent.get("max_completion_tokens"))
-        for given, said in (
-            ({"model_params": {"top_p": 1}}, "unknown model parameters: top_p"),
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"model_params": {"top_k": 1}}, "unknown model parameters: top_k; known are: .*extra_body"),
+            ({"model_params": {"extra_body": {"messages": []}}}, "may not hold messages"),
+            ({"model_params": {"extra_body": "x"}}, "extra_body is a str, not a dict"),
+            ({"model_params": {"stop": [1]}}, "stop is a list"),
+            ({"model_params": {"num_retries": -1}}, "num_retries is below 0"),
+            ({"model_params": {"num_retries": 1, "base_url": "http://a/v1,http://b/v1"}}, "num_retries is the pool's"),
             ({"model_params": {}, "litellm_params": {}}, "the same"),
             ({"model_params": {"seed": "x"}}, "seed is a str"),
-        ):
+        ]
+        for refused, said in wrong:
             with pytest.raises(ValueError, match=said):
-                FunctionCallingAgent("m", settings=Settings(), **given)
+                FunctionCallingAgent("m", settings=Settings(), **refused)
 
     def test_defaults_are_those_that_users_rely_on(self) -> None:
         of_class, of_run = (
@@ -300,5 +314,7 @@ class TestModel:
         import sys, swe_ai_fleet, swe_ai_fleet.agents as agents
         assert "swe_ai_fleet.runtime" not in sys.modules
         assert agents.FunctionCallingAgent is swe_ai_fleet.FunctionCallingAgent
+        assert agents.AgentResult is swe_ai_fleet.AgentResult
+        assert agents.DeliberateAsync is swe_ai_fleet.DeliberateAsync
         assert not hasattr(agents, "NoSuchAgent")"""
         subprocess.run([sys.executable, "-c", program], check=True)

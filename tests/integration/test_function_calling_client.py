@@ -11,6 +11,7 @@ import pytest
 from swe_ai_fleet import FunctionCallingClient
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.tools import ToolRegistry
 
 QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "What is 1 + 2?"}]
 
@@ -40,22 +41,33 @@ async def test_calls_are_executed_and_the_first_reply_without_one_is_the_answer(
     result, asked = await answered(adding(1, 2), Turn(content="It is 3."))
     assert set(result) >= {"final_text", "tool_calls_executed", "all_results", "messages", "iterations", "status"}
     assert (result["final_text"], result["status"], result["iterations"]) == ("It is 3.", "success", 2)
-    (executed,), (given,) = result["tool_calls_executed"], result["all_results"]
-    assert (executed["name"], executed["arguments"]) == ("add", '{"a": 1, "b": 2}')
-    assert given == {"id": executed["id"], "name": "add", "success": True, "result": "3"}
+    (given,) = result["all_results"]
+    call = {"id": given["id"], "tool": "add", "arguments": '{"a": 1, "b": 2}'}
+    assert (result["tool_calls_executed"], given) == (1, {**call, "success": True, "result": "3"})
     assert [m["role"] for m in result["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert result["messages"][0]["content"] == "Be exact."
-    assert result["messages"][3] == {"role": "tool", "tool_call_id": executed["id"], "content": "3"}
+    assert result["messages"][3] == {"role": "tool", "tool_call_id": given["id"], "content": "3"}
     assert result["messages"][-1] == {"role": "assistant", "content": "It is 3."}
     assert [tool["function"]["name"] for tool in asked[0]["tools"]] == ["add"]
     assert before == QUESTION
+
+
+async def test_definitions_of_registered_tools_are_tools() -> None:
+    """What the registry tells a model of its tools can be handed in as it is."""
+    definitions: list[Any] = ToolRegistry.get_tool_definitions(["calculator", "file_reader"])
+    calling = Turn(tool_calls=(("calculator", {"expression": "1 + 2"}),))
+    result, asked = await answered(calling, Turn(content="It is 3."), tools=definitions)
+    assert [given["tool"] for given in result["all_results"]] == ["calculator"]
+    assert result["all_results"][0]["result"] == "1 + 2 = 3"
+    told = [(tool["function"]["name"], tool["function"]["description"]) for tool in asked[0]["tools"]]
+    assert told == [(one["function"]["name"], one["function"]["description"]) for one in definitions]
 
 
 async def test_too_many_turns_get_one_last_reply_without_tools() -> None:
     turns = [adding(number, 1) for number in range(5)]
     result, asked = await answered(*turns, Turn(content="At least 5."))
     assert (result["status"], result["iterations"], result["final_text"]) == ("max_turns_exceeded", 5, "At least 5.")
-    assert len(result["tool_calls_executed"]) == len(result["all_results"]) == 5
+    assert result["tool_calls_executed"] == len(result["all_results"]) == 5
     assert "tools" not in asked[-1]
     two, _ = await answered(*turns, max_turns=2)
     assert two["iterations"] == 2
@@ -75,7 +87,7 @@ async def test_a_failed_call_is_a_result_and_a_model_that_fails_is_an_error_afte
     (failed,) = given["all_results"]
     assert (failed["success"], given["status"]) == (False, "success")
     assert failed["result"].startswith("Error: argument 'a'")
-    assert (result["status"], result["final_text"], result["tool_calls_executed"]) == ("error", "", [])
+    assert (result["status"], result["final_text"], result["tool_calls_executed"]) == ("error", "", 0)
     assert "503" in result["error"]
 
 
@@ -86,6 +98,7 @@ async def test_a_failed_call_is_a_result_and_a_model_that_fails_is_an_error_afte
         ("hello", {}, "messages is a str"),
         (QUESTION, {"max_turns": 0}, "max_turns"),
         ([{"role": "user"}], {}, r"messages\[0\]"),
+        (QUESTION, {"tools": [{"type": "function"}]}, "a tool's definition"),
     ],
 )
 async def test_what_is_refused(messages: Any, options: Any, said: str) -> None:

@@ -331,7 +331,9 @@ class TestFinalAnswer:
             responses = await told(call("final_answer", arguments))
             assert (responses[-1]["value"], stop_of(responses)) == (text, ("final_answer", True)), arguments
 
-    @pytest.mark.parametrize("arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7"])
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7", '"Rome."', "Rome.", '{"result": ']
+    )
     async def test_no_value_and_no_object_are_error_observations(self, arguments: Any) -> None:
         async with serving(call("final_answer", arguments), answer("at last")) as server:
             responses = await run(make(server))
@@ -403,6 +405,12 @@ class TestPlanning:
         assert (plan["type"], plan["value"], responses[-1]["metadata"]["iterations"]) == ("step", "1. weather", 2)
 
 
+ROME = call("weather", {"city": "Rome"})
+MARKUP = Turn(content='<tool_call>{"city": ')
+SUNNY = Turn(content="Sunny.")
+PLAIN = {"refine_final_answer": False}
+
+
 class TestRefinement:
     async def test_a_model_that_stops_is_asked_once(self) -> None:
         working = Conversation(match="Rome?", turns=(call("weather", {"city": "Rome"}), Turn(content="Well, sunny.")))
@@ -431,6 +439,39 @@ class TestRefinement:
                         server.fail_next(Failure(times=0))
         assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny, I think.", 1)
         assert stop_of(responses) == ("no_tool_calls", True)
+
+    @pytest.mark.parametrize(
+        ("turn", "refined", "options", "value", "stop", "asked_for"),
+        [
+            # What is no answer is refined, where the run may; a model that only goes on calling gives its last result.
+            (MARKUP, SUNNY, {}, "Sunny.", "no_tool_calls", 3),
+            (MARKUP, MARKUP, {}, "Rome: sunny for 1", "no_tool_calls", 3),
+            (MARKUP, SUNNY, PLAIN, "Rome: sunny for 1", "no_tool_calls", 2),
+            (Turn(content=" "), SUNNY, PLAIN, "Rome: sunny for 1", "no_tool_calls", 2),
+            (Turn(content="Sunny. <tool_call>{"), MARKUP, {}, "Sunny.", "no_tool_calls", 3),
+            # At a limit there is no further call where none is wanted, and the same for what it gives.
+            (
+                ROME,
+                SUNNY,
+                {"max_iterations": 1, "refine_final_answer": False},
+                "Rome: sunny for 1",
+                "max_iterations",
+                1,
+            ),
+            (MARKUP, SUNNY, {"max_iterations": 1}, "Rome: sunny for 1", "max_iterations", 2),
+            (Failure(times=0), SUNNY, {}, "Rome: sunny for 1", "model_error", 4),
+        ],
+    )
+    async def test_neither_markup_nor_nothing_is_an_answer_where_there_are_results(
+        self, turn: Turn | Failure, refined: Turn, options: dict[str, Any], value: str, stop: str, asked_for: int
+    ) -> None:
+        refining = Conversation(match="# Record", turns=(refined,))
+        script = Script(conversations=(refining,), default=Conversation(turns=(ROME, turn)))
+        async with ScriptedModelServer(script) as server:
+            final = (await run(make(server, weather), **options))[-1]
+            assert len(asked(server)) == asked_for
+        assert (final["value"], final["metadata"]["stop_reason"]) == (value, stop)
+        assert final["metadata"]["success"] == (value == "Sunny.")
 
     async def test_a_model_that_says_nothing_at_all(self) -> None:
         responses = await told(Turn(content=""))

@@ -9,6 +9,7 @@ import stat
 import sys
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,25 @@ async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Setting
         assert await later.recall("favourite colour") == [colour]
         assert await later.recall("xylophone") == []
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
+
+
+async def test_without_an_event_loop_the_methods_answer_by_themselves(settings: Settings) -> None:
+    # pyright takes them for what they are where a loop runs.
+    manager: Any = MemoryManager("ada", settings=settings)
+
+    def program() -> tuple[Any, ...]:
+        manager.add_interaction("Hello, I am Grace.", "Hello Grace.")
+        added = manager.add_fact("Deploys happen on Tuesdays.")
+        return added, manager.recall("When do deploys happen?"), manager.get_context_for_prompt("deploys")
+
+    added, recalled, prompt = await asyncio.to_thread(program)
+    assert (added, recalled) == (True, ["Deploys happen on Tuesdays."])
+    assert "Hello Grace." in prompt and "Tuesdays" in prompt
+    # The same manager goes on in a program with a loop, and the other way round.
+    assert await manager.recall("deploys") == recalled
+    await asyncio.to_thread(lambda: (manager.clear_all(), manager.close()))
+    assert (await manager.recall("deploys"), len(manager.conversation)) == ([], 0)
+    await manager.close()
 
 
 async def test_a_prompt_gets_the_conversation_and_fenced_notes(settings: Settings) -> None:

@@ -11,7 +11,14 @@ from importlib import import_module
 
 # pyright: reportUnsupportedDunderAll=false
 
-__all__ = ["FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent"]
+__all__ = [
+    "AgentResult",
+    "DeliberateAsync",
+    "FunctionCallingAgent",
+    "FunctionCallingClient",
+    "ToolEnabledAgent",
+    "VLLMAgentJob",
+]
 
 
 def __getattr__(name: str) -> object:

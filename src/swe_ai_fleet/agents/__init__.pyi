@@ -1,3 +1,6 @@
+from swe_ai_fleet.domain.trajectory import AgentResult as AgentResult
+from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync as DeliberateAsync
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent as FunctionCallingAgent
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingClient as FunctionCallingClient
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob as VLLMAgentJob
 from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent as ToolEnabledAgent

@@ -378,6 +378,13 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
     return (text[:start].strip(), whole) if whole else (text, ())
 
 
+def without_calls(text: str) -> str:
+    """The text without the calls in it, and without what follows one that cannot be read."""
+    text = parse(text)[0]
+    mark = OPENING.search(text, _after_thought(text))
+    return (text if mark is None or mark["thought"] else text[: mark.start()]).strip()
+
+
 def _unopened_thought(text: str) -> int:
     """Where a thought ends whose opening tag stood in the prompt; 0 where there is none."""
     end = text.find("</think>")

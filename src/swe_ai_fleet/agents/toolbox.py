@@ -160,6 +160,7 @@ class Toolbox:
         unlisted: Names among them that `request_tools` does not speak of.
         parallel: Whether calls of one reply that don't touch the same things run side by side.
         answer: The `final_answer` that the model is shown.
+        bare_answers: Whether it may be called with its text alone.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class Toolbox:
         unlisted: Collection[str] = frozenset(),
         parallel: bool = True,
         answer: OperationSpec = FINAL_ANSWER,
+        bare_answers: bool = True,
     ) -> None:
         self.toolkits = toolkits
         self._pipeline = pipeline
@@ -184,7 +186,7 @@ class Toolbox:
         specs = [definition.spec for _, definition in self._operations.values()]
         self._offer = Offer(specs, pipeline.policy, answer=answer, idle=idle, unlisted=unlisted)
         ours = (answer,) if self._offer.request is None else (answer, self._offer.request)
-        self._reader = CallReader((*specs, *ours), answer=answer.name)
+        self._reader = CallReader((*specs, *ours), answer=answer.name, bare_answers=bare_answers)
 
     @property
     def specs(self) -> tuple[OperationSpec, ...]:

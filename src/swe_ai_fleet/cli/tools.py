@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.screen import Screen
@@ -31,6 +32,7 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from swe_ai_fleet.watching.audit import report
 from swe_ai_fleet.watching.text import one_line
 
@@ -41,7 +43,7 @@ AGENT = "terminal"
 
 async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
     """The catalogue, or what a role gets of it."""
-    specs = [definition.spec for definition in operations().values()]
+    specs = list(_specs().values())
     if role or read_only:
         policy = Policy(role=Role.parse(role), read_only=read_only) if role else Policy(read_only=read_only)
         specs = [spec for spec in specs if policy.offers(spec)]
@@ -82,6 +84,12 @@ async def run_tool(
     async with _workspace(settings, root, network, builds=spec.executes) as opened:
         kits = all_toolkits(opened, pipeline, access)
         kit = kits.get(spec.tool, kits[BuiltinTools.name])
+        if spec.name in SubAgentTools.definitions:
+            # They bring the clients of models along, which nothing else here needs.
+            from swe_ai_fleet.runtime.default_tools import planning_tools
+
+            tools = planning_tools(settings, opened, pipeline, builtin=access.builtin)
+            kit = RegisteredTools(tools, opened, pipeline)
         result = await kit.call(spec.operation, given)
     if screen.json:
         told = {"file": str(audit.path), "entries": [entry.seq for entry in trail.entries], "head": trail.head}
@@ -151,8 +159,14 @@ def _directory(path: Path) -> Path:
     return path.resolve()
 
 
+def _specs() -> dict[str, OperationSpec]:
+    """What can be called by hand: the catalogue, and what a run has beside it."""
+    definitions = {**operations(), **SubAgentTools.definitions}
+    return {name: definition.spec for name, definition in definitions.items()}
+
+
 def _found(name: str) -> OperationSpec:
-    specs = {name: definition.spec for name, definition in operations().items()}
+    specs = _specs()
     if name in specs:
         return specs[name]
     close = difflib.get_close_matches(name[:64], specs, n=1)

@@ -81,13 +81,14 @@ class Chat:
         self._store = store or KeyValueChats(MemoryKeyValue())
         self._secrets = secrets or Secrets()
         given = setup or Setup()
-        found, kits = gathered(tools, one_line_doc=True, tool_timeout=given.tool_timeout)
+        found, kits, idle = gathered(tools, one_line_doc=True, tool_timeout=given.tool_timeout)
         self._answering = Answering(
             model=model,
             setup=replace(
                 given,
                 tools=found,
                 toolkits=kits,
+                idle=idle,
                 limits=self._rules.limits,
                 retry_waits=self._rules.retry_waits,
                 mask=self._secrets,

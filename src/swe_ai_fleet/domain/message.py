@@ -82,11 +82,18 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to sample. A `None` leaves the server's default; `max_tokens` bounds the completion."""
+    """How to sample. What is not given is the server's default.
+
+    `max_tokens` bounds the completion, `stop` are texts before which it ends, and `extra` are further fields of the
+    request, which servers know by their own names.
+    """
 
     temperature: float | None = None
+    top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    extra: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)

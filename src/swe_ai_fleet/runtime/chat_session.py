@@ -234,7 +234,7 @@ class ChatSession:
                 memories = await stack.enter_async_context(open_library_memory(self._settings, self._access.mask))
             model = await stack.enter_async_context(self._access.open())
             mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
-            waits = () if self._access.pooled else _RETRY_WAITS
+            waits = self._access.waits(_RETRY_WAITS)
             yield Chat(
                 model=model,
                 tools=(*self._tools, *mcp),

@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
 from swe_ai_fleet.agents.function_calling.setup import CHAT, FUNCTION_CALLING, Setup, Tool, gathered
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http.transport import HttpPolicy
@@ -44,11 +45,13 @@ class FunctionCallingAgent(_Opened):
     Args:
         model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
         tools: Plain functions, sync or async; BaseTools; toolkits (`HttpTool()`, an open `McpTool`); names of
-            registered tools. A plain function counts as one that only reads; `FunctionTool(function, read_only=False)`
-            says that it has an effect.
+            registered tools, or their definitions as the registry gives them. A plain function counts as one that only
+            reads; `FunctionTool(function, read_only=False)` says that it has an effect.
         system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
         loop_detection_threshold: So many calls in a row that are judged the same are a loop.
-        model_params: base_url (or api_base), api_key, timeout (seconds), temperature, seed, max_tokens (of a reply).
+        model_params: base_url (or api_base), api_key, timeout (seconds), num_retries (so many waits, the first of
+            `retry_waits` and each twice the one before); temperature, top_p, seed, max_tokens (of a reply), stop (a
+            text or several); extra_body, further fields of each request.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
         one_line_doc: Whether the model reads the first line of a function's docstring only, or the whole.
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
@@ -95,10 +98,14 @@ class FunctionCallingAgent(_Opened):
         settings: Settings | None = None,
     ) -> None:
         self._access = NamedModel(model_name, model_params, litellm_params, settings)
-        found, kits = gathered(tools or (), one_line_doc=one_line_doc, tool_timeout=tool_timeout)
+        registry = library_registry(settings)
+        found, kits, idle = gathered(
+            tools or (), registry=registry, one_line_doc=one_line_doc, tool_timeout=tool_timeout
+        )
         setup = Setup(
             tools=found,
             toolkits=kits,
+            idle=idle,
             limits=limits,
             prices=self._access.prices,
             model_name=self._access.name,
@@ -108,9 +115,10 @@ class FunctionCallingAgent(_Opened):
             tool_timeout=tool_timeout,
             max_tool_errors=max_tool_errors,
             max_reminders=max_reminders,
+            bare_answers=False,
             parallel=self._access.parallel_calls if parallel is None else parallel,
             stream=stream,
-            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            retry_waits=self._access.waits(retry_waits),
             sampling=self._access.sampling,
             images=images,
             mask=self._access.mask,
@@ -159,7 +167,9 @@ class FunctionCallingAgent(_Opened):
             task: What is to be done.
             files: Given along with it: paths, URLs of pages, URLs of pictures.
             max_iterations: How many replies of the model are carried out; None: what the limits say (10).
-            refine_final_answer: Whether a model that stops without `final_answer` is asked once for a clean answer.
+            refine_final_answer: Whether a model that stops without `final_answer`, or at a limit, is asked once for a
+                clean answer. Where that gives none, or is not wanted, the last text is the answer, else what the last
+                call gave that succeeded (`success` is false then).
             use_planning: Whether it writes a plan first.
             recurrent_mode: Whether this goes on from the task before, which stands before it with its result.
             loop_threshold: As `loop_detection_threshold`, for this run.
@@ -213,6 +223,7 @@ class FunctionCallingClient(_Opened):
     ) -> None:
         self._access = NamedModel(model_name, model_params, litellm_params, settings)
         self._one_line_doc = one_line_doc
+        self._registry = library_registry(settings)
         self._setup = Setup(
             limits=limits,
             prices=self._access.prices,
@@ -220,7 +231,7 @@ class FunctionCallingClient(_Opened):
             max_tool_result_chars=max_tool_result_chars,
             tool_timeout=tool_timeout,
             parallel=self._access.parallel_calls if parallel is None else parallel,
-            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            retry_waits=self._access.waits(retry_waits),
             sampling=self._access.sampling,
             mask=self._access.mask,
         )
@@ -244,8 +255,12 @@ class FunctionCallingClient(_Opened):
             ValueError: The messages are no conversation, `max_turns` is below 1, or a `max_cost` is set and this model
                 has no price.
         """
-        found, kits = gathered(tools or (), one_line_doc=self._one_line_doc, tool_timeout=self._setup.tool_timeout)
+        found, kits, idle = gathered(
+            tools or (),
+            registry=self._registry,
+            one_line_doc=self._one_line_doc,
+            tool_timeout=self._setup.tool_timeout,
+        )
+        setup = replace(self._setup, tools=found, toolkits=kits, idle=idle)
         async with self._access.open() as model:
-            return await converse(
-                model, replace(self._setup, tools=found, toolkits=kits), messages, system_prompt, max_turns=max_turns
-            )
+            return await converse(model, setup, messages, system_prompt, max_turns=max_turns)

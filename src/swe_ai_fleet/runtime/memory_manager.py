@@ -6,11 +6,14 @@ Long-term memory is a file under `home`, open for all namespaces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -34,7 +37,11 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.truncation import truncate
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _DIRECTORY = "memory"
+LIBRARY = Path(_DIRECTORY) / "library.db"
+"""Below a home, the long-term memory of programs."""
 _RECALLED = 3
 _SIDE_CHARS = MAX_MEMORY_CHARS // 2 - 200
 
@@ -44,15 +51,35 @@ async def open_library_memory(settings: Settings, mask: SecretMask) -> AsyncGene
     """The memory that `MemoryManager` keeps under the same home, until the context ends. Raises Unavailable."""
     limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
     async with AsyncExitStack() as stack:
-        index = await stack.enter_async_context(SqliteMemoryIndex.open(settings.home / "memory" / "library.db"))
+        index = await stack.enter_async_context(SqliteMemoryIndex.open(settings.home / LIBRARY))
         embedder = await stack.enter_async_context(configured_embedder(settings))
         yield await stack.enter_async_context(
             KeptMemories.open(index, tenant=DEFAULT_TENANT, mask=mask, embedder=embedder, limits=limits)
         )
 
 
+def _answering(
+    method: Callable[Concatenate[MemoryManager, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[MemoryManager, P], Coroutine[Any, Any, R]]:
+    """A method that is awaited where an event loop runs, and returns its value itself where none does."""
+
+    @wraps(method)
+    def called(self: MemoryManager, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        work = method(self, *args, **kwargs)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return cast("Coroutine[Any, Any, R]", self.run_outside(work))
+        return work
+
+    return called
+
+
 class MemoryManager:
     """What one agent remembers: the last turns of its conversation, and facts for as long as nobody forgets them.
+
+    In a program without an event loop the methods do their work at once and return its value; in one with a loop they
+    are awaited.
 
     Making one reads and writes nothing. The first call that needs a store opens it; `async with` closes it at the end,
     without it the end of the program does. Several managers and several processes may use one home at once. A later one
@@ -90,6 +117,13 @@ class MemoryManager:
         self._stack = AsyncExitStack()
         self._opening: asyncio.Future[Memories] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._outside = asyncio.Runner()
+        self._one_at_a_time = threading.Lock()
+
+    def run_outside(self, work: Coroutine[Any, Any, R]) -> R:
+        """Do some work of this manager's to its end, in a thread where no event loop runs."""
+        with self._one_at_a_time:
+            return self._outside.run(work)
 
     async def __aenter__(self) -> Self:
         await self._read()
@@ -100,6 +134,7 @@ class MemoryManager:
     ) -> None:
         await self.close()
 
+    @_answering
     async def close(self) -> None:
         """Close what was opened; the next call opens it again."""
         opening, self._opening = self._opening, None
@@ -107,6 +142,7 @@ class MemoryManager:
             await asyncio.wait([opening])
             await self._stack.aclose()
 
+    @_answering
     async def add_interaction(
         self,
         user_message: str,
@@ -128,6 +164,7 @@ class MemoryManager:
         if save_to_longterm and self.use_vector_memory:
             await self._remember(_text(turn), MemoryKind.INTERACTION, turn.metadata)
 
+    @_answering
     async def add_fact(self, fact: str, metadata: Mapping[str, str] | None = None) -> bool:
         """Remember a fact for good; False where it was known, or where there is no long-term memory.
 
@@ -138,6 +175,7 @@ class MemoryManager:
             return False
         return await self._remember(fact, MemoryKind.FACT, metadata or {})
 
+    @_answering
     async def recall(self, query: str, n_results: int = 3) -> list[str]:
         """What fits a question, best first; nothing where nothing does.
 
@@ -147,6 +185,7 @@ class MemoryManager:
         await self._read_once()
         return [safe_text(found.memory.text, self._mask) for found in await self._recalled(query, n_results)]
 
+    @_answering
     async def get_context_for_prompt(self, query: str) -> str:
         """The conversation so far and what is remembered about a question, as text for a prompt; each where there is
         some. What is remembered stands behind a fence, labelled as notes. Raises as `recall` does."""
@@ -159,11 +198,13 @@ class MemoryManager:
             parts.insert(0, f"The conversation so far:\n{safe}")
         return "\n\n".join(part for part in parts if part)
 
+    @_answering
     async def clear_conversation(self) -> None:
         """Forget the conversation; facts stay. Raises Unavailable."""
         self.conversation.clear()
         await self._file.update(lambda _: ())
 
+    @_answering
     async def clear_all(self) -> None:
         """Forget the conversation and everything else this agent remembers. Raises Unavailable."""
         await self.clear_conversation()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast, get_origin
 
+from swe_ai_fleet.domain.json_values import items
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.equipment import model_prices
@@ -14,7 +15,11 @@ from swe_ai_fleet.runtime.factories import model_client, model_endpoints, open_m
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 
-T = TypeVar("T", str, int, float)
+T = TypeVar("T")
+KNOWN = "base_url, api_key, timeout, num_retries, temperature, top_p, seed, max_tokens, stop, extra_body"
+"""The parameters of a model; those of sampling go out with each request, `extra_body` as further fields of it."""
+_OURS = frozenset(("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format"))
+_LONGEST_WAIT = 60.0
 
 
 class NamedModel:
@@ -22,7 +27,7 @@ class NamedModel:
 
     Args:
         model_name: `<provider>/<model>` or a model; empty: what settings say.
-        model_params: base_url or api_base, api_key, timeout, temperature, seed, max_tokens.
+        model_params: Those of `KNOWN`; `api_base` is `base_url`, too.
         litellm_params: Another name of `model_params`.
         settings: For what is not given; from the environment without them.
 
@@ -52,21 +57,39 @@ class NamedModel:
         limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
         self.pooled = limited or len(listed(self._settings.model_url)) > 1
         """Whether a pool is asked, which tries again by itself."""
+        self._retries = _taken(given, int, "num_retries")
+        if self._retries is not None and (self._retries < 0 or self.pooled):
+            why = "is below 0" if self._retries < 0 else "is the pool's where there are several servers, or limits"
+            raise ValueError(f"the model parameter num_retries {why}")
+        stop = given.pop("stop", None)
+        stops = [stop] if isinstance(stop, str) else items(stop)
+        if not all(isinstance(text, str) for text in stops) or (stop and not stops):
+            raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
+        extra = _taken(given, dict[str, object], "extra_body") or {}
+        if ours := _OURS & extra.keys():
+            raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request has of its own")
         self.sampling = Sampling(
             temperature=_taken(given, float, "temperature"),
+            top_p=_taken(given, float, "top_p"),
             seed=_taken(given, int, "seed"),
             max_tokens=_taken(given, int, "max_tokens", "max_completion_tokens"),
+            stop=tuple(map(str, stops)),
+            extra=extra,
         )
         if given:
-            raise ValueError(
-                f"unknown model parameters: {', '.join(map(str, given))}; known are: base_url, api_key, timeout, "
-                "temperature, seed, max_tokens"
-            )
+            raise ValueError(f"unknown model parameters: {', '.join(map(str, given))}; known are: {KNOWN}")
         self.mask = secret_mask(self._settings)
         self.name = self._settings.model
         self.prices = model_prices(self._settings)
         self._held = AsyncExitStack()
         self._model: ChatModel | None = None
+
+    def waits(self, usual: Sequence[float]) -> tuple[float, ...]:
+        """Seconds before each further try of a call: as many as `num_retries` says, else the usual ones."""
+        if self.pooled or self._retries is None:
+            return () if self.pooled else tuple(usual)
+        first = usual[0] if usual else 0.0
+        return tuple(min(first * 2**number, _LONGEST_WAIT) for number in range(self._retries))
 
     async def __aenter__(self) -> Self:
         self._model = await self._held.enter_async_context(self._made())
@@ -102,6 +125,6 @@ def _taken(given: dict[str, object], kind: type[T], *names: str) -> T | None:
     if not found:
         return None
     value = float(found[0]) if kind is float and type(found[0]) is int else found[0]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, get_origin(kind) or kind) or isinstance(value, bool):
         raise ValueError(f"the model parameter {names[0]} is a {type(value).__name__}, not a {kind.__name__}")
-    return value
+    return cast("T", value)

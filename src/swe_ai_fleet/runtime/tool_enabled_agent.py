@@ -68,7 +68,7 @@ class ToolEnabledAgent:
         self._settings = (settings or Settings()).model_copy(update={k: v for k, v in given.items() if v})
         self.agent_id = agent_id
         self.role = Role.parse(role)
-        self.workspace_path = Path(workspace_path)
+        self.workspace_path = Path(workspace_path).absolute()
         self.execution_id = ""
 
     @property

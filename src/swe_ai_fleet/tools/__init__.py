@@ -1,8 +1,12 @@
-"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way."""
+"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way.
+
+The tools of the default registry stand here by name, too: `tools.calculator` is `ToolRegistry.get_tool("calculator")`.
+"""
 
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.docker import DockerTool
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.http.tool import HttpPolicy, HttpTool
@@ -20,6 +24,7 @@ __all__ = [
     "BuiltinSettings",
     "BuiltinTools",
     "DatabaseTool",
+    "DockerTool",
     "FileTool",
     "FunctionTool",
     "GitTool",
@@ -40,3 +45,10 @@ __all__ = [
     "load_plugins",
     "operation",
 ]
+
+
+def __getattr__(name: str) -> BaseTool:
+    tool = None if name.startswith("_") else ToolRegistry.get_all_tools().get(name)
+    if tool is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return tool

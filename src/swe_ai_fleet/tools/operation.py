@@ -6,9 +6,10 @@ A server or the author of a plug-in gives such a schema.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from jsonschema import Draft202012Validator, validators
@@ -18,11 +19,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.definition import Definition, Holder, ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -117,10 +121,59 @@ def signature(spec: OperationSpec) -> str:
     return f"{spec.name}({', '.join(parts)})"
 
 
+class BareDirectory:
+    """A directory on this host as a workspace; each command opens a sandbox over it and closes it again.
+
+    For many commands open the workspace yourself (`sandbox.open_workspace`): a sandbox that is up saves some
+    milliseconds a command.
+    """
+
+    mount = "/workspace"
+    environment = Environment()
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    async def run(self, command: Command) -> CommandResult:
+        """Run a command on the strongest isolation level that the node supports. Raises PreconditionFailed."""
+        async with open_workspace(self.root) as workspace:
+            return await workspace.run(command)
+
+
+class OperationCall(Coroutine[Any, Any, ToolResult]):
+    """An operation that was called and is carried out once it is awaited; taken for its result, it says so."""
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, ToolResult]) -> None:
+        self._name, self._coroutine = name, coroutine
+        coroutine.__qualname__ = name  # what Python warns of where nobody awaits it
+
+    def __await__(self) -> Generator[Any, Any, ToolResult]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *fault: Any) -> Any:
+        return self._coroutine.throw(*fault)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{self._name} has not run, so there is no {name!r} yet: operations are asynchronous. Write `await` before "
+            f"the call, or `asyncio.run(...)` around it where no event loop runs"
+        )
+
+
 class Toolkit:
     """A named group of operations over one workspace; `FileTool`, `GitTool` and the others are its subclasses.
 
     Calling an operation as a method goes the whole way of every call (validation, policy, audit, limits, masking).
+
+    Args:
+        workspace: An open workspace, or the path of a directory, in which each command has a sandbox of its own.
+        pipeline: The way every call goes; without one, its own.
     """
 
     name: ClassVar[str]
@@ -139,8 +192,8 @@ class Toolkit:
                 found[name] = TypedOperation(function=function, tool=cls.name, bare=cls.bare, traits=traits)
         cls.definitions = found
 
-    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
+        self.workspace: Workspace = BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
         self.pipeline = pipeline or Pipeline()
 
     async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
@@ -185,8 +238,9 @@ def operation(
         names = list(inspect.signature(function).parameters)[1:]
 
         @wraps(function)
-        async def through_the_pipeline(self: Kit, /, *args: P.args, **kwargs: P.kwargs) -> ToolResult:
-            return await self.call(function.__name__, dict(zip(names, args, strict=False)) | kwargs)
+        def through_the_pipeline(self: Kit, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[ToolResult]:
+            call = self.call(function.__name__, dict(zip(names, args, strict=False)) | kwargs)
+            return OperationCall(function.__qualname__, call)
 
         traits = {
             "read_only": read_only,

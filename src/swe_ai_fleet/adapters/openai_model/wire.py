@@ -231,14 +231,15 @@ def wire_ids(messages: Sequence[Message]) -> dict[str, str]:
 
 def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:
     """The fields beside messages and tools, as the inside of a JSON object."""
-    fields: dict[str, object] = {"model": model}
-    if sampling.temperature is not None:
-        fields["temperature"] = sampling.temperature
-    if sampling.seed is not None:
-        fields["seed"] = sampling.seed
-    if sampling.max_tokens is not None:
-        fields[limit_field] = sampling.max_tokens
-    return dump_json({**fields, **(more or {})})[1:-1]
+    given = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        limit_field: sampling.max_tokens,
+        "stop": list(sampling.stop) or None,
+    }
+    fields = {name: value for name, value in given.items() if value is not None}
+    return dump_json({**sampling.extra, "model": model, **fields, **(more or {})})[1:-1]
 
 
 def dump_json(value: object) -> bytes:

@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel,
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.tool_call_dialects import without_calls
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import SystemMessage
@@ -29,28 +30,24 @@ _STATUS: Mapping[StopReason, Status] = {
 }
 
 
-class ExecutedCall(TypedDict):
-    """One call the model asked for; `arguments` is the text it wrote."""
-
-    id: str
-    name: str
-    arguments: str
-
-
 class CallResult(TypedDict):
-    """What a call gave, whole."""
+    """A call that the model asked for, and what it gave, whole; `arguments` is the text the model wrote."""
 
     id: str
-    name: str
+    tool: str
+    arguments: str
     success: bool
     result: str
 
 
 class ToolConversation(TypedDict):
-    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it."""
+    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it.
+
+    `tool_calls_executed` is how many `all_results` there are.
+    """
 
     final_text: str
-    tool_calls_executed: list[ExecutedCall]
+    tool_calls_executed: int
     all_results: list[CallResult]
     messages: list[dict[str, object]]
     iterations: int
@@ -114,17 +111,21 @@ async def converse(
 
 
 def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[str, object]]) -> ToolConversation:
-    executed: list[ExecutedCall] = []
-    results: list[CallResult] = []
-    for step in trajectory.steps:
-        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False):
-            executed.append({"id": call.call_id, "name": call.name, "arguments": call.arguments})
-            whole = narration.results.get(call.call_id) or seen.result.observation()
-            results.append({"id": call.call_id, "name": call.name, "success": seen.result.success, "result": whole})
+    results: list[CallResult] = [
+        {
+            "id": call.call_id,
+            "tool": call.name,
+            "arguments": call.arguments,
+            "success": seen.result.success,
+            "result": narration.results.get(call.call_id) or seen.result.observation(),
+        }
+        for step in trajectory.steps
+        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+    ]
     status: Status = _STATUS.get(trajectory.stop_reason, "error")
     return {
-        "final_text": trajectory.answer,
-        "tool_calls_executed": executed,
+        "final_text": without_calls(trajectory.answer),
+        "tool_calls_executed": len(results),
         "all_results": results,
         "messages": messages,
         "iterations": len(trajectory.steps),

@@ -21,6 +21,7 @@ from swe_ai_fleet.agents.function_calling.model_middleware import (
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
 from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.tool_call_dialects import without_calls
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.message import (
@@ -130,14 +131,16 @@ class FunctionRun:
         """
         trajectory = await self._trajectory()
         answer, refined = trajectory.answer, ""
-        if trajectory.stop_reason is StopReason.NO_TOOL_CALLS and self._request.refine:
-            refined = await self._refined()
-        answer = refined or answer
         success = trajectory.stop_reason is StopReason.FINAL_ANSWER
-        success = success or (trajectory.stop_reason is StopReason.NO_TOOL_CALLS and bool(answer))
         stop = str(trajectory.stop_reason)
-        if not answer and not success:
-            answer = NO_ANSWER.format(why=stop.replace("_", " "))
+        if not success:
+            # Models that may call nothing write their calls as text; that answers nobody.
+            stopped = trajectory.stop_reason is StopReason.NO_TOOL_CALLS
+            refined = without_calls(await self._refined()) if stopped and self._request.refine else ""
+            said = (without_calls(text) for text in (answer, *(one.reply.content for one in trajectory.steps[::-1])))
+            answer = refined or next(filter(None, said), "")
+            success = stopped and bool(answer)
+            answer = answer or _last_result(trajectory) or NO_ANSWER.format(why=stop.replace("_", " "))
         self._task.result = answer
         self._task.steps_taken = len(trajectory.steps)
         usage = asdict(self._budget.total())
@@ -170,7 +173,7 @@ class FunctionRun:
             toolbox=self._toolbox,
             history=self.history,
             budget=self._budget,
-            rules=self._setup.rules,
+            rules=replace(self._setup.rules, answer_at_limit=self._request.refine),
             journal=self._narration,
             guard=self._setup.guard(self._toolbox, threshold=self._request.loop_threshold),
             sampling=self._setup.sampling,
@@ -235,6 +238,12 @@ class FunctionRun:
         self._budget.settle(reply.usage)
         self._narration.log("the answer was refined", "answer_refined")
         return reply.message.content.strip()
+
+
+def _last_result(trajectory: Trajectory) -> str:
+    """What the last call that succeeded gave, as the model saw it; empty where none did."""
+    seen = (one.result for step in trajectory.steps[::-1] for one in step.observations[::-1])
+    return next((result.content for result in seen if result.success and result.content.strip()), "")
 
 
 def opening(request: Request, attached: Attachments) -> UserMessage:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
@@ -13,8 +14,9 @@ from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
@@ -25,7 +27,7 @@ from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
 from swe_ai_fleet.tools.registry.function_tool import FunctionTool
-from swe_ai_fleet.tools.registry.registry import ToolRegistry, as_tool
+from swe_ai_fleet.tools.registry.registry import RequestTools, ToolRegistry, as_tool
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER, RegisteredOperation, RegisteredTools
 from swe_ai_fleet.tools.result_cache import ResultCache
 
@@ -39,8 +41,9 @@ CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 """Of a planner or a chat, where somebody waits for the answer."""
 
 
-Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | str
-"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, the name of a registered tool."""
+Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
+"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
+by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
 LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
 
 
@@ -51,6 +54,7 @@ class Setup:
     Attributes:
         tools: By name, as `gathered` makes them.
         toolkits: Whose operations are there beside them.
+        idle: Names among the tools that the model is shown only once it asks for them, by `request_tools`.
         limits: What one run may spend.
         prices: What models cost, by name; `*` is every other.
         model_name: What the caller calls the model; its price may stand under this name too.
@@ -60,6 +64,7 @@ class Setup:
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
         max_tool_errors: So many failed calls in a row end a run.
         max_reminders: How often in a row a reply without a call is reminded of calling one.
+        bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
         parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things.
         stream: Whether the model's text is told as it comes in.
         retry_waits: Seconds before each further try of a model call.
@@ -72,6 +77,7 @@ class Setup:
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
     toolkits: tuple[Toolkit, ...] = ()
+    idle: frozenset[str] = frozenset()
     limits: Limits = FUNCTION_CALLING
     prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
     model_name: str = ""
@@ -81,6 +87,7 @@ class Setup:
     tool_timeout: float = 30.0
     max_tool_errors: int = 3
     max_reminders: int = 0
+    bare_answers: bool = True
     parallel: bool = True
     stream: bool = False
     retry_waits: tuple[float, ...] = RETRY_WAITS
@@ -113,7 +120,8 @@ class Setup:
     @property
     def known_tools(self) -> tuple[str, ...]:
         """The names that calls may have."""
-        return (*(spec.name for spec in self.specs), FINAL_ANSWER)
+        asking = (REQUEST_TOOLS,) if self.idle else ()
+        return (*(spec.name for spec in self.specs), *self.idle, *asking, FINAL_ANSWER)
 
     def toolbox(self, narration: Narration, task: AgentTask) -> Toolbox:
         """The tools of one run, with an audit trail and a cache of their own."""
@@ -130,7 +138,7 @@ class Setup:
             for name, tool in self.tools.items()
         }
         kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
-        return Toolbox(kits, pipeline, parallel=self.parallel)
+        return Toolbox(kits, pipeline, idle=self.idle, parallel=self.parallel, bare_answers=self.bare_answers)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
         """What notices that a run goes in circles."""
@@ -143,8 +151,8 @@ class Setup:
 
     @cached_property
     def specs(self) -> tuple[OperationSpec, ...]:
-        """The tools as the model sees them, `final_answer` aside."""
-        own = [RegisteredOperation(tool).spec for tool in self.tools.values()]
+        """The tools as the model sees them at first, `final_answer` and `request_tools` aside."""
+        own = [RegisteredOperation(tool).spec for name, tool in self.tools.items() if name not in self.idle]
         return (*own, *(found.spec for kit in self.toolkits for found in kit.definitions.values()))
 
     def _seconds(self, tool: BaseTool) -> float:
@@ -152,21 +160,27 @@ class Setup:
         return self.tool_timeout if own == BaseTool.time_limit_seconds else own
 
 
+NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
+"""What is there for those who name it, and for nobody else."""
+
+
 def gathered(
-    tools: Iterable[Tool], *, one_line_doc: bool, tool_timeout: float
-) -> tuple[dict[str, BaseTool], tuple[Toolkit, ...]]:
-    """The given tools by name, and the toolkits.
+    tools: Iterable[Tool], *, registry: ToolRegistry | None = None, one_line_doc: bool, tool_timeout: float
+) -> tuple[dict[str, BaseTool], tuple[Toolkit, ...], frozenset[str]]:
+    """The given tools by name, the toolkits, and the names of those that are shown only when they are asked for.
 
     A plain function counts as one that only reads: an identical call is answered from what it gave before, and it may
     run beside others. `FunctionTool(function, read_only=False)` says that it has an effect.
 
     Args:
-        tools: Functions, BaseTools, toolkits, names of registered tools.
+        tools: Functions, BaseTools, toolkits, names and definitions of registered tools. `request_tools` brings all
+            that its registry has.
+        registry: Where names are looked up; None: the default one.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
         tool_timeout: Seconds a function may take.
 
     Raises:
-        ValueError: Two tools have one name.
+        ValueError: Two tools have one name, or a definition has none.
         InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
     """
     found: list[BaseTool] = []
@@ -174,8 +188,9 @@ def gathered(
     for given in tools:
         if isinstance(given, Toolkit):
             kits.append(given)
-        elif isinstance(given, str):
-            found.append(ToolRegistry.get_tool(given))
+        elif isinstance(given, str | Mapping):
+            name = given if isinstance(given, str) else _name_in(cast("Mapping[str, object]", given))
+            found.append((registry or ToolRegistry.default()).get_tool(name))
         elif isinstance(given, BaseTool | type):
             found.append(as_tool(given))
         else:
@@ -187,4 +202,16 @@ def gathered(
     twice = [name for name, times in names.items() if times > 1]
     if twice:
         raise ValueError(f"two tools have the name {twice[0]!r}")
-    return {tool.name: tool for tool in found if tool.name != FINAL_ANSWER}, tuple(kits)
+    asking = next((tool for tool in found if isinstance(tool, RequestTools)), None)
+    more = {} if asking is None else asking.registry.get_all_tools()
+    hidden = {name: tool for name, tool in more.items() if name not in names and name not in NOT_OFFERED}
+    shown = {tool.name: tool for tool in found if tool is not asking and tool.name != FINAL_ANSWER}
+    return {**shown, **hidden}, tuple(kits), frozenset(hidden)
+
+
+def _name_in(definition: Mapping[str, object]) -> str:
+    """The tool that a definition describes. Raises ValueError where it has no name."""
+    name = mapping(definition, "function").get("name") or definition.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"a tool's definition has a function with a name; {definition!r:.120} has none")
+    return name

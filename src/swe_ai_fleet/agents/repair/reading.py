@@ -44,12 +44,14 @@ class CallReader:
     Args:
         specs: Every operation that can be called, shown to the model or not.
         answer: The name of the operation that ends a run; it takes its text under any of the usual keys.
+        bare_answers: Whether it takes its text by itself, too, without an object around it.
     """
 
-    def __init__(self, specs: Iterable[OperationSpec], *, answer: str) -> None:
+    def __init__(self, specs: Iterable[OperationSpec], *, answer: str, bare_answers: bool = True) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._names = Names(self._specs.values())
         self._answer = answer
+        self._bare_answers = bare_answers
 
     def read(self, call: ToolCall, *, truncated: bool = False) -> Understood:
         """What the call means; never raises.
@@ -80,7 +82,10 @@ class CallReader:
             return Understood(call=call, error=f"there is no tool {call.name[:MAX_SHOWN_NAME]!r}", near=near)
         spec = self._specs[reading.name]
         repairs = [*([reading.repair] if reading.repair else ()), *repairs]
-        if parsed is None and (bare := _bare_text(text, spec, truncated)):
+        bare_ones = self._bare_answers or spec.name != self._answer
+        if not bare_ones and parsed is not None and not isinstance(parsed, dict):
+            return self._malformed(call, spec, f"it is a {type(parsed).__name__}")
+        if parsed is None and bare_ones and (bare := _bare_text(text, spec, truncated)):
             parsed, problem = bare, ""
             repairs.append("bare_text")
         if parsed is None:

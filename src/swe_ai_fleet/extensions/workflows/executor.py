@@ -30,6 +30,7 @@ from swe_ai_fleet.extensions.workflows.updates import (
     started_update,
 )
 from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
@@ -69,7 +70,7 @@ class WorkflowExecutor:
             completed is not run again, what failed is tried again. Without one nothing outlives the process.
         workflows: The workflows that sub-workflow nodes may name.
         registry: Where tools are looked up; without it the default one.
-        model_params: As on FunctionCallingAgent: base_url, api_key, timeout, temperature, seed, max_tokens.
+        model_params: As on FunctionCallingAgent.
         runner: Carries out nodes in place of all that, for callers with means of their own.
         settings: Where the model is, and everything else; from the environment when not given.
 
@@ -91,7 +92,7 @@ class WorkflowExecutor:
         runner: NodeRunner | None = None,
         settings: Settings | None = None,
     ) -> None:
-        found = registry or ToolRegistry.default()
+        found = registry or library_registry(settings)
         chosen = settings or Settings()
         known = None if runner is not None else found.get_all_tools()
         self.workflow = checked(workflow, tools=known, workflows=workflows or {})

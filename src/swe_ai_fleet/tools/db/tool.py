@@ -22,7 +22,6 @@ from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.files.tool import as_workspace
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
@@ -162,7 +161,7 @@ class DatabaseTool(Toolkit):
         self._tree: Tree | None = None
         self.pipeline = pipeline or Pipeline(mask=self._mask)
         if workspace is not None:
-            super().__init__(as_workspace(workspace), self.pipeline)
+            super().__init__(workspace, self.pipeline)
             self._tree = Tree(self.workspace.root, self.workspace.mount)
 
     @_ASKING

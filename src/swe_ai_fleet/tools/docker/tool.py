@@ -22,7 +22,6 @@ from swe_ai_fleet.tools.docker.output import Printout
 from swe_ai_fleet.tools.docker.ownership import Kind, Names, Owner, Reaped, remove_run
 from swe_ai_fleet.tools.docker.policy import NO_NETWORK, DockerPolicy, GuardedOperation
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.files.tool import as_workspace
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
@@ -69,7 +68,7 @@ class DockerTool(Toolkit):
         policy: DockerPolicy | None = None,
         owner: Owner | None = None,
     ) -> None:
-        super().__init__(as_workspace(workspace), pipeline)
+        super().__init__(workspace, pipeline)
         self.policy = policy or DockerPolicy()
         self.owner = owner or Owner()
         self.definitions = {name: GuardedOperation(inner=inner) for name, inner in type(self).definitions.items()}

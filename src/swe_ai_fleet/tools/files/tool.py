@@ -10,11 +10,8 @@ from typing import Annotated, ParamSpec, TypeVar
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files import search
 from swe_ai_fleet.tools.files.editor import Edit, Editor, count, done
@@ -27,30 +24,6 @@ from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class BareDirectory:
-    """A directory on this host as a workspace; each command opens a sandbox over it and closes it again.
-
-    For many commands open the workspace yourself (`sandbox.open_workspace`): a sandbox that is up saves some
-    milliseconds a command.
-    """
-
-    mount = "/workspace"
-    environment = Environment()
-
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
-
-    async def run(self, command: Command) -> CommandResult:
-        """Run a command on the strongest isolation level that the node supports. Raises PreconditionFailed."""
-        async with open_workspace(self.root) as workspace:
-            return await workspace.run(command)
-
-
-def as_workspace(workspace: Workspace | Path | str) -> Workspace:
-    """The workspace itself, or the directory of that path as one."""
-    return BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
 
 
 _HEAVY_BYTES = 128 * 1024
@@ -80,7 +53,7 @@ class FileTool(Toolkit):
     name = "files"
 
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
-        super().__init__(as_workspace(workspace), pipeline)
+        super().__init__(workspace, pipeline)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
         self._mapper = RepoMapper(self.workspace)
         self._editor = Editor(self._tree, limit=self.pipeline.limits.max_file_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -41,7 +42,7 @@ class GitTool(Toolkit):
     """Git in the workspace's own clone.
 
     Args:
-        workspace: Holds the clone, at its root.
+        workspace: Holds the clone, at its root: an open workspace, or the path of a directory.
         pipeline: The way every call goes; without one, its own.
         remotes: The remote repositories that clone, fetch, pull and push may reach; without it they are refused.
     """
@@ -49,10 +50,14 @@ class GitTool(Toolkit):
     name: ClassVar[str] = "git"
 
     def __init__(
-        self, workspace: Workspace, pipeline: Pipeline | None = None, *, remotes: GitRemotes | None = None
+        self,
+        workspace: Workspace | Path | str,
+        pipeline: Pipeline | None = None,
+        *,
+        remotes: GitRemotes | None = None,
     ) -> None:
         super().__init__(workspace, pipeline)
-        self._repository = Repository(workspace)
+        self._repository = Repository(self.workspace)
         self._remotes = remotes
 
     @operation(read_only=True)

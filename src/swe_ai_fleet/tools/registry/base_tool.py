@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import mapping, mappings, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.operation import checked_arguments
@@ -177,6 +178,18 @@ class ToolParameter:
         else:
             kind = list[_TYPES[str(self.items)]] if self.items else _TYPES[str(self.type)]
         return kind if self.required else kind | None
+
+
+def declared(schema: Mapping[str, object]) -> tuple[ToolParameter, ...]:
+    """The parameters of a schema as a reader of `parameters` expects them; the schema says more."""
+    required = strings(schema.get("required"))
+    found: list[ToolParameter] = []
+    for name, value in mapping(schema, "properties").items():
+        part = mapping(value)
+        kinds = [part, *mappings(part.get("anyOf"))]
+        kind = next((str(each["type"]) for each in kinds if each.get("type", "null") != "null"), "string")
+        found.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
+    return tuple(found)
 
 
 class BaseTool(ABC):

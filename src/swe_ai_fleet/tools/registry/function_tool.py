@@ -21,12 +21,11 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticUserError
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, mappings, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import arguments_model, checked_arguments, parameters_schema
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
 
 _GOOGLE = frozenset({"args:", "arguments:", "parameters:", "params:", "keyword args:", "other parameters:"})
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*:(?:\s+(.*))?")
@@ -157,7 +156,7 @@ class FunctionTool(BaseTool):
         self._asynchronous = inspect.iscoroutinefunction(function)
         self.late_note = "" if self._asynchronous else _LATE
         self._model = self._made_model()
-        self.parameters = self._declared()
+        self.parameters = declared(self._schema)
 
     async def execute(self, *args: Any, **kwargs: Any) -> object:
         """Call the function. Raises what it raises."""
@@ -208,17 +207,6 @@ class FunctionTool(BaseTool):
                 f"no schema can be made of {self.name}: {str(error)[:300]}", field="parameters"
             ) from error
         return model
-
-    def _declared(self) -> tuple[ToolParameter, ...]:
-        """The parameters as a reader of `parameters` expects them; the schema says more."""
-        required = strings(self._schema.get("required"))
-        found: list[ToolParameter] = []
-        for name, value in mapping(self._schema["properties"]).items():
-            part = mapping(value)
-            kinds = [part, *mappings(part.get("anyOf"))]
-            kind = next((str(each["type"]) for each in kinds if each.get("type", "null") != "null"), "string")
-            found.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
-        return tuple(found)
 
     def verify(self) -> None:
         """Nothing more to check: the schema was made from the function."""

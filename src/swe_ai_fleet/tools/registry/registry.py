@@ -10,18 +10,17 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, get_origin
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound
 from swe_ai_fleet.domain.json_values import mapping
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, jsonable
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, jsonable
 from swe_ai_fleet.tools.registry.function_tool import FunctionTool
 from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
 
@@ -45,11 +44,20 @@ class _OnDefault(Generic[P, R]):
         return MethodType(self._function, ToolRegistry.default() if instance is None else instance)
 
 
+class _Tools:
+    """The tools of a registry by name; of the class, those of the default registry."""
+
+    def __get__(self, instance: ToolRegistry | None, owner: type[ToolRegistry]) -> dict[str, BaseTool]:
+        registry = owner.default() if instance is None else instance
+        return {**registry.standard, **registry.registered}
+
+
 class ToolRegistry:
     """Tools by name. Each method works on an instance and, called on the class, on the default registry.
 
-    The default registry is made at first use and holds the built-in tools that need no settings; `file_reader` reads
-    beneath the directory that was the working directory then. Registering a tool of the same name replaces a built-in.
+    The default registry is made at first use, by the settings of the environment and over the directory that was the
+    working directory then: the built-in tools, `request_tools`, `search_memory`, `research` and `call_planner`,
+    `call_verifier`, `call_executor`, `call_generator`. Registering a tool of the same name replaces one of these.
 
     Args:
         tools: Registered at once.
@@ -58,13 +66,14 @@ class ToolRegistry:
     """
 
     _default: ClassVar[ToolRegistry | None] = None
+    _tools = _Tools()
 
     def __init__(
         self, tools: Iterable[Registrable] = (), *, pipeline: Pipeline | None = None, standard: Iterable[BaseTool] = ()
     ) -> None:
         self.pipeline = pipeline or Pipeline()
-        self._standard = {tool.name: tool for tool in standard}
-        self._tools: dict[str, BaseTool] = {}
+        self.standard = {tool.name: tool for tool in standard}
+        self.registered: dict[str, BaseTool] = {}
         self._face = RegisteredTools((), pipeline=self.pipeline)
         self.register_tools(*tools)
 
@@ -72,8 +81,17 @@ class ToolRegistry:
     def default(cls) -> ToolRegistry:
         """The registry that methods called on the class work on."""
         if ToolRegistry._default is None:
-            ToolRegistry._default = ToolRegistry(standard=builtin_tools(BuiltinSettings(file_root=Path.cwd())))
+            # What settings say is known further out only.
+            made = import_module("swe_ai_fleet.runtime.default_tools").default_tools()
+            ToolRegistry._default = ToolRegistry().over(made)
         return ToolRegistry._default
+
+    def over(self, standard: Iterable[BaseTool]) -> ToolRegistry:
+        """What is registered here, with other tools behind it, and `request_tools` to tell of all of them."""
+        registry = ToolRegistry(self.registered.values(), pipeline=self.pipeline, standard=standard)
+        asking = RequestTools(registry)
+        registry.standard[asking.name] = asking
+        return registry
 
     @_OnDefault
     def register_tool(self, tool: T) -> T:
@@ -90,18 +108,18 @@ class ToolRegistry:
         added: dict[str, BaseTool] = {}
         for given in tools:
             tool = as_tool(given)
-            known = added.get(tool.name) or self._tools.get(tool.name)
+            known = added.get(tool.name) or self.registered.get(tool.name)
             if known is None:
                 added[tool.name] = tool
             elif given not in (known, type(known), getattr(known, "function", None)):
-                taken = ", ".join({**self._tools, **added})
+                taken = ", ".join({**self.registered, **added})
                 raise InvalidRequest(f"there is a tool {tool.name!r} already; taken are: {taken}", field="name")
-        self._tools |= added
+        self.registered |= added
 
     @_OnDefault
     def get_tool(self, name: str) -> BaseTool:
         """The tool of that name. Raises NotFound naming those there are."""
-        tool = self._all.get(name)
+        tool = self._tools.get(name)
         if tool is None:
             raise NotFound(self._no_tool(name), field="name")
         return tool
@@ -109,12 +127,12 @@ class ToolRegistry:
     @_OnDefault
     def get_all_tools(self) -> dict[str, BaseTool]:
         """All tools by name."""
-        return self._all
+        return self._tools
 
     @_OnDefault
     def get_tool_definitions(self, names: Sequence[str] | None = None) -> list[dict[str, object]]:
         """What a model is told of the named tools (None: of all), as OpenAI's function objects. Raises NotFound."""
-        tools = self._all.values() if names is None else [self.get_tool(name) for name in names]
+        tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
         return [
             {
                 "type": "function",
@@ -131,7 +149,7 @@ class ToolRegistry:
         `Error:` and says what would work, be it an unknown tool, wrong arguments, a refusal, a time-out or an
         exception of the tool's. Such a dict holds what the tool returned besides.
         """
-        tool = self._all.get(name)
+        tool = self._tools.get(name)
         if tool is None:
             return {"error": self._rejected(name, arguments)}
         values: list[object] = []
@@ -154,23 +172,41 @@ class ToolRegistry:
         pipeline: Pipeline | None = None,
     ) -> RegisteredTools:
         """The named tools (None: all) as operations of an agent. Raises NotFound."""
-        tools = self._all.values() if names is None else [self.get_tool(name) for name in names]
+        tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
         return RegisteredTools(tools, workspace, pipeline)
 
-    @property
-    def _all(self) -> dict[str, BaseTool]:
-        return {**self._standard, **self._tools}
-
     def _no_tool(self, name: str) -> str:
-        close = difflib.get_close_matches(name[:64], self._all, n=1)
+        close = difflib.get_close_matches(name[:64], self._tools, n=1)
         guess = f" Did you mean {close[0]}?" if close else ""
-        return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._all) or 'none'}"
+        return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._tools) or 'none'}"
 
     def _rejected(self, name: str, arguments: Mapping[str, object]) -> str:
         """An audit entry for a call that reached no tool, and what to say about it."""
         failed = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
         self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="").close(failed)
         return failed.observation()
+
+
+class RequestTools(BaseTool):
+    """`request_tools(names) -> {tools}`: what the named tools of a registry are, as a model is told of them.
+
+    Among the tools of an agent it stands for all of its registry: they can be called, and are shown once asked for.
+    """
+
+    name = "request_tools"
+    description = "Show what more tools do, which can then be called."
+    parameters = (ToolParameter("names", "array", "Names of tools.", items="string"),)
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self.registry = registry
+
+    async def execute(self, names: list[str]) -> dict[str, object]:
+        """Their definitions. Raises NotFound naming those there are."""
+        return {"tools": self.registry.get_tool_definitions(names)}
 
 
 def as_tool(given: object) -> BaseTool:

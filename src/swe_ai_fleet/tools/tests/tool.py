@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
 from swe_ai_fleet.tools.tests.planning import Planned, Planner, checked_ids, plain_keyword
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.linting import lint
@@ -41,6 +42,15 @@ class TestTool(Toolkit):
     __test__ = False
     name: ClassVar[str] = "tests"
     failed_before: Callable[[], Awaitable[Collection[str] | None]] | None = None
+
+    async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
+        if not isinstance(self.workspace, BareDirectory):
+            return await super().call(operation, arguments, call_id=call_id)
+        # A run of tests is several commands, which find in one sandbox what the others left there.
+        async with open_workspace(self.workspace.root) as opened:
+            kit = type(self)(opened, self.pipeline)
+            kit.failed_before = self.failed_before
+            return await kit.call(operation, arguments, call_id=call_id)
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def run(

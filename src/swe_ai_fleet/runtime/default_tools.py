@@ -1,0 +1,129 @@
+"""The tools that a registry has by itself: built-in ones, and those of planning, called outside of a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.function_calling.setup import FUNCTION_CALLING
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.json_values import strings
+from swe_ai_fleet.domain.memory import MemoryScope
+from swe_ai_fleet.domain.run import SUB_AGENT
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
+from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
+from swe_ai_fleet.tools.definition import Definition, ToolFailure
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.operation import BareDirectory
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
+from swe_ai_fleet.tools.registry.registry import ToolRegistry
+
+Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]
+
+
+def library_registry(settings: Settings | None) -> ToolRegistry:
+    """Where a library looks up tools: the default registry, or what is registered there over these settings."""
+    return ToolRegistry.default() if settings is None else ToolRegistry.default().over(default_tools(settings))
+
+
+def default_tools(settings: Settings | None = None) -> tuple[BaseTool, ...]:
+    """Every tool that a registry has by itself, over the working directory; what lacks something says so when called.
+
+    Searches ask the servers that settings name (an encyclopedia: Wikipedia, where they name none), sub-agents the model
+    that settings name. `search_memory` looks into the directory, where that is a clone, and into what `MemoryManager`
+    keeps under the same home.
+    """
+    chosen = settings or Settings()
+    root = Path.cwd()
+    builtin = BuiltinSettings(
+        search_url=chosen.search_url, wikipedia_url=chosen.wikipedia_url or WIKIPEDIA, file_root=root
+    )
+    return (*builtin_tools(builtin), *planning_tools(chosen, BareDirectory(root), builtin=builtin))
+
+
+def planning_tools(
+    settings: Settings, workspace: Workspace, pipeline: Pipeline | None = None, *, builtin: BuiltinSettings
+) -> tuple[BaseTool, ...]:
+    """`search_memory`, `research` and the `call_` tools, called by themselves rather than in a run.
+
+    Args:
+        settings: The model, the limits of a sub-agent, the home whose memories are searched.
+        workspace: What is looked into.
+        pipeline: The way calls of sub-agents go; without one, each call's own.
+        builtin: How the web is searched.
+    """
+    opened = partial(_opened, settings, workspace, pipeline, builtin)
+    return tuple(_SubAgentTool(definition, opened) for definition in SubAgentTools.definitions.values())
+
+
+class _SubAgentTool(BaseTool):
+    """An operation of `SubAgentTools` that opens what it needs for each of its calls."""
+
+    def __init__(self, definition: Definition, opened: Open) -> None:
+        spec = definition.spec
+        self.name, self.description, self.parameters = spec.name, spec.description, declared(spec.parameters)
+        self.read_only, self.risk, self.network, self.locks = spec.read_only, spec.risk, spec.network, spec.locks
+        self.time_limit_seconds = spec.time_limit_seconds
+        self._definition = definition
+        self._opened = opened
+
+    def schema(self) -> dict[str, object]:
+        return dict(self._definition.spec.parameters)
+
+    def checked(self, arguments: Mapping[str, object], spec: OperationSpec) -> dict[str, object]:
+        return self._definition.validate(arguments)
+
+    def verify(self) -> None:
+        """Nothing more to check: the declaration is the operation's."""
+
+    async def execute(self, **arguments: object) -> dict[str, object]:
+        """What the operation gives a program. Raises ToolFailure where it fails."""
+        async with self._opened() as kit:
+            # Nobody searched memory before: what the caller names is what is missing.
+            kit.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
+            result = await self._definition.run(kit, arguments)
+        if not result.success:
+            raise ToolFailure(result.error or result.content)
+        return {name: value for name, value in result.metadata.items() if name != SUB_AGENT}
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
+) -> AsyncGenerator[SubAgentTools]:
+    # They bring the client of models along, and an index, which a calculator need not wait for.
+    from swe_ai_fleet.runtime.memory_manager import LIBRARY, open_library_memory
+    from swe_ai_fleet.runtime.named_model import NamedModel
+    from swe_ai_fleet.runtime.plan_tools import NothingRemembered
+
+    named, seconds = NamedModel("", None, None, settings), settings.sub_agent_seconds
+    way = pipeline or Pipeline(mask=named.mask)
+    kits = (BuiltinTools(workspace, way, settings=builtin), FileTool(workspace, way), GitTool(workspace, way))
+    memory = RepositoryMemory(workspace) if (workspace.root / ".git").exists() else None
+    async with AsyncExitStack() as stack:
+        if (settings.home / LIBRARY).exists():
+            memories = await stack.enter_async_context(open_library_memory(settings, named.mask))
+            memory = FleetMemory(memories, MemoryScope(), memory, mask=named.mask)
+        yield SubAgentTools(
+            workspace,
+            way,
+            model=await stack.enter_async_context(named.open()),
+            # A sub-agent gets half of what its parent has.
+            budget=Budget(replace(FUNCTION_CALLING, timeout_seconds=2 * seconds)),
+            toolkits={kit.name: kit for kit in kits},
+            without=() if builtin.search_url else ("web_search",),
+            memory=memory or NothingRemembered(),
+            limits=SubAgentLimits(each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=seconds)),
+        )
