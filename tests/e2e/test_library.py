@@ -18,7 +18,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.environments import home_at
-from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+from tests.scripts import FAILING, HELLO, HELLO_FILES, HELLO_OPERATIONS
 
 
 @pytest.fixture
@@ -44,9 +44,38 @@ async def test_execute_task(clone: Path, tmp_path: Path, model_server: ScriptedM
     assert result.artifacts["files_changed"] == ["utils.py"]
     assert "+def hello_world():" in result.artifacts["patch"]
     assert result.artifacts["tests"]["passed"] == 2
+    assert (result.verdict, result.to_dict()["verdict"]) == ("verified", "verified")
     assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
     assert json.loads(json.dumps(result.to_dict()))["stop_reason"] == "final_answer"
     assert not list((tmp_path / "home/workspaces").rglob("git"))
+
+
+@pytest.mark.parametrize(
+    ("task", "constraints", "success", "verdict"),
+    [
+        (FAILING, {"checks": ["python3 -m pytest -q"]}, False, "refuted"),
+        (FAILING, {}, False, "refuted"),
+        (FAILING, {"checks": ["true"]}, True, "unverified"),
+        (FAILING, {"checks": ["true"], "require_verified": True}, False, "unverified"),
+        ("What is in utils.py?", {}, True, None),
+        ("What is in utils.py?", {"checks": ["python3 -m pytest -q"]}, False, "refuted"),
+    ],
+)
+async def test_success_is_what_checks_leave_of_an_answer(
+    clone: Path,
+    tmp_path: Path,
+    model_server: ScriptedModelServer,
+    task: str,
+    constraints: dict[str, object],
+    success: bool,
+    verdict: str | None,
+) -> None:
+    agent = ToolEnabledAgent("a", "DEV", clone, model_server.url, settings=Settings(home=home_at(tmp_path / "home")))
+    result = await agent.execute_task(task, constraints=constraints)
+    assert (result.success, result.verdict, str(result.stop_reason)) == (success, verdict, "final_answer")
+    assert (result.error is None) is success
+    if verdict == "refuted":
+        assert result.verdict_reasons and result.verdict_reasons[0] in str(result.error)
 
 
 async def test_the_agent_clones_where_nothing_is_yet(

@@ -8,14 +8,19 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunJournal, run_finished
 from swe_ai_fleet.agents.results import operation
+from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.agents.solving import Solution, Solver
 from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.assignment import CodingAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import AgentResult, CheckReport, Verdict
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
@@ -28,7 +33,10 @@ from swe_ai_fleet.domain.task import (
     execution_id,
 )
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
+from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -87,7 +95,11 @@ class ToolEnabledAgent:
         *,
         task_id: str = "",
     ) -> AgentResult:
-        """Solve a task. A run that a limit, the model or a tool stopped is a result with `success` false.
+        """Solve a task, and have what came of it checked as a fleet would, against the commit that it began with.
+
+        `success` says that the agent answered and that nothing which ran refutes its change; a run that a limit, the
+        model or a tool stopped is a result without it. `verdict` stands beside it; an answer that changes nothing has
+        none, unless `checks` are named.
 
         Args:
             task: What is to be done.
@@ -164,7 +176,8 @@ class ToolEnabledAgent:
                     error=trajectory.error,
                 )
             )
-        return _result(solution, trail)
+            report = await _evidence(assignment, solution, workspaces, equipment)
+        return _result(solution, trail, report, needs_proof=request.constraints.require_verified)
 
     async def _journal(self, stack: AsyncExitStack, task_id: str) -> Journal | None:
         """This run's journal where a log is configured; every step then stands in it as it happens."""
@@ -176,21 +189,60 @@ class ToolEnabledAgent:
         return RunJournal(await stack.enter_async_context(log.journal(writer)))
 
 
-def _result(solution: Solution, trail: AuditTrail) -> AgentResult:
+async def _evidence(
+    assignment: CodingAssignment, solution: Solution, workspaces: GitWorkspaceProvider, equipment: Equipment
+) -> CheckReport | None:
+    """What checks say of what the agent left, as in a fleet; None without an answer, or a change or check to judge."""
+    patch, task = solution.diff.patch, assignment.task
+    answered = solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
+    if not answered or not (patch or task.constraints.checks):
+        return None
+    blobs = MemoryLog()
+    ref = await blobs.put(task.tenant, assignment.execution_id, patch, "text/x-diff") if patch else None
+    gatherer = EvidenceGatherer(
+        workspaces=workspaces,
+        blobs=blobs,
+        access=equipment.access,
+        mask=equipment.mask,
+        rubric=RubricJudge(equipment=equipment),
+    )
+    given = CheckAssignment(
+        execution_id=assignment.execution_id,
+        candidate_id=assignment.agent_id,
+        task=task,
+        repository=assignment.repository,
+        patch=ref,
+    )
+    try:
+        return await gatherer.gather(given)
+    except FleetError as error:
+        return no_evidence(assignment.agent_id, error)
+    finally:
+        await workspaces.release(assignment.execution_id)
+
+
+def _result(solution: Solution, trail: AuditTrail, report: CheckReport | None, *, needs_proof: bool) -> AgentResult:
     trajectory, left = solution.trajectory, solution.artifacts(None)
+    tests = left.tests or (report.tests if report else None)
+    verdict = report.verdict if report else None
+    stands = verdict is not Verdict.REFUTED and not (needs_proof and verdict is Verdict.UNVERIFIED)
+    reasons = report.reasons if report else ()
+    error = trajectory.error or ("" if stands else f"{verdict}: {'; '.join(reasons)}")
     return AgentResult(
-        success=trajectory.stop_reason is StopReason.FINAL_ANSWER,
+        success=trajectory.stop_reason is StopReason.FINAL_ANSWER and stands,
         operations=tuple(operation(entry) for entry in trail.entries if entry.outcome is not Outcome.STARTED),
         artifacts={
             "commit_sha": left.commit_sha,
             "branch": left.branch,
             "patch": solution.diff.patch.decode("utf-8", "replace"),
             "files_changed": list(left.files_changed),
-            "tests": to_plain(left.tests) if left.tests else None,
+            "tests": to_plain(tests) if tests else None,
             "answer": trajectory.answer,
         },
         audit_trail=tuple(trail.entries),
-        error=trajectory.error or None,
-        usage=trajectory.usage,
+        error=error or None,
+        usage=trajectory.usage + (report.usage if report else Usage()),
         stop_reason=trajectory.stop_reason,
+        verdict=verdict,
+        verdict_reasons=reasons,
     )
