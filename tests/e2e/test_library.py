@@ -39,6 +39,10 @@ async def test_execute_task(clone: Path, tmp_path: Path, model_server: ScriptedM
 
     assert result.success, result.error
     assert _names(result.operations) == HELLO_OPERATIONS
+    assert result.operations[3]["params"] == {"paths": ["utils.py"]}
+    appended, ran = result.operations[1:3]
+    assert (appended["params"]["path"], appended["step"], appended["audit_seq"]) == ("utils.py", 2, 3)
+    assert ("2 passed" in str(ran["output"]), ran["error"], ran["call_id"] in appended.values()) == (True, "", False)
     assert result.artifacts["commit_sha"] == git(clone, "rev-parse", "HEAD") != base
     assert result.artifacts["branch"] == "main"
     assert result.artifacts["files_changed"] == ["utils.py"]
@@ -102,6 +106,7 @@ async def test_limits_and_abort_are_results(clone: Path, tmp_path: Path, model_s
     denied = await agent.execute_task(HELLO, constraints={"denied_tools": ["files"], "abort_on_error": True})
     assert (denied.success, denied.stop_reason) == (False, "tool_error")
     assert denied.operations[0]["outcome"] == "refused"
+    assert "files_read_file" in str(denied.operations[0]["error"])
 
 
 async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
