@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from pathlib import Path
 
+import jsonschema
 import nats
 import pytest
 
@@ -13,12 +15,14 @@ from swe_ai_fleet import ToolEnabledAgent, VLLMAgentJob
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJobActor
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.environments import home_at
-from tests.scripts import FAILING, HELLO, HELLO_FILES, HELLO_OPERATIONS
+from tests.scripts import FAILING, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
 
 
 @pytest.fixture
@@ -115,6 +119,44 @@ async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
     assert {"git", "files", "tests"} <= set(tools)
     read = await tools["files"].call("read_file", {"path": "utils.py"})
     assert "def one" in read.content
+
+
+async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
+    clone: Path, tmp_path: Path, model_server: ScriptedModelServer, nats_server: EmbeddedNats
+) -> None:
+    """The actor's own code, without Ray: an answer, the same again, a fault, no workspace, a cancellation."""
+    task_id, url = f"job-{uuid.uuid4().hex[:8]}", nats_server.address.url
+    settings = Settings(home=home_at(tmp_path / "home")).model_dump_json()
+    model = model_server.url
+
+    def job(workspace: str) -> VLLMAgentJobActor:
+        return VLLMAgentJobActor("agent-dev-1", "DEV", model, workspace, url, "scripted", settings=settings)
+
+    connection = await nats.connect(url)
+    subscription = await connection.subscribe(f"agent.results.{task_id}")
+    results = [await job(str(clone)).run(task_id, "What is in utils.py?") for _ in range(2)]
+    for workspace, fault in ((str(tmp_path), "holds no git clone"), ("", "made without a workspace")):
+        with pytest.raises(InvalidRequest, match=fault):
+            await job(workspace).run(task_id, HELLO)
+    events = await connection.subscribe("agent.events.default.*.agent-dev-1")
+    running = asyncio.create_task(job(str(clone)).run(task_id, SLEEP))
+    while b"tool_started" not in (await events.next_msg(timeout=60)).data:
+        assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    told = [json.loads((await subscription.next_msg(timeout=10)).data) for _ in range(5)]
+    assert told[:2] == json.loads(json.dumps(results))
+    assert [one["status"] for one in told] == ["final_answer", "final_answer", "error", "error", "cancelled"]
+    assert [one["success"] for one in told] == [True, True, False, False, False]
+    assert len({one["execution_id"] for one in told}) == 5
+    assert "holds no git clone" in told[2]["error"] and "workspace" in told[3]["error"]
+    assert all(one["timestamp"] and one["duration_ms"] >= 0 for one in told) and told[0]["duration_ms"]
+    schema = json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text())
+    for one in told:
+        jsonschema.validate(one, schema)
+    await connection.close()
 
 
 @pytest.mark.slow  # quick: integration/test_ray_fleet.py, which runs the same actor

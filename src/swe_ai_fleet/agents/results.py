@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -96,11 +96,10 @@ def agent_result(candidate: Candidate, task: Task, record: ToolRecord, patch: by
     """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size."""
     left = candidate.artifacts
     inline = len(patch) <= MAX_INLINE_PATCH_BYTES
-    operations = record.operations[candidate.agent_id]
-    payload = _payload(task.task_id, task.execution_id, candidate.agent_id) | {
+    payload = result_head(task.task_id, task.execution_id, candidate.agent_id) | {
         "status": str(candidate.stop_reason),
         "success": candidate.stop_reason is StopReason.FINAL_ANSWER,
-        "operations": operations,
+        "operations": record.operations[candidate.agent_id],
         "artifacts": {
             "commit_sha": left.commit_sha,
             "branch": left.branch,
@@ -116,12 +115,19 @@ def agent_result(candidate: Candidate, task: Task, record: ToolRecord, patch: by
         "duration_ms": candidate.usage.duration_ms,
         "timestamp": candidate.submitted_at,
     }
-    data = json.dumps(payload).encode()
+    return bounded_result(payload)
+
+
+def bounded_result(payload: Mapping[str, object]) -> bytes:
+    """The result of a run as JSON of at most 512 KiB: what is too long is left out, outputs first."""
+    bounded = dict(payload)
+    data = json.dumps(bounded).encode()
+    operations = cast("Sequence[Mapping[str, object]]", payload["operations"])
     short = [{**operation, "output": ""} for operation in operations]
     for name, less in (("operations", short), ("audit_trail", ()), ("operations", ())):
         if len(data) > MAX_RESULT_BYTES:
-            data = json.dumps(payload | {name: less}).encode()
-            payload[name] = less
+            bounded[name] = less
+            data = json.dumps(bounded).encode()
     return data
 
 
@@ -142,10 +148,11 @@ def failed_result(
         "duration_ms": duration_ms,
         "timestamp": now(),
     }
-    return _payload(task_id, execution_id, agent_id) | told
+    return result_head(task_id, execution_id, agent_id) | told
 
 
-def _payload(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:
+def result_head(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:
+    """What every result of a run begins with."""
     return {
         "kind": "agent",
         "event_id": f"{execution_id}/{agent_id}/result",
