@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from pathlib import Path
 
+import jsonschema
 import nats
 import pytest
 
@@ -13,12 +15,14 @@ from swe_ai_fleet import ToolEnabledAgent, VLLMAgentJob
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJobActor
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.environments import home_at
-from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+from tests.scripts import FAILING, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
 
 
 @pytest.fixture
@@ -39,14 +43,47 @@ async def test_execute_task(clone: Path, tmp_path: Path, model_server: ScriptedM
 
     assert result.success, result.error
     assert _names(result.operations) == HELLO_OPERATIONS
+    assert result.operations[3]["params"] == {"paths": ["utils.py"]}
+    appended, ran = result.operations[1:3]
+    assert (appended["params"]["path"], appended["step"], appended["audit_seq"]) == ("utils.py", 2, 3)
+    assert ("2 passed" in str(ran["output"]), ran["error"], ran["call_id"] in appended.values()) == (True, "", False)
     assert result.artifacts["commit_sha"] == git(clone, "rev-parse", "HEAD") != base
     assert result.artifacts["branch"] == "main"
     assert result.artifacts["files_changed"] == ["utils.py"]
     assert "+def hello_world():" in result.artifacts["patch"]
     assert result.artifacts["tests"]["passed"] == 2
+    assert (result.verdict, result.to_dict()["verdict"]) == ("verified", "verified")
     assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
     assert json.loads(json.dumps(result.to_dict()))["stop_reason"] == "final_answer"
     assert not list((tmp_path / "home/workspaces").rglob("git"))
+
+
+@pytest.mark.parametrize(
+    ("task", "constraints", "success", "verdict"),
+    [
+        (FAILING, {"checks": ["python3 -m pytest -q"]}, False, "refuted"),
+        (FAILING, {}, False, "refuted"),
+        (FAILING, {"checks": ["true"]}, True, "unverified"),
+        (FAILING, {"checks": ["true"], "require_verified": True}, False, "unverified"),
+        ("What is in utils.py?", {}, True, None),
+        ("What is in utils.py?", {"checks": ["python3 -m pytest -q"]}, False, "refuted"),
+    ],
+)
+async def test_success_is_what_checks_leave_of_an_answer(
+    clone: Path,
+    tmp_path: Path,
+    model_server: ScriptedModelServer,
+    task: str,
+    constraints: dict[str, object],
+    success: bool,
+    verdict: str | None,
+) -> None:
+    agent = ToolEnabledAgent("a", "DEV", clone, model_server.url, settings=Settings(home=home_at(tmp_path / "home")))
+    result = await agent.execute_task(task, constraints=constraints)
+    assert (result.success, result.verdict, str(result.stop_reason)) == (success, verdict, "final_answer")
+    assert (result.error is None) is success
+    if verdict == "refuted":
+        assert result.verdict_reasons and result.verdict_reasons[0] in str(result.error)
 
 
 async def test_the_agent_clones_where_nothing_is_yet(
@@ -73,6 +110,7 @@ async def test_limits_and_abort_are_results(clone: Path, tmp_path: Path, model_s
     denied = await agent.execute_task(HELLO, constraints={"denied_tools": ["files"], "abort_on_error": True})
     assert (denied.success, denied.stop_reason) == (False, "tool_error")
     assert denied.operations[0]["outcome"] == "refused"
+    assert "files_read_file" in str(denied.operations[0]["error"])
 
 
 async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
@@ -81,6 +119,44 @@ async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
     assert {"git", "files", "tests"} <= set(tools)
     read = await tools["files"].call("read_file", {"path": "utils.py"})
     assert "def one" in read.content
+
+
+async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
+    clone: Path, tmp_path: Path, model_server: ScriptedModelServer, nats_server: EmbeddedNats
+) -> None:
+    """The actor's own code, without Ray: an answer, the same again, a fault, no workspace, a cancellation."""
+    task_id, url = f"job-{uuid.uuid4().hex[:8]}", nats_server.address.url
+    settings = Settings(home=home_at(tmp_path / "home")).model_dump_json()
+    model = model_server.url
+
+    def job(workspace: str) -> VLLMAgentJobActor:
+        return VLLMAgentJobActor("agent-dev-1", "DEV", model, workspace, url, "scripted", settings=settings)
+
+    connection = await nats.connect(url)
+    subscription = await connection.subscribe(f"agent.results.{task_id}")
+    results = [await job(str(clone)).run(task_id, "What is in utils.py?") for _ in range(2)]
+    for workspace, fault in ((str(tmp_path), "holds no git clone"), ("", "made without a workspace")):
+        with pytest.raises(InvalidRequest, match=fault):
+            await job(workspace).run(task_id, HELLO)
+    events = await connection.subscribe("agent.events.default.*.agent-dev-1")
+    running = asyncio.create_task(job(str(clone)).run(task_id, SLEEP))
+    while b"tool_started" not in (await events.next_msg(timeout=60)).data:
+        assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    told = [json.loads((await subscription.next_msg(timeout=10)).data) for _ in range(5)]
+    assert told[:2] == json.loads(json.dumps(results))
+    assert [one["status"] for one in told] == ["final_answer", "final_answer", "error", "error", "cancelled"]
+    assert [one["success"] for one in told] == [True, True, False, False, False]
+    assert len({one["execution_id"] for one in told}) == 5
+    assert "holds no git clone" in told[2]["error"] and "workspace" in told[3]["error"]
+    assert all(one["timestamp"] and one["duration_ms"] >= 0 for one in told) and told[0]["duration_ms"]
+    schema = json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text())
+    for one in told:
+        jsonschema.validate(one, schema)
+    await connection.close()
 
 
 @pytest.mark.slow  # quick: integration/test_ray_fleet.py, which runs the same actor

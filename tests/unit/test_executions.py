@@ -119,7 +119,11 @@ async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_pub
     payload = json.loads(result.payload)
     assert (payload["status"], payload["winner"], payload["agent_id"]) == ("completed", "agent-dev-1", "agent-dev-1")
     assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
-    assert [one["operation"] for one in payload["operations"]] == ["write_file"]
+    told = [{name: one[name] for name in ("operation", "params", "output", "error")} for one in payload["operations"]]
+    wrote = {"path": "file-1.py", "lines": 1}
+    assert told == [{"operation": "write_file", "params": wrote, "output": "wrote file-1.py", "error": ""}]
+    assert {payload["operations"][0][name] for name in ("step", "audit_seq")} == {1, 2}
+    assert payload["operations"][0]["call_id"] == payload["audit_trail"][-1]["call_id"] != ""
     assert len(world.bodies(ev.ResultPublished)) == 1
     assert world.workspaces.released == [name]
 

@@ -294,6 +294,23 @@ class TestMaskingOfFacts:
         await sample.call("look", {TOKEN: 1, f"other-{TOKEN}": 2, "path": "a"})
         assert sample.pipeline.trail.entries[-1].arguments == {MASK: 1, f"{MASK} (2)": 2, "path": "a"}
 
+    async def test_lists_and_objects_are_recorded_as_such(self) -> None:
+        sample = kit(mask=Secrets([TOKEN]))
+        given = {
+            "path": ["a", 1, 1.5, True, None, {"token": f"x{TOKEN}"}],
+            "headers": {"x-count": [1], TOKEN: {}},
+            "long": ["y" * 9_000, *range(9_000)],
+        }
+        await sample.call("look", given)
+        (entry,) = sample.pipeline.trail.entries
+        told = from_json(AuditEntry, to_json(entry))
+        assert told.arguments["path"] == ["a", 1, 1.5, True, None, {"token": f"x{MASK}"}]
+        assert told.arguments["headers"] == {"x-count": [1], MASK: {}}
+        first, second, *_, last = told.arguments["long"]
+        assert (first[:3], second, last) == ("yyy", 0, "... 8876 more")
+        assert len(json.dumps(told.arguments)) < 8_000
+        assert verify([told], head=sample.pipeline.trail.head) is None
+
     async def test_halves_of_a_character_that_a_secret_holds(self) -> None:
         sample = kit(mask=Secrets(["smile-\U0001f600-token"]))
         assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK

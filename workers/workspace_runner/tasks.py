@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import structlog
 
@@ -17,10 +15,9 @@ from services.orchestrator.requests import submitted_task
 from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
-from swe_ai_fleet.agents.results import agent_result
+from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment, Job, JobOutcome, JobPriority, job_id
-from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.task import (
@@ -31,7 +28,6 @@ from swe_ai_fleet.domain.task import (
     Task,
     check_identifier,
 )
-from swe_ai_fleet.orchestrator.results import audit_entry
 from workers.workspace_runner.runner import RANKS, Runner
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -113,13 +109,9 @@ class TaskRunner:
 
     async def _result(self, task: Task, candidate: Candidate) -> bytes:
         """What subscribers are told of a run that came to its end."""
-        trail: list[AuditEntry] = []
-        async with aclosing(self.log.read(task.tenant, task.execution_id, agent_id=AGENT_ID)) as events:
-            async for stored in events:
-                if (entry := audit_entry(stored)) is not None:
-                    trail.append(entry)  # noqa: PERF401
+        record = await tool_record(self.log, task.tenant, task.execution_id, AGENT_ID)
         patch = await self.log.get(candidate.artifacts.patch) if candidate.artifacts.patch else b""
-        return agent_result(candidate, task, trail, patch)
+        return agent_result(candidate, task, record, patch)
 
     async def _publish(self, task: Task, payload: bytes) -> None:
         await self.log.publish(
@@ -175,22 +167,5 @@ def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
 def failure(task: Task, outcome: JobOutcome) -> bytes:
     """What subscribers are told of a run that nothing came of, in the shape of every result."""
     error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
-    payload: dict[str, object] = {
-        "kind": "agent",
-        "event_id": f"{task.execution_id}/{AGENT_ID}/result",
-        "task_id": task.task_id,
-        "execution_id": task.execution_id,
-        "agent_id": AGENT_ID,
-        "status": "error",
-        "success": False,
-        "operations": [],
-        "artifacts": {"commit_sha": "", "branch": "", "patch": "", "files_changed": [], "tests": None},
-        "audit_trail": [],
-        "audit_head": "",
-        "usage": {},
-        "summary": "",
-        "error": f"{outcome.reason or outcome.fault}: {error}",
-        "duration_ms": 0,
-        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-    }
-    return json.dumps(payload).encode()
+    told = f"{outcome.reason or outcome.fault}: {error}"
+    return json.dumps(failed_result(task.task_id, task.execution_id, AGENT_ID, told)).encode()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from swe_ai_fleet.agents.opening import SecondGo
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
-from swe_ai_fleet.agents.results import agent_result
+from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.solving import Consent, Solver
 from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import Clone, ResultBus, SecretMask
+from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
@@ -78,7 +78,8 @@ class CodingRun:
             )
             if waits:
                 return candidate_of(assignment, finished, model=solution.model, at=now())
-            return await hand_in(assignment, run, finished, patch, model=solution.model, results=self.results)
+            log = self.services.log
+            return await hand_in(assignment, run, finished, patch, model=solution.model, log=log, results=self.results)
 
 
 async def _second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
@@ -143,16 +144,19 @@ async def hand_in(
     patch: bytes,
     *,
     model: str,
+    log: EventLog,
     results: ResultBus,
 ) -> Candidate:
     """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
     candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
+    task = assignment.task
+    record = await tool_record(log, task.tenant, assignment.execution_id, assignment.agent_id)
     await results.publish(
-        tenant=assignment.task.tenant,
-        task_id=assignment.task.task_id,
+        tenant=task.tenant,
+        task_id=task.task_id,
         execution_id=assignment.execution_id,
         agent_id=assignment.agent_id,
-        payload=agent_result(candidate, assignment.task, run.trail.entries, patch),
+        payload=agent_result(candidate, task, record, patch),
     )
     return candidate
 

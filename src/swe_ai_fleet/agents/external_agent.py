@@ -157,7 +157,8 @@ class ExternalRun:
             answer=work.answer,
             error=self._shown(error, _FAULT_CHARS),
         )
-        return await hand_in(assignment, run, finished, diff.patch, model=work.model, results=self.results)
+        log, patch = self.services.log, diff.patch
+        return await hand_in(assignment, run, finished, patch, model=work.model, log=log, results=self.results)
 
     async def _work(self, assignment: CodingAssignment, clone: Clone, run: RunContext, work: _Work) -> None:
         """From the first call to the patch in the clone. Raises AgentFault, PatchRejected, ResourceExhausted."""

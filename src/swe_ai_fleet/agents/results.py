@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import cast
 
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Candidate, TestSummary
+from swe_ai_fleet.domain.event import Event, ModelReplied, RunClaimed, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import EventLog
+from swe_ai_fleet.tools.truncation import truncate
 
 MAX_RESULT_BYTES = 512 * 1024
 MAX_INLINE_PATCH_BYTES = 128 * 1024
+MAX_OUTPUT_CHARS = 2_000
+"""Of each operation's output, head and tail."""
 
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
@@ -49,19 +57,49 @@ def _count(counts: Mapping[str, object], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def agent_result(candidate: Candidate, task: Task, trail: Sequence[AuditEntry], patch: bytes) -> bytes:
+class ToolRecord:
+    """What agents did with tools, by agent, told from events of an execution in their order.
+
+    Of a run that began anew what it did before is left out: its audit chain begins anew, too.
+    """
+
+    def __init__(self) -> None:
+        self.operations: defaultdict[str, list[Mapping[str, object]]] = defaultdict(list)
+        self.entries: defaultdict[str, list[AuditEntry]] = defaultdict(list)
+        self._steps: dict[str, int] = {}
+
+    def hear(self, event: Event) -> None:
+        """Take in the next event."""
+        body, agent_id = event.body, event.agent_id
+        if isinstance(body, RunClaimed) and not body.resumes:
+            self.operations.pop(agent_id, None)
+            self.entries.pop(agent_id, None)
+        elif isinstance(body, ModelReplied):
+            self._steps[agent_id] = body.step
+        elif isinstance(body, ToolStarted | ToolFinished):
+            entry = body.entry
+            self.entries[entry.agent_id].append(entry)
+            if isinstance(body, ToolFinished):
+                self.operations[entry.agent_id].append(_operation(entry, body.result, self._steps.get(agent_id, 0)))
+
+
+async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> ToolRecord:
+    """What the log has of one agent's tools. Raises as reading does."""
+    record = ToolRecord()
+    async with aclosing(log.read(tenant, execution_id, agent_id=agent_id)) as events:
+        async for stored in events:
+            record.hear(stored.event)
+    return record
+
+
+def agent_result(candidate: Candidate, task: Task, record: ToolRecord, patch: bytes) -> bytes:
     """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size."""
     left = candidate.artifacts
     inline = len(patch) <= MAX_INLINE_PATCH_BYTES
-    payload: dict[str, object] = {
-        "kind": "agent",
-        "event_id": f"{task.execution_id}/{candidate.agent_id}/result",
-        "task_id": task.task_id,
-        "execution_id": task.execution_id,
-        "agent_id": candidate.agent_id,
+    payload = result_head(task.task_id, task.execution_id, candidate.agent_id) | {
         "status": str(candidate.stop_reason),
         "success": candidate.stop_reason is StopReason.FINAL_ANSWER,
-        "operations": [operation(entry) for entry in trail if entry.outcome is not Outcome.STARTED],
+        "operations": record.operations[candidate.agent_id],
         "artifacts": {
             "commit_sha": left.commit_sha,
             "branch": left.branch,
@@ -69,7 +107,7 @@ def agent_result(candidate: Candidate, task: Task, trail: Sequence[AuditEntry], 
             "files_changed": list(left.files_changed),
             "tests": to_plain(left.tests) if left.tests else None,
         },
-        "audit_trail": [to_plain(entry) for entry in trail],
+        "audit_trail": [to_plain(entry) for entry in record.entries[candidate.agent_id]],
         "audit_head": candidate.audit_head,
         "usage": to_plain(candidate.usage),
         "summary": candidate.summary[:16_000],
@@ -77,24 +115,67 @@ def agent_result(candidate: Candidate, task: Task, trail: Sequence[AuditEntry], 
         "duration_ms": candidate.usage.duration_ms,
         "timestamp": candidate.submitted_at,
     }
-    data = json.dumps(payload).encode()
-    for name in ("audit_trail", "operations"):
+    return bounded_result(payload)
+
+
+def bounded_result(payload: Mapping[str, object]) -> bytes:
+    """The result of a run as JSON of at most 512 KiB: what is too long is left out, outputs first."""
+    bounded = dict(payload)
+    data = json.dumps(bounded).encode()
+    operations = cast("Sequence[Mapping[str, object]]", payload["operations"])
+    short = [{**operation, "output": ""} for operation in operations]
+    for name, less in (("operations", short), ("audit_trail", ()), ("operations", ())):
         if len(data) > MAX_RESULT_BYTES:
-            data = json.dumps(payload | {name: []}).encode()
-            payload[name] = []
+            bounded[name] = less
+            data = json.dumps(bounded).encode()
     return data
 
 
-def operation(entry: AuditEntry) -> dict[str, object]:
-    """A tool operation as results list it."""
+def failed_result(
+    task_id: str, execution_id: str, agent_id: str, error: str, *, status: str = "error", duration_ms: int = 0
+) -> dict[str, object]:
+    """The result of a run that handed in nothing, in the shape of every result."""
+    told: dict[str, object] = {
+        "status": status,
+        "success": False,
+        "operations": [],
+        "artifacts": {"commit_sha": "", "branch": "", "patch": "", "files_changed": [], "tests": None},
+        "audit_trail": [],
+        "audit_head": "",
+        "usage": {},
+        "summary": "",
+        "error": error,
+        "duration_ms": duration_ms,
+        "timestamp": now(),
+    }
+    return result_head(task_id, execution_id, agent_id) | told
+
+
+def result_head(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:
+    """What every result of a run begins with."""
+    return {
+        "kind": "agent",
+        "event_id": f"{execution_id}/{agent_id}/result",
+        "task_id": task_id,
+        "execution_id": execution_id,
+        "agent_id": agent_id,
+    }
+
+
+def _operation(entry: AuditEntry, result: ToolResult, step: int) -> Mapping[str, object]:
+    """A tool operation as results list it; the log has the rest of a long output."""
     return {
         "tool": entry.tool,
         "operation": entry.operation,
         "params": dict(entry.arguments),
         "success": entry.outcome is Outcome.SUCCESS,
         "outcome": str(entry.outcome),
+        "output": truncate(result.content, MAX_OUTPUT_CHARS),
+        "error": result.error or entry.reason,
         "exit_code": entry.exit_code,
         "duration_ms": entry.duration_ms,
+        "step": step,
+        "call_id": entry.call_id,
         "audit_seq": entry.seq,
         "at": entry.at,
     }

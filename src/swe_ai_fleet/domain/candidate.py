@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.review import Critique
@@ -210,6 +211,11 @@ class CheckReport:
         return sum((result.usage for result in self.results), Usage())
 
     @property
+    def tests(self) -> TestSummary | None:
+        """The tests that ran on it, of the first check that counts them; None where none does."""
+        return next((result.tests for result in self.results if result.tests is not None), None)
+
+    @property
     def shown_by_itself(self) -> bool:
         """Whether nothing but tests of the candidate's own shows that it works."""
         shown = [(test, result) for result in self.results for test in result.shown]
@@ -283,3 +289,37 @@ class Delivered:
     tree: str = ""
     patch: BlobRef | None = None
     bundle: BlobRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """What `execute_task` returns. `artifacts` has commit_sha, branch, patch, files_changed and tests.
+
+    `success`: the agent answered, and its change is not refuted. `verdict` is what checks came to, None where there was
+    nothing to check.
+    """
+
+    success: bool
+    operations: tuple[Mapping[str, object], ...]
+    artifacts: Mapping[str, object]
+    audit_trail: tuple[AuditEntry, ...]
+    error: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: StopReason = StopReason.FINAL_ANSWER
+    verdict: Verdict | None = None
+    verdict_reasons: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The result as JSON-compatible values."""
+        return {
+            "success": self.success,
+            "operations": [dict(operation) for operation in self.operations],
+            "artifacts": dict(self.artifacts),
+            "audit_trail": [asdict(entry) for entry in self.audit_trail],
+            "audit_head": self.audit_trail[-1].hash if self.audit_trail else "",
+            "error": self.error,
+            "usage": asdict(self.usage),
+            "stop_reason": str(self.stop_reason),
+            "verdict": self.verdict,
+            "verdict_reasons": list(self.verdict_reasons),
+        }

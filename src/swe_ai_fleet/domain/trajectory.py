@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.plan import PlanReport
@@ -68,29 +66,3 @@ class Trajectory:
     usage: Usage
     error: str = ""
     plan: PlanReport | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentResult:
-    """What `execute_task` returns. `artifacts` has commit_sha, branch, patch, files_changed and tests."""
-
-    success: bool
-    operations: tuple[Mapping[str, object], ...]
-    artifacts: Mapping[str, object]
-    audit_trail: tuple[AuditEntry, ...]
-    error: str | None = None
-    usage: Usage = field(default_factory=Usage)
-    stop_reason: StopReason = StopReason.FINAL_ANSWER
-
-    def to_dict(self) -> dict[str, object]:
-        """The result as JSON-compatible values."""
-        return {
-            "success": self.success,
-            "operations": [dict(operation) for operation in self.operations],
-            "artifacts": dict(self.artifacts),
-            "audit_trail": [asdict(entry) for entry in self.audit_trail],
-            "audit_head": self.audit_trail[-1].hash if self.audit_trail else "",
-            "error": self.error,
-            "usage": asdict(self.usage),
-            "stop_reason": str(self.stop_reason),
-        }

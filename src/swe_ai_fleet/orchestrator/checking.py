@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.assignment import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, RankedCandidate, Verdict
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
 from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.orchestrator.diff_equivalence import behaviour_keys, diff_key
+from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.ranking import rank
@@ -139,13 +140,7 @@ class Checking:
         except Fenced:
             raise
         except FleetError as error:
-            missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
-            return CheckReport(
-                candidate_id=candidate.candidate_id,
-                results=(missing,),
-                verdict=Verdict.UNVERIFIED,
-                reasons=(f"no evidence could be gathered: {error}",),
-            )
+            return no_evidence(candidate.candidate_id, error)
 
 
 def _faults(

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 
-from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES, operation
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES, ToolRecord
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, StoredEvent, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
 
@@ -22,18 +20,16 @@ from swe_ai_fleet.ports import BlobStore, EventLog
 async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes:
     """The final result of an execution as JSON of at most 512 KiB; what is too long stands there by reference."""
     state: ExecutionState | None = None
-    entries: dict[str, list[AuditEntry]] = {}
+    record = ToolRecord()
     async with aclosing(log.read(task.tenant, task.execution_id)) as events:
         async for stored in events:
             state = advance(state, stored)
-            entry = audit_entry(stored)
-            if entry is not None:
-                entries.setdefault(entry.agent_id, []).append(entry)
+            record.hear(stored.event)
     if state is None:
         raise RuntimeError("an execution without events has no result")
     winner = state.candidates.get(state.winner_id)
     best = state.best_report
-    told = entries.get(winner.agent_id, []) if winner else [e for chain in entries.values() for e in chain]
+    agents = [winner.agent_id] if winner else list(record.entries)
     payload: dict[str, object] = {
         "kind": "execution",
         "event_id": f"{state.execution_id}/result",
@@ -42,9 +38,9 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "agent_id": winner.agent_id if winner else "",
         "status": str(state.status),
         "success": state.status is ExecutionStatus.COMPLETED,
-        "operations": [operation(entry) for entry in told if entry.outcome is not Outcome.STARTED],
+        "operations": [one for agent_id in agents for one in record.operations[agent_id]],
         "artifacts": await _artifacts(state, winner, blobs),
-        "audit_trail": [to_plain(entry) for entry in told],
+        "audit_trail": [to_plain(entry) for agent_id in agents for entry in record.entries[agent_id]],
         "audit_head": winner.audit_head if winner else "",
         "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
         "audit_signatures": [to_plain(head) for head in state.signed_heads.values()],
@@ -64,12 +60,6 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "timestamp": state.finished_at,
     }
     return await _bounded(payload, task, blobs)
-
-
-def audit_entry(stored: StoredEvent) -> AuditEntry | None:
-    """The audit entry an event carries, if it is one of a tool."""
-    body = stored.event.body
-    return body.entry if isinstance(body, ToolStarted | ToolFinished) else None
 
 
 async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.agents.recorded_run import RunJournal, run_finished
-from swe_ai_fleet.agents.results import operation
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import RecordedRun, recorded_run, run_finished
+from swe_ai_fleet.agents.results import ToolRecord, tool_record
+from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.agents.solving import Solution, Solver
 from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.assignment import CodingAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import AgentResult, CheckReport, Verdict
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
@@ -27,15 +33,16 @@ from swe_ai_fleet.domain.task import (
     UncommittedChanges,
     execution_id,
 )
-from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
-from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
+from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
+from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.library_requests import read_constraints
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import all_toolkits
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -87,7 +94,11 @@ class ToolEnabledAgent:
         *,
         task_id: str = "",
     ) -> AgentResult:
-        """Solve a task. A run that a limit, the model or a tool stopped is a result with `success` false.
+        """Solve a task, and have what came of it checked as a fleet would, against the commit that it began with.
+
+        `success` says that the agent answered and that nothing which ran refutes its change; a run that a limit, the
+        model or a tool stopped is a result without it. `verdict` stands beside it; an answer that changes nothing has
+        none, unless `checks` are named.
 
         Args:
             task: What is to be done.
@@ -105,12 +116,14 @@ class ToolEnabledAgent:
         location = str(wanted.pop("repo_url", "") or "")
         ref = str(wanted.pop("ref", "") or "")
         task_id = task_id or f"task-{uuid.uuid4().hex[:12]}"
-        self.execution_id = execution_id(
-            tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=1
-        )
         settings = await with_isolation_level(self._settings)
         access = tool_access(settings)
         async with AsyncExitStack() as stack:
+            log: EventLog = MemoryLog()
+            if settings.nats_url:
+                log = stream = await stack.enter_async_context(connect_log(settings, name=self.agent_id))
+                await stream.ensure_streams()
+            recorded = await self._claim(stack, log, task_id)
             workspaces = workspace_provider(settings)
             if not (self.workspace_path / ".git").exists():
                 if not location:
@@ -141,22 +154,15 @@ class ToolEnabledAgent:
             environment = replace(environment, network=access.hosts(request.constraints))
             clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
             equipment = await stack.enter_async_context(open_equipment(settings, alone=False))
-            journal = await self._journal(stack, task_id)
-            trail = AuditTrail(
-                execution_id=self.execution_id,
-                agent_id=self.agent_id,
-                journal=journal,
-                key=self._settings.audit_key.encode(),
-            )
             assignment = CodingAssignment(
                 execution_id=self.execution_id, agent_id=self.agent_id, task=request, repository=pinned
             )
-            run = RunContext(equipment=equipment, trail=trail, journal=journal)
+            run = RunContext(equipment=equipment, trail=recorded.trail, journal=recorded.journal)
             solution = await Solver(assignment, clone, run).solve()
             trajectory = solution.trajectory
             await run.end(
                 run_finished(
-                    trail,
+                    run.trail,
                     trajectory.stop_reason,
                     trajectory.usage,
                     artifacts=solution.artifacts(None),
@@ -164,33 +170,86 @@ class ToolEnabledAgent:
                     error=trajectory.error,
                 )
             )
-        return _result(solution, trail)
+            record = await tool_record(log, DEFAULT_TENANT, self.execution_id, self.agent_id)
+            report = await _evidence(assignment, solution, workspaces, equipment)
+        return _result(solution, record, report, needs_proof=request.constraints.require_verified)
 
-    async def _journal(self, stack: AsyncExitStack, task_id: str) -> Journal | None:
-        """This run's journal where a log is configured; every step then stands in it as it happens."""
-        if not self._settings.nats_url:
-            return None
-        log = await stack.enter_async_context(connect_log(self._settings, name=self.agent_id))
-        await log.ensure_streams()
-        writer = Writer(tenant=DEFAULT_TENANT, execution_id=self.execution_id, task_id=task_id, agent_id=self.agent_id)
-        return RunJournal(await stack.enter_async_context(log.journal(writer)))
+    async def _claim(self, stack: AsyncExitStack, log: EventLog, task_id: str) -> RecordedRun:
+        """The first attempt of this agent at the task that nobody has begun, claimed until the stack ends."""
+        for attempt in itertools.count(1):
+            self.execution_id = execution_id(
+                tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=attempt
+            )
+            writer = Writer(
+                tenant=DEFAULT_TENANT, execution_id=self.execution_id, task_id=task_id, agent_id=self.agent_id
+            )
+            with suppress(Fenced):
+                async with AsyncExitStack() as claim:
+                    run = recorded_run(log, writer, audit_key=self._settings.audit_key.encode())
+                    recorded = await claim.enter_async_context(run)
+                    # Until the claim is durable, somebody else may have made it too.
+                    await recorded.journal.flush()
+                    stack.push_async_exit(claim.pop_all())
+                    return recorded
+        raise AssertionError("there is always a further attempt")
 
 
-def _result(solution: Solution, trail: AuditTrail) -> AgentResult:
+async def _evidence(
+    assignment: CodingAssignment, solution: Solution, workspaces: GitWorkspaceProvider, equipment: Equipment
+) -> CheckReport | None:
+    """What checks say of what the agent left, as in a fleet; None without an answer, or a change or check to judge."""
+    patch, task = solution.diff.patch, assignment.task
+    answered = solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
+    if not answered or not (patch or task.constraints.checks):
+        return None
+    blobs = MemoryLog()
+    ref = await blobs.put(task.tenant, assignment.execution_id, patch, "text/x-diff") if patch else None
+    gatherer = EvidenceGatherer(
+        workspaces=workspaces,
+        blobs=blobs,
+        access=equipment.access,
+        mask=equipment.mask,
+        rubric=RubricJudge(equipment=equipment),
+    )
+    given = CheckAssignment(
+        execution_id=assignment.execution_id,
+        candidate_id=assignment.agent_id,
+        task=task,
+        repository=assignment.repository,
+        patch=ref,
+    )
+    try:
+        return await gatherer.gather(given)
+    except FleetError as error:
+        return no_evidence(assignment.agent_id, error)
+    finally:
+        await workspaces.release(assignment.execution_id)
+
+
+def _result(solution: Solution, record: ToolRecord, report: CheckReport | None, *, needs_proof: bool) -> AgentResult:
     trajectory, left = solution.trajectory, solution.artifacts(None)
+    operations = [one for found in record.operations.values() for one in found]
+    trail = [entry for found in record.entries.values() for entry in found]
+    tests = left.tests or (report.tests if report else None)
+    verdict = report.verdict if report else None
+    stands = verdict is not Verdict.REFUTED and not (needs_proof and verdict is Verdict.UNVERIFIED)
+    reasons = report.reasons if report else ()
+    error = trajectory.error or ("" if stands else f"{verdict}: {'; '.join(reasons)}")
     return AgentResult(
-        success=trajectory.stop_reason is StopReason.FINAL_ANSWER,
-        operations=tuple(operation(entry) for entry in trail.entries if entry.outcome is not Outcome.STARTED),
+        success=trajectory.stop_reason is StopReason.FINAL_ANSWER and stands,
+        operations=tuple(operations),
         artifacts={
             "commit_sha": left.commit_sha,
             "branch": left.branch,
             "patch": solution.diff.patch.decode("utf-8", "replace"),
             "files_changed": list(left.files_changed),
-            "tests": to_plain(left.tests) if left.tests else None,
+            "tests": to_plain(tests) if tests else None,
             "answer": trajectory.answer,
         },
-        audit_trail=tuple(trail.entries),
-        error=trajectory.error or None,
-        usage=trajectory.usage,
+        audit_trail=tuple(trail),
+        error=error or None,
+        usage=trajectory.usage + (report.usage if report else Usage()),
         stop_reason=trajectory.stop_reason,
+        verdict=verdict,
+        verdict_reasons=reasons,
     )

@@ -21,7 +21,7 @@ from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal, ToolT
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets
-from swe_ai_fleet.tools.truncation import beginning, truncate
+from swe_ai_fleet.tools.truncation import beginning, bounded, truncate
 
 MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
@@ -188,14 +188,8 @@ class Pipeline:
         return self._secrets(well_formed(text))
 
     def _recorded(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        return {name: self._mask_argument(value) for name, value in self._mask_names(arguments, limit=MAX_NAME_CHARS)}
-
-    def _mask_argument(self, value: object) -> object:
-        if isinstance(value, bool) or value is None:
-            return value
-        text = value if isinstance(value, str) else repr(value)
-        masked = truncate(self._mask(text), MAX_ERROR_CHARS)
-        return value if isinstance(value, int | float) and masked == text else masked
+        named = self._mask_names(arguments, limit=MAX_NAME_CHARS)
+        return {name: bounded(self._mask_json(value), MAX_ERROR_CHARS) for name, value in named}
 
     def _mask_json(self, value: object) -> object:
         if isinstance(value, bool) or value is None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from itertools import islice
+from typing import cast
+
 HEAD_SHARE = 0.5
 
 
@@ -30,3 +34,25 @@ def truncate(text: str, limit: int) -> str:
     note = f"[... {len(left_out)} characters, {left_out.count(chr(10))} lines left out ...]"
     head, tail = text[:head_end], text[tail_start:]
     return f"{head}{'' if head.endswith(chr(10)) or not head else chr(10)}{note}\n{tail}"
+
+
+_LEAST = 32
+"""Characters that a part of a list or object gets before later parts are left out."""
+
+
+def bounded(value: object, limit: int) -> object:
+    """A JSON value of about `limit` characters at most, in its own type.
+
+    Texts are cut as by `truncate`; of lists and objects that are too long, the last parts are left out and counted.
+    """
+    if isinstance(value, str):
+        return truncate(value, limit)
+    if not isinstance(value, list | dict) or len(json.dumps(value, ensure_ascii=False)) <= limit:
+        return cast("object", value)
+    parts = cast("list[object] | dict[str, object]", value)
+    kept = min(len(parts), max(1, limit // _LEAST))
+    share, rest = limit // kept, len(parts) - kept
+    if isinstance(parts, dict):
+        found = {name: bounded(part, share) for name, part in islice(parts.items(), kept)}
+        return found | {"...": f"{rest} more"} if rest else found
+    return [*(bounded(part, share) for part in parts[:kept]), *([f"... {rest} more"] if rest else [])]

@@ -13,7 +13,7 @@ from itertools import islice
 import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.text import well_formed
@@ -110,6 +110,17 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
 def _told(reasons: Iterable[str]) -> tuple[str, ...]:
     texts = islice(reasons, _MOST_REASONS)
     return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
+
+
+def no_evidence(candidate_id: str, error: FleetError) -> CheckReport:
+    """The report on a candidate about which nothing could be found out."""
+    missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
+    return CheckReport(
+        candidate_id=candidate_id,
+        results=(missing,),
+        verdict=Verdict.UNVERIFIED,
+        reasons=(f"no evidence could be gathered: {error}",),
+    )
 
 
 OUTPUT_CHARS = 8_000

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import cast
 
 import ray
 
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, bounded_result, failed_result, result_head
+from swe_ai_fleet.agents.spec import PATCH_MEDIA_TYPE
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 from swe_ai_fleet.settings import Settings
+
+_END_SECONDS = 10.0
+"""How long a run that ended with a fault tries to say so."""
 
 
 class VLLMAgentJobActor(AgentHost):
@@ -55,47 +66,68 @@ class VLLMAgentJobActor(AgentHost):
     ) -> dict[str, object]:
         """Solve one task; the result is returned and, with a NATS server, published on `agent.results.<task_id>`.
 
+        The same task again is a further attempt. What raises is published too, as a result with the status `error`, or
+        `cancelled`.
+
         Returns:
-            task_id, agent_id, success, operations, artifacts, audit_trail, audit_head, usage, stop_reason, error.
+            task_id, execution_id, agent_id, status, success, operations, artifacts, audit_trail, audit_head, usage,
+            stop_reason, verdict, verdict_reasons, error, duration_ms, timestamp (UTC, ISO 8601).
 
         Raises:
             InvalidRequest: No workspace, or a malformed constraint.
             Unavailable: NATS does not answer.
         """
-        if not self._workspace_path:
-            raise InvalidRequest("this job was made without a workspace", field="workspace_path")
-        agent = ToolEnabledAgent(
-            self._agent_id,
-            self._role,
-            self._workspace_path,
-            self._base.model_url,
-            self._base.model,
-            settings=self._base,
-        )
-        result = await agent.execute_task(task, context, constraints, task_id=task_id)
-        payload: dict[str, object] = {
-            "kind": "agent",
-            "event_id": f"{agent.execution_id}/{self._agent_id}/result",
-            "task_id": task_id,
-            "execution_id": agent.execution_id,
-            "agent_id": self._agent_id,
-            "status": str(result.stop_reason),
-            **result.to_dict(),
-        }
-        if self._base.nats_url:
-            await self._publish(task_id, agent.execution_id, payload)
+        began, agent = time.monotonic(), None
+        try:
+            if not self._workspace_path:
+                raise InvalidRequest("this job was made without a workspace", field="workspace_path")
+            base = self._base
+            agent = ToolEnabledAgent(
+                self._agent_id, self._role, self._workspace_path, base.model_url, base.model, settings=base
+            )
+            result = await agent.execute_task(task, context, constraints, task_id=task_id)
+        except (Exception, asyncio.CancelledError) as fault:
+            status = "cancelled" if isinstance(fault, asyncio.CancelledError) else "error"
+            error = self._mask(
+                str(fault) if isinstance(fault, FleetError) else f"{type(fault).__name__} {fault}".strip()
+            )
+            # Of a run that never began, too.
+            attempt = (agent.execution_id if agent is not None else "") or str(uuid.uuid4())
+            payload = failed_result(
+                task_id, attempt, self._agent_id, self._mask(error), status=status, duration_ms=_since(began)
+            )
+            # Who waits here hears of the first fault rather than of one that followed.
+            with suppress(FleetError, TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await self._publish(payload)
+            raise
+        told = {"status": str(result.stop_reason), "duration_ms": _since(began), "timestamp": now()}
+        payload = result_head(task_id, agent.execution_id, self._agent_id) | result.to_dict() | told
+        await self._publish(payload)
         return payload
 
-    async def _publish(self, task_id: str, execution_id: str, payload: Mapping[str, object]) -> None:
+    async def _publish(self, payload: dict[str, object]) -> None:
+        if not self._base.nats_url:
+            return
+        task_id, execution_id = str(payload["task_id"]), str(payload["execution_id"])
+        artifacts = cast("Mapping[str, object]", payload["artifacts"])
+        patch = str(artifacts["patch"]).encode()
         async with connect_log(self._base, name=self._agent_id) as log:
             await log.ensure_streams()
+            if len(patch) > MAX_INLINE_PATCH_BYTES:
+                ref = await log.put(DEFAULT_TENANT, execution_id, patch, PATCH_MEDIA_TYPE)
+                payload = payload | {"artifacts": {**artifacts, "patch": to_plain(ref)}}
             await log.publish(
-                tenant="default",
+                tenant=DEFAULT_TENANT,
                 task_id=task_id,
                 execution_id=execution_id,
                 agent_id="",
-                payload=json.dumps(payload).encode(),
+                payload=bounded_result(payload),
             )
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
 
 
 VLLMAgentJob = cast("type[VLLMAgentJobActor]", ray.remote(VLLMAgentJobActor))  # pyright: ignore[reportUnknownMemberType]
