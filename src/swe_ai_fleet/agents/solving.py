@@ -148,7 +148,7 @@ class Solver(AgentSpec[Solution]):
                 limits=resources.pipeline.limits,
                 perspective=self.perspective,
                 notes=self._notes,
-                facts=facts,
+                facts=facts.shown(task.context_options),
                 mask=self._mask,
                 background=self._background,
             )

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
-from swe_ai_fleet.orchestrator.councils import seated
+from swe_ai_fleet.orchestrator.councils import check_parameters, seated
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
@@ -198,6 +198,7 @@ class Acceptance:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
         self._access.check(task.constraints)
         check_context(task, there=self._remembers)
+        check_parameters(task.custom_params)
         self._check_workflow(task)
         for profile in task.profiles:
             if profile not in self._profiles:
