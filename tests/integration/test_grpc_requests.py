@@ -75,7 +75,10 @@ async def test_what_is_not_given_has_its_default_and_an_architect_chooses_only_w
     assert chosen == {"plain": 0, "unasked": 0, "asked": 2, "deliberated": 4}
     # Options without a word on peer review ask for none; rounds are one.
     assert {name: task.rounds for name, task in tasks.items()} == {
-        "plain": 1, "unasked": 0, "asked": 0, "deliberated": 1
+        "plain": 1,
+        "unasked": 0,
+        "asked": 0,
+        "deliberated": 1,
     }
     task = tasks["plain"]
     assert (task.role, task.num_agents, task.rounds, task.attempt, task.enable_tools) == ("DEV", 3, 1, 1, True)

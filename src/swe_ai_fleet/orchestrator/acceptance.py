@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.agents.solving import check_tools
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
@@ -196,7 +197,7 @@ class Acceptance:
 
     def _check(self, task: Task) -> None:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
-        self._access.check(task.constraints)
+        check_tools(task, self._access)
         check_context(task, there=self._remembers)
         check_parameters(task.custom_params)
         self._check_workflow(task)
