@@ -112,6 +112,7 @@ class Solver(AgentSpec[Solution]):
             environment=clone.environment.key,
         )
         self._clone, self._run, self._mask = clone, run, mask
+        self._commit = assignment.repository.commit
         self._background, self._revision = assignment.background, revision
         self._consent, self._checkpoint_seconds = consent or Consent(), checkpoint_seconds
         self._proposes = task.approval is ApprovalPolicy.PLAN
@@ -141,9 +142,9 @@ class Solver(AgentSpec[Solution]):
         task, revision, equipment = self.task, self._revision, self._run.equipment
         opening = revision.first if revision is not None else ()
         if not opening:
-            facts = await equipment.facts.of(
-                (task.tenant, task.execution_id), self._clone, focus=task.description, map_tokens=MAP_TOKENS
-            )
+            # What is only shown before may be of another commit, or told in other words.
+            key = (task.tenant, task.execution_id, self._commit, task.description)
+            facts = await equipment.facts.of(key, self._clone, focus=task.description, map_tokens=MAP_TOKENS)
             opening = opening_messages(
                 task,
                 workspace=self._clone,
