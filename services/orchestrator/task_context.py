@@ -89,7 +89,8 @@ class TaskContexts:
 
     async def _task(self, request: pb.GetTaskContextRequest) -> tuple[Task, PinnedRepository | None]:
         """The task as it was handed in last and its commit, or one that says as much as the request does."""
-        repo = repo_ref(request.repo) if request.HasField("repo") else RepoRef(location=SCRATCH)
+        default = self.executions.rules(tenant()).default_repository or SCRATCH
+        repo = repo_ref(request.repo) if request.HasField("repo") else RepoRef(location=default)
         task, pinned = Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo), None
         if request.task_id:
             check_identifier(request.task_id, field="task_id")

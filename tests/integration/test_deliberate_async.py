@@ -80,8 +80,8 @@ async def test_what_is_malformed_names_its_field(fleet: FleetUnderTest, reposito
     with pytest.raises(PreconditionFailed, match="token"):
         stranger = DeliberateAsync(fleet.running.address, "guessed", settings=nowhere)
         await stranger.execute("t", HELLO, constraints={"repo_url": str(repository)})
-    with pytest.raises(InvalidRequest) as refusal:
-        await DeliberateAsync(settings=nowhere).execute("t", HELLO)
-    assert refusal.value.field == "constraints.repo_url"
+    with pytest.raises(InvalidRequest, match="FLEET_DEFAULT_REPOSITORY") as refusal:
+        await DeliberateAsync(settings=fleet.settings).execute("t", HELLO)
+    assert refusal.value.field == "repo"
     with pytest.raises(InvalidRequest, match="chef"):
         DeliberateAsync(role="chef", settings=nowhere)

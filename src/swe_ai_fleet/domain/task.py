@@ -344,7 +344,8 @@ class Task:
             )
         self._check_patches()
         if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
-            raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
+            hint = "set repo.path or repo.url; there is no default one here (FLEET_DEFAULT_REPOSITORY)"
+            raise InvalidRequest("no repository given", field="repo", hint=hint)
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
         _check_range(self.num_agents, field="num_agents", low=0, high=max_agents)

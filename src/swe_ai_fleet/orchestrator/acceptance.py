@@ -154,6 +154,8 @@ class Acceptance:
         task = replace(task, approval=rules.approval_for(task.approval))
         if rules.require_verified and not task.constraints.require_verified:
             task = replace(task, constraints=replace(task.constraints, require_verified=True))
+        if not task.repo.location.strip():
+            task = replace(task, repo=replace(task.repo, location=rules.default_repository))
         return task
 
     async def _council(self, task: Task) -> Council | None:
