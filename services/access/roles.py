@@ -18,7 +18,7 @@ _CONTEXT = "fleet.context.v1.ContextService"
 _VIEWER = {
     _FLEET: (
         "GetDeliberationResult GetArtifact GetExecution ListExecutions StreamExecution ListCouncils "
-        "GetTaskContext GetStatus GetMetrics"
+        "GetStatus GetMetrics"
     ),
     _WORKFLOW: "ListWorkflows GetWorkflow ValidateWorkflow GetRun",
     _CHAT: "GetConversation ListConversations",
@@ -32,7 +32,7 @@ _VIEWER = {
 _SUBMITTER = {
     _FLEET: (
         "Deliberate StreamDeliberation Orchestrate StreamOrchestration SubmitTask JudgePatches "
-        "UploadRepository CancelExecution ProcessPlanningEvent DeriveSubtasks"
+        "UploadRepository CancelExecution ProcessPlanningEvent DeriveSubtasks GetTaskContext"
     ),
     _WORKFLOW: "RunWorkflow SteerWorkflow",
     _CHAT: "Send EndConversation",

@@ -102,6 +102,7 @@ class TenantTable(_Table):
     quota: QuotaTable = QuotaTable()
     approval: Literal["none", "plan", "risky", "every"] = "none"
     require_verified: StrictBool = False
+    default_repository: str = ""
     agent_endpoints: tuple[Text, ...] = ()
 
     @field_validator("agent_endpoints")
@@ -188,6 +189,7 @@ class AccessFile(_Table):
                 quota=Quota(**table.quota.model_dump()),
                 approval=ApprovalPolicy(table.approval),
                 require_verified=table.require_verified,
+                default_repository=table.default_repository,
                 agent_endpoints=table.agent_endpoints,
             )
             for name, table in self.tenants.items()

@@ -50,7 +50,7 @@ class Councils:
             role=role,
             members=(),
             rounds=config.deliberation_rounds,
-            peer_review=config.enable_peer_review if request.HasField("config") else True,
+            peer_review=config.enable_peer_review or config.deliberation_rounds > 0 or not request.HasField("config"),
             model_profile=config.model_profile,
             agent_type=config.agent_type,
             custom_params=dict(config.custom_params),

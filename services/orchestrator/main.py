@@ -110,7 +110,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             derivations=derivations,
             planning=planning,
             audit_keys=keys.public,
-            contexts=TaskContexts(source=stack.context, executions=stack.executions, mask=secret_mask(stack.settings))
+            contexts=TaskContexts(source=stack.context, executions=stack.executions, workspaces=stack.workspaces)
             if stack.context
             else None,
         )

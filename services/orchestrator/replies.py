@@ -51,7 +51,7 @@ class Replies:
     blobs: BlobStore
     max_bytes: int = MAX_REPLY_BYTES
 
-    async def deliberation(self, state: ExecutionState, ignored_fields: Sequence[str] = ()) -> pb.DeliberateResponse:
+    async def deliberation(self, state: ExecutionState) -> pb.DeliberateResponse:
         """The end of a deliberation."""
         candidates = await self.candidates(state, room=self.max_bytes)
         return pb.DeliberateResponse(
@@ -59,7 +59,7 @@ class Replies:
             results=candidates,
             winner_id=responses.winner_agent(state),
             duration_ms=state.duration_ms,
-            metadata=metadata(state, ignored_fields),
+            metadata=metadata(state),
             execution_id=state.execution_id,
             status=to_enum(pb.DeliberationStatus, state.status),
             audit_head=audit_head(state),
@@ -83,7 +83,7 @@ class Replies:
             error_message=state.error[: responses.MAX_ERROR_CHARS],
         )
 
-    async def orchestration(self, state: ExecutionState, ignored_fields: Sequence[str] = ()) -> pb.OrchestrateResponse:
+    async def orchestration(self, state: ExecutionState) -> pb.OrchestrateResponse:
         """The end of an orchestration."""
         # The winner stands there twice.
         candidates = await self.candidates(state, room=self.max_bytes // 2)
@@ -93,7 +93,7 @@ class Replies:
             candidates=candidates,
             execution_id=state.execution_id,
             duration_ms=state.duration_ms,
-            metadata=metadata(state, ignored_fields),
+            metadata=metadata(state),
             status=to_enum(pb.DeliberationStatus, state.status),
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
@@ -161,7 +161,7 @@ class Replies:
                         waiting[agent_id].operations.append(told)
 
 
-def metadata(state: ExecutionState, ignored_fields: Sequence[str] = ()) -> dict[str, str]:
+def metadata(state: ExecutionState) -> dict[str, str]:
     """Facts for people that have no field of their own. `patch` and `bundle` are digests, for GetArtifact."""
     facts = {"execution_id": state.execution_id, "base_commit": state.repository.commit}
     if state.asked_approval is not None:
@@ -175,8 +175,6 @@ def metadata(state: ExecutionState, ignored_fields: Sequence[str] = ()) -> dict[
         facts["bundle"] = kept.bundle.digest
     if state.delivered is not None and state.delivered.patch is not None:
         facts["patch"] = state.delivered.patch.digest
-    if ignored_fields:
-        facts["passed_over"] = ", ".join(ignored_fields)
     return facts
 
 

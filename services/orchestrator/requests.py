@@ -45,6 +45,7 @@ _ORCHESTRATE_FIELDS = {
     "max_agents": "options.max_agents",
     "rounds": "options.deliberation_rounds",
     "architect_top_k": "options.architect_top_k",
+    "custom_params": "options.custom_params",
 }
 DEFAULT_TOP_K = 3
 """How many of the best an architect chooses among where a request asks for one and no more."""
@@ -71,7 +72,13 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     _refuse_later_features(request)
     _check_push(request)
     options = request.options
-    reviewed = options.enable_peer_review or not request.HasField("options")
+    reviewed = options.enable_peer_review or options.deliberation_rounds or not request.HasField("options")
+    params = dict(options.custom_params)
+    profile = params.pop("model_profile", "")
+    if profile and request.model_profile not in ("", profile):
+        raise InvalidRequest(
+            "two model profiles are named", field="options.custom_params[model_profile]", hint="model_profile is enough"
+        )
     return _bounded(
         _task(
             request,
@@ -82,6 +89,8 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
             rounds=(options.deliberation_rounds or COUNCIL_ROUNDS) if reviewed else 0,
             architect_top_k=(options.architect_top_k or DEFAULT_TOP_K) if options.enable_architect_selection else 0,
             derive_subtasks=options.derive_subtasks,
+            custom_params=params,
+            model_profile=request.model_profile or profile,
             context_options=from_message(
                 ContextOptions, request.context_options, phase=request.context_options.phase.strip().lower()
             ),
@@ -109,26 +118,16 @@ def fields_of(request: Message) -> Generator[None]:
         chosen = request.WhichOneof("task")
         prefix, inner = (f"{chosen}.", getattr(request, chosen)) if chosen else ("", request)
     if isinstance(inner, pb.OrchestrateRequest):
-        names = _ORCHESTRATE_FIELDS
+        param = "model_profile" in inner.options.custom_params and not inner.model_profile
+        names = _ORCHESTRATE_FIELDS | ({"model_profile": "options.custom_params[model_profile]"} if param else {})
     try:
         yield
     except FleetError as error:
-        field = prefix + names.get(error.field, error.field)
+        head, bracket, rest = error.field.partition("[")
+        field = prefix + names.get(head, head) + bracket + rest
         if not error.field or field == error.field:
             raise
         raise type(error)(error.message, field=field, hint=error.hint) from error
-
-
-def ignored_fields(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[str, ...]:
-    """Fields that were given but do nothing yet, and whose absence does no harm; the reply names them."""
-    if isinstance(request, pb.DeliberateRequest):
-        return ()
-    given = {
-        "options.custom_params": bool(request.options.custom_params),
-        "context_options.include_repository_map": request.context_options.HasField("include_repository_map"),
-        "context_options.include_instructions": request.context_options.HasField("include_instructions"),
-    }
-    return tuple(name for name, there in given.items() if there)
 
 
 def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:

@@ -100,7 +100,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
         submission = await self._submit(request, requests.deliberation_task(request), context)
         state = await self._executions.wait(tenant(), submission.execution_id)
-        return await self._replies.deliberation(state, requests.ignored_fields(request))
+        return await self._replies.deliberation(state)
 
     async def StreamDeliberation(
         self, request: pb.DeliberateRequest, context: Context
@@ -109,13 +109,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         async with aclosing(self._updates(submission.execution_id, pb.DeliberationUpdate)) as updates:
             async for update, ended in updates:
                 if ended is not None:
-                    update.final.CopyFrom(await self._replies.deliberation(ended, requests.ignored_fields(request)))
+                    update.final.CopyFrom(await self._replies.deliberation(ended))
                 yield update
 
     async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
         submission = await self._submit(request, requests.orchestration_task(request), context)
         state = await self._executions.wait(tenant(), submission.execution_id)
-        return await self._replies.orchestration(state, requests.ignored_fields(request))
+        return await self._replies.orchestration(state)
 
     async def StreamOrchestration(
         self, request: pb.OrchestrateRequest, context: Context
@@ -124,7 +124,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         async with aclosing(self._updates(submission.execution_id, pb.OrchestrationUpdate)) as updates:
             async for update, ended in updates:
                 if ended is not None:
-                    update.final.CopyFrom(await self._replies.orchestration(ended, requests.ignored_fields(request)))
+                    update.final.CopyFrom(await self._replies.orchestration(ended))
                 yield update
 
     async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:

@@ -369,6 +369,11 @@ class Settings(BaseSettings):
     upload_max_bytes: int = Field(
         default=512 * 1024**2, ge=1024, description="Bytes that the bundle of an uploaded repository may have."
     )
+    default_repository: str = Field(
+        default="",
+        description="What tasks that name no repository work on, a path or a URL; a tenant's `default_repository` goes "
+        "before it. Empty: they are refused.",
+    )
     repository_roots: str = Field(
         default="",
         description="Directories, separated by ':', under which server-side repositories may lie; {tenant} stands for "

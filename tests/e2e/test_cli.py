@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import nats
 import psutil
 import pytest
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.testing.repositories import git, make_repository
@@ -254,7 +257,7 @@ async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: She
 
 @pytest.mark.slow  # quick: the quick tour
 async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, repository: Path) -> None:
-    process = await elsewhere.start("up", "--json")
+    process = await elsewhere.start("up", "--json", FLEET_DEFAULT_REPOSITORY=str(repository))
     elsewhere = replace(elsewhere, warm=warm)
     try:
         assert process.stdout is not None
@@ -267,6 +270,13 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
             *("run", "--local", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
         )
         assert attached.code == 0 and f"attached to the fleet at {card['address']}" in attached.err
+        # What clients of the earlier system send: it names no repository.
+        request = pb.DeliberateRequest(task_id="old", task_description=HELLO, role="DEV", rounds=1, num_agents=1)
+        token = (("authorization", f"Bearer {(elsewhere.home / 'token').read_text().strip()}"),)
+        async with grpc.aio.insecure_channel(card["address"]) as channel:
+            stub: Any = OrchestratorServiceStub(channel)
+            reply = await stub.Deliberate(request, metadata=token, timeout=SECONDS)
+        assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
     finally:
         process.send_signal(signal.SIGTERM)
     stopped = await ended(process)

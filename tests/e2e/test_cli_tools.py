@@ -103,7 +103,7 @@ class TestRun:
 
     async def test_bad_usage(self, shell: Tools) -> None:
         calls = {
-            ("files_raed_file",): "did you mean files_read_file?", ("files_read_file", "app.py"): "K=V",
+            ("files_raed_file",): "did you mean 'files_read_file'", ("files_read_file", "app.py"): "K=V",
             ("files_read_file", "--args", "[1]"): "object", ("files_read_file", "--args", "{"): "JSON",
             ("files_read_file", "path=a", "--workspace", "absent"): "not a directory",
         }  # fmt: skip

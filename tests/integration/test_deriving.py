@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
-from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
@@ -206,6 +206,11 @@ async def test_the_planner_sees_the_repository_fenced_off(tmp_path: Path) -> Non
     async with planner(said(one("a"))) as plan, runs.clone("planner") as clone:
         await plan.run.run(replace(ASSIGNMENT, repository=pinned), clone)
         _, user = (str(message["content"]) for message in plan.asked[0]["messages"])
+    neither = replace(TASK, context_options=ContextOptions(include_repository_map=False, include_instructions=False))
+    async with planner(said(one("a"))) as plan, runs.clone("planner") as clone:
+        await plan.run.run(replace(ASSIGNMENT, task=neither, repository=pinned), clone)
+        asked = str(plan.asked[0]["messages"])
+    assert "python" in asked and "handle_request" not in asked and "say hello" not in asked
     assert "handle_request" in user
     assert "Build it" in user
     begin = next(line for line in user.splitlines() if line.startswith("<<<"))

@@ -31,7 +31,6 @@ async def test_every_field_reaches_the_task(service: Service):
     assert to_plain(service.log.events[0].body.task) == given["task"]
     # A field that is new has to be in the file, or here with the reason.
     assert unset(request) == {
-        *("options.custom_params", "context_options.include_repository_map", "context_options.include_instructions"),
         *("environment.container_image", "context_options.include_decisions", "memory"),
         # Other tests have these.
         *(f"delivery.{name}" for name in ("branch", "push", "author_name", "author_email")),
@@ -74,6 +73,13 @@ async def test_what_is_not_given_has_its_default_and_an_architect_chooses_only_w
     tasks = {event.body.task.task_id: event.body.task for event in service.log.events if hasattr(event.body, "task")}
     chosen = {name: task.architect_top_k for name, task in tasks.items()}
     assert chosen == {"plain": 0, "unasked": 0, "asked": 2, "deliberated": 4}
+    # Options without a word on peer review ask for none; rounds are one.
+    assert {name: task.rounds for name, task in tasks.items()} == {
+        "plain": 1,
+        "unasked": 0,
+        "asked": 0,
+        "deliberated": 1,
+    }
     task = tasks["plain"]
     assert (task.role, task.num_agents, task.rounds, task.attempt, task.enable_tools) == ("DEV", 3, 1, 1, True)
     assert task.constraints == type(task.constraints)()

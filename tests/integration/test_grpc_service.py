@@ -79,7 +79,7 @@ async def test_orchestrate_delivers_the_winner(service: Service):
     reply = await service.stub.Orchestrate(
         orchestration(
             delivery=pb.Delivery(branch="topic", author_name="Ada", push=True),
-            options=pb.OrchestratorOptions(num_agents=2, custom_params={"colour": "blue"}),
+            options=pb.OrchestratorOptions(num_agents=2, deliberation_rounds=1, custom_params={"temperature": "0.5"}),
         )
     )
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
@@ -89,8 +89,8 @@ async def test_orchestrate_delivers_the_winner(service: Service):
     [(_, patch, delivery)] = service.workspaces.deliveries
     assert patch == reply.winner.patch.text
     assert (delivery.author_name, delivery.author_email, delivery.push) == ("Ada", "fleet@localhost", True)
-    assert reply.metadata["passed_over"] == "options.custom_params"
-    assert service.fleet.reviewed == []
+    assert "passed_over" not in reply.metadata
+    assert service.fleet.reviewed != []
 
 
 @pytest.mark.parametrize("kind", ["deliberate", "orchestrate"])

@@ -85,7 +85,9 @@ AGENTS: Rows = TASKS | {
     "role": ("PLUMBER",),
     "approval": (77,),
     "context": ("x" * 1_100_000,),
-    "tools[1]": ({"tools": ["files", "\0"]},),
+    "tools[1]": ({"tools": ["files", "\0"]}, {"tools": ["files", "files_reed_file"]}),
+    "constraints.allowed_tools[0]": ({"constraints": {"allowed_tools": ["read_file"]}},),
+    "constraints.denied_tools[0]": ({"constraints": {"denied_tools": ["git_psuh"]}},),
     "memory.read": ({"memory": {"namespaces": ["fleet"]}}, {"memory": {"entities": ["Invoice"]}}),
     "memory.entities[1]": ({"memory": {"entities": ["Invoice", " "]}},),
     "model_profile": ("huge",),
@@ -99,7 +101,13 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         AGENTS
         | {
             "options.num_agents": (-1, 301),
-            "options.deliberation_rounds": ({"options": {"deliberation_rounds": 17, "enable_peer_review": True}},),
+            "options.deliberation_rounds": ({"options": {"deliberation_rounds": 17}},),
+            "options.custom_params[colour]": ({"options": {"custom_params": {"colour": "blue"}}},),
+            "options.custom_params[temperature]": ({"options": {"custom_params": {"temperature": "hot"}}},),
+            "options.custom_params[model_profile]": (
+                {"options": {"custom_params": {"model_profile": "huge"}}},
+                {"options": {"custom_params": {"model_profile": "large"}}, "model_profile": "small"},
+            ),
             "options.architect_top_k": ({"options": {"architect_top_k": 99, "enable_architect_selection": True}},),
             "delivery.branch": ("refs/../x", "-f", "a b"),
             "delivery.push": ({"repo": {"upload_id": "a" * 64}, "delivery": {"push": True}},),

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
@@ -75,6 +75,8 @@ async def test_instructions_languages_and_a_map_are_gathered(tmp_path: Path, wor
     assert facts.nested == ("web/AGENTS.md",)
     assert facts.languages == ("python", "javascript")
     assert "app.py:\n  1: def serve_page()" in facts.map
+    bare = facts.shown(ContextOptions(include_repository_map=False, include_instructions=False))
+    assert bare == RepositoryFacts(languages=facts.languages)
     # A repository without code costs no map.
     held = Counting(await workspace(make_repository(tmp_path / "bare", {"README.md": "x"})))
     assert (await gather(held, focus="")).map == "" and len(held.commands) == 1

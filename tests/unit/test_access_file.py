@@ -23,6 +23,7 @@ WHOLE = f"""
 [tenants.acme]
 approval = "risky"
 require_verified = true
+default_repository = "https://git.example.org/app.git"
 agent_endpoints = ["agents.example.org:50060"]
 
 [tenants.acme.quota]
@@ -74,6 +75,7 @@ def test_a_whole_file_is_read() -> None:
             quota=quota,
             approval=ApprovalPolicy.RISKY,
             require_verified=True,
+            default_repository="https://git.example.org/app.git",
             agent_endpoints=("agents.example.org:50060",),
         ),
         "umbrella": TenantRules(tenant="umbrella"),

@@ -70,9 +70,11 @@ class TestSeats:
         assert (ours.perspective.endpoint, theirs.perspective.endpoint) == ("", "127.0.0.1:7000")
         assert ours.perspective.instructions != theirs.perspective.instructions
         params = {"temperature": "0.3", "instructions": "Write no comments."}
-        for each in assignments(TASK, PINNED, replace(two, custom_params=params)):
-            assert each.perspective.temperature == 0.3
-            assert each.perspective.instructions.startswith("Write no comments.\n")
+        for asked, temperature in (({}, 0.3), ({"temperature": "0.9"}, 0.9)):
+            task = replace(TASK, custom_params=asked)
+            for each in assignments(task, PINNED, replace(two, custom_params=params)):
+                assert each.perspective.temperature == temperature
+                assert each.perspective.instructions.startswith("Write no comments.\n")
 
     def test_rounds(self) -> None:
         for rounds, peer_review, asked, expected in (

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.assignment import CodingAssignment
-from swe_ai_fleet.domain.errors import AlreadyExists, ResourceExhausted
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
-from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS, DayTokens
 from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
@@ -333,6 +333,21 @@ async def test_the_tenants_least_policy_wins_and_the_first_event_says_so(world: 
     ):
         assert (started[of].task.approval, started[of].asked_approval) == (policy, asked)
     assert world.fleet.begun[0].task.approval is ApprovalPolicy.RISKY
+
+
+async def test_tasks_that_name_no_repository_work_on_the_tenants_default_one(world: World) -> None:
+    rules = quotas(acme=TenantRules(tenant="acme", default_repository="/srv/default"))
+    without = RepoRef(location="", ref="topic")
+    async with world.running(quotas=rules) as executions:
+        for kind in (TaskKind.DELIBERATE, TaskKind.ORCHESTRATE):
+            task = a_task(tenant="acme", kind=kind, repo=without)
+            accepted = await executions.submit(task)
+            state = await executions.wait("acme", accepted.execution_id)
+            assert (state.repository.location, state.task.repo.ref) == ("/srv/default", "topic")
+            assert (await executions.submit(task)).existed
+        with pytest.raises(InvalidRequest) as refused:
+            await executions.submit(a_task(tenant="other", repo=without))
+    assert refused.value.field == "repo"
 
 
 async def test_a_tenant_may_want_every_winner_verified_whatever_a_caller_asks(world: World) -> None:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.opening import SecondGo
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.solving import Consent, Solver
-from swe_ai_fleet.agents.spec import RunContext, RunServices
-from swe_ai_fleet.domain.assignment import CodingAssignment
-from swe_ai_fleet.domain.candidate import Candidate, Revision
+from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of
+from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
+from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
+from swe_ai_fleet.tools.audit import AuditTrail
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
@@ -80,6 +82,28 @@ class CodingRun:
                 return candidate_of(assignment, finished, model=solution.model, at=now())
             log = self.services.log
             return await hand_in(assignment, run, finished, patch, model=solution.model, log=log, results=self.results)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningRun:
+    """Runs `OpeningAssignment`s."""
+
+    equipment: Equipment
+
+    async def run(self, assignment: OpeningAssignment, clone: Clone) -> Opening:
+        """What the first of the task's agents would begin with in this clone. Raises ModelError, InvalidRequest."""
+        task, agent_id = assignment.task, assignment.agent_id
+        coding = CodingAssignment(
+            execution_id=assignment.execution_id,
+            agent_id=agent_id,
+            task=task,
+            repository=assignment.repository,
+            perspective=Perspective(model_profile=next(iter(task.profiles), "")),
+            background=assignment.background,
+        )
+        trail = AuditTrail(execution_id=assignment.execution_id, agent_id=agent_id)
+        run = RunContext(equipment=self.equipment, trail=trail)
+        return await opening_of(Solver(coding, clone, run), run)
 
 
 async def _second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import structlog
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.task import ContextOptions
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
@@ -54,6 +55,11 @@ class RepositoryFacts:
     languages: tuple[str, ...] = ()
     linters: tuple[str, ...] = ()
     map: str = ""
+
+    def shown(self, options: ContextOptions) -> RepositoryFacts:
+        """The facts without what a task does not want."""
+        facts = self if options.include_repository_map else replace(self, map="")
+        return facts if options.include_instructions else replace(facts, instructions=(), nested=())
 
 
 class FactsCache:

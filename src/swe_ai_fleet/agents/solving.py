@@ -19,16 +19,18 @@ from swe_ai_fleet.agents.results import last_tests
 from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
 from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources, run_agent
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Diff
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
-from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
+from swe_ai_fleet.tools.catalogue import PLUGINS, ToolAccess, Toolset, open_toolkits, operations
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.tests import TestTool
@@ -110,6 +112,7 @@ class Solver(AgentSpec[Solution]):
             environment=clone.environment.key,
         )
         self._clone, self._run, self._mask = clone, run, mask
+        self._commit = assignment.repository.commit
         self._background, self._revision = assignment.background, revision
         self._consent, self._checkpoint_seconds = consent or Consent(), checkpoint_seconds
         self._proposes = task.approval is ApprovalPolicy.PLAN
@@ -139,16 +142,16 @@ class Solver(AgentSpec[Solution]):
         task, revision, equipment = self.task, self._revision, self._run.equipment
         opening = revision.first if revision is not None else ()
         if not opening:
-            facts = await equipment.facts.of(
-                (task.tenant, task.execution_id), self._clone, focus=task.description, map_tokens=MAP_TOKENS
-            )
+            # What is only shown before may be of another commit, or told in other words.
+            key = (task.tenant, task.execution_id, self._commit, task.description)
+            facts = await equipment.facts.of(key, self._clone, focus=task.description, map_tokens=MAP_TOKENS)
             opening = opening_messages(
                 task,
                 workspace=self._clone,
                 limits=resources.pipeline.limits,
                 perspective=self.perspective,
                 notes=self._notes,
-                facts=facts,
+                facts=facts.shown(task.context_options),
                 mask=self._mask,
                 background=self._background,
             )
@@ -255,6 +258,25 @@ class Solver(AgentSpec[Solution]):
             patch = truncate(self._mask(diff.patch.decode("utf-8", "replace")), MAX_PINNED_DIFF_CHARS)
             changes = f"The changes in the workspace so far ({len(diff.files)} files):\n{patch}"
         return [*([f"The approved plan:\n{plan}"] if plan else []), changes]
+
+
+def check_tools(task: Task, access: ToolAccess) -> None:
+    """Whether a task gets the tools it names, and what else it asks for. Raises InvalidRequest naming its field."""
+    access.check(task.constraints)
+    servers = {server.name for server in access.servers(task.constraints)}
+    specs = [definition.spec for definition in operations().values()]
+    own = (SubAgentTools, RememberingTools)
+    known = {name for spec in specs for name in (spec.name, spec.tool)} | {tool.name for tool in access.plugins}
+    known |= {name for kit in own for name in (kit.name, *(one.spec.name for one in kit.definitions.values()))}
+    known |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
+    limits = task.constraints
+    named = {"tools": task.tools, "allowed_tools": limits.allowed_tools, "denied_tools": limits.denied_tools}
+    for field, names in named.items():
+        for number, name in enumerate(names):
+            # What a server has is known once it is asked.
+            if name not in known and not any(name.startswith(f"{server}_") for server in servers):
+                place = f"{'' if field == 'tools' else 'constraints.'}{field}[{number}]"
+                raise InvalidRequest(f"there is no tool {name[:64]!r}", field=place, hint=nearest(name, known))
 
 
 def policy_of(task: Task) -> Policy:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
 from swe_ai_fleet.agents.budget import Budget
@@ -29,9 +29,9 @@ from swe_ai_fleet.agents.recorded_run import (
     run_finished,
     writer_of,
 )
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import Toolbox, first_line
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.assignment import RecordedAssignment
+from swe_ai_fleet.domain.assignment import Opening, RecordedAssignment
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Perspective
@@ -254,28 +254,45 @@ class AgentSpec(ABC, Generic[T]):
         """What comes of its work, while its tools are still there."""
 
 
+async def opening_of(spec: AgentSpec[Any], run: RunContext) -> Opening:
+    """What an agent would begin with. Raises as `run_agent` does before the first message."""
+    resources = await _resources(spec, run)
+    async with spec.tools(resources) as toolbox:
+        system, task = await spec.opening(resources, toolbox)
+        return Opening(
+            system=system.content,
+            task=task.content,
+            tools=tuple(f"{tool.name}: {first_line(tool)}" for tool in toolbox.specs),
+            model=resources.capabilities.model,
+        )
+
+
+async def _resources(spec: AgentSpec[Any], run: RunContext) -> RunResources:
+    model, capabilities = await run.model(spec.task, spec.perspective, spec.budget)
+    pipeline = Pipeline(
+        trail=run.trail,
+        policy=spec.policy,
+        mask=run.equipment.mask,
+        store=run.store if spec.lasting else None,
+        limits=ToolLimits(
+            command_timeout_seconds=spec.budget.limits.command_timeout_seconds,
+            observation_chars=spec.observation_chars,
+        ),
+        cache=run.equipment.cache(spec.task),
+    )
+    return RunResources(model=model, capabilities=capabilities, budget=spec.budget, pipeline=pipeline)
+
+
 async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
     """Run an agent to its end, from its first message or from where an earlier process left it.
 
     Raises what the spec's methods raise, ModelError where the model cannot be asked what it can do, InvalidRequest for
     a model that is not there. Model faults later and spent limits are stop reasons of the trajectory.
     """
-    equipment, budget = run.equipment, spec.budget
     if run.keeper is not None:
         run.earlier = await resume(run.earlier, run.keeper, run.keeper.blobs, lasting=spec.lasting)
-    model, capabilities = await run.model(spec.task, spec.perspective, budget)
-    limits = ToolLimits(
-        command_timeout_seconds=budget.limits.command_timeout_seconds, observation_chars=spec.observation_chars
-    )
-    pipeline = Pipeline(
-        trail=run.trail,
-        policy=spec.policy,
-        mask=equipment.mask,
-        store=run.store if spec.lasting else None,
-        limits=limits,
-        cache=equipment.cache(spec.task),
-    )
-    resources = RunResources(model=model, capabilities=capabilities, budget=budget, pipeline=pipeline)
+    resources = await _resources(spec, run)
+    capabilities = resources.capabilities
     async with spec.tools(resources) as toolbox:
         sampling = Sampling(temperature=spec.perspective.temperature, seed=spec.perspective.seed)
         if run.earlier.started is None:
@@ -292,10 +309,10 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
             )
         history, steps = History(run.earlier.messages, context_tokens=capabilities.max_model_len), run.earlier.steps
         parts = RunParts(
-            model=model,
+            model=resources.model,
             toolbox=toolbox,
             history=history,
-            budget=budget,
+            budget=spec.budget,
             rules=spec.rules,
             journal=run.journal,
             # The last step is still to be judged where nothing was said since.

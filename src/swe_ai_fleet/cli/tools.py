@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
+from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
@@ -169,9 +169,7 @@ def _found(name: str) -> OperationSpec:
     specs = _specs()
     if name in specs:
         return specs[name]
-    close = difflib.get_close_matches(name[:64], specs, n=1)
-    hint = f"did you mean {close[0]}?" if close else "`fleet tools list` shows what there is"
-    raise CommandFault(f"there is no operation {name[:64]!r}", exit_code=Exit.USAGE, hint=hint)
+    raise CommandFault(f"there is no operation {name[:64]!r}", exit_code=Exit.USAGE, hint=nearest(name, specs))
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:

@@ -97,6 +97,7 @@ class TenantRules:
         quota: What it may use.
         approval: The least that people approve of its tasks; a caller may ask for more.
         require_verified: Whether only what evidence verifies may win; a caller may ask for it, too.
+        default_repository: What tasks without a repository work on, a path or a URL; empty: they are refused.
         agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
     """
 
@@ -104,6 +105,7 @@ class TenantRules:
     quota: Quota = field(default_factory=Quota)
     approval: ApprovalPolicy = ApprovalPolicy.NONE
     require_verified: bool = False
+    default_repository: str = ""
     agent_endpoints: tuple[str, ...] = ()
 
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:

@@ -56,6 +56,7 @@ class AssignmentKind(StrEnum):
     DERIVE = "derive"
     ANSWER = "answer"
     OPERATE = "operate"
+    OPENING = "opening"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,28 @@ class CodingAssignment(RecordedAssignment[Candidate]):
     def resumes(self) -> bool:
         """Whether the run goes on from its log, or begins anew."""
         return self.resume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What an agent begins with: its first two messages, the operations it is shown, a line each, and its model."""
+
+    system: str
+    task: str
+    tools: tuple[str, ...] = ()
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningAssignment(Assignment[Opening]):
+    """To say what an agent that worked on a task would begin with: nobody is asked, nothing is recorded."""
+
+    kind = AssignmentKind.OPENING
+    gives = Opening
+
+    repository: PinnedRepository
+    agent_id: str = "context"
+    background: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +315,7 @@ ASSIGNMENT_TYPES: Mapping[AssignmentKind, type[Assignment[Any]]] = {
         DeriveAssignment,
         AnswerAssignment,
         OperateAssignment,
+        OpeningAssignment,
     )
 }
 """Every assignment by its kind."""

@@ -222,15 +222,18 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
-    """Which of the project's context a task's agents get, where it belongs to a story, a case or a known task.
+    """Which context a task's agents get: the project's, where the task belongs to a story, a case or a known task, and
+    what the repository itself says (its map, its instruction files).
 
     Without a `phase` it is the story's own; `token_budget` 0: what the context service gives by default.
     """
 
     phase: str = ""
     token_budget: int = 0
+    include_repository_map: bool = True
     include_decisions: bool = True
     include_history: bool = True
+    include_instructions: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,9 +254,9 @@ class Task:
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
     Up to `max_agents` in all begin while no candidate of those before is convincing; 0: none but the first.
-    With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `patches` are
-    what a task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work belongs to,
-    where somebody traces it.
+    With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `custom_params`
+    go before those of its council. `patches` are what a task of the kind `judge` is about. `traceparent` (W3C Trace
+    Context) is the span that its work belongs to, where somebody traces it.
     """
 
     task_id: str
@@ -286,6 +289,7 @@ class Task:
     parent_execution_id: str = ""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     context_options: ContextOptions = field(default_factory=ContextOptions)
+    custom_params: Mapping[str, str] = field(default_factory=dict[str, str])
     workflow: WorkflowTask | None = None
     patches: tuple[SubmittedPatch, ...] = ()
     traceparent: str = ""
@@ -320,10 +324,10 @@ class Task:
         for name in _PLAIN:
             if getattr(self, name) == _PLAIN[name]:
                 del content[name]
-        if not self.constraints.require_verified:
-            del content["constraints"]["require_verified"]
-        if not self.environment.test_command:
-            del content["environment"]["test_command"]
+        for name, later in _LATER.items():
+            for part in later:
+                if name in content and content[name][part] == later[part]:
+                    del content[name][part]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def validated(self, *, max_agents: int) -> Task:
@@ -340,7 +344,8 @@ class Task:
             )
         self._check_patches()
         if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
-            raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
+            hint = "set repo.path or repo.url; there is no default one here (FLEET_DEFAULT_REPOSITORY)"
+            raise InvalidRequest("no repository given", field="repo", hint=hint)
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
         _check_range(self.num_agents, field="num_agents", low=0, high=max_agents)
@@ -399,6 +404,12 @@ _PLAIN = {
     "patches": (),
     "max_agents": 0,
     "probes": False,
+    "custom_params": dict[str, str](),
+}
+_LATER: Mapping[str, Mapping[str, object]] = {
+    "constraints": {"require_verified": False},
+    "environment": {"test_command": ""},
+    "context_options": {"include_repository_map": True, "include_instructions": True},
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
 from urllib.parse import urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -15,6 +17,14 @@ def check_length(text: str, most: int, *, field: str) -> str:
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
     return text
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """A hint that says which known names may have been meant, or which there are."""
+    if close := get_close_matches(name[:64], known, n=3, cutoff=0.6):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    first = sorted(known)[:12]
+    return f"there are: {', '.join(first)}{', ...' if len(known) > len(first) else ''}" if known else ""
 
 
 def well_formed(text: str) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.agents.solving import check_tools
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
@@ -15,7 +16,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
-from swe_ai_fleet.orchestrator.councils import seated
+from swe_ai_fleet.orchestrator.councils import check_parameters, seated
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
@@ -153,6 +154,8 @@ class Acceptance:
         task = replace(task, approval=rules.approval_for(task.approval))
         if rules.require_verified and not task.constraints.require_verified:
             task = replace(task, constraints=replace(task.constraints, require_verified=True))
+        if not task.repo.location.strip():
+            task = replace(task, repo=replace(task.repo, location=rules.default_repository))
         return task
 
     async def _council(self, task: Task) -> Council | None:
@@ -196,8 +199,9 @@ class Acceptance:
 
     def _check(self, task: Task) -> None:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
-        self._access.check(task.constraints)
+        check_tools(task, self._access)
         check_context(task, there=self._remembers)
+        check_parameters(task.custom_params)
         self._check_workflow(task)
         for profile in task.profiles:
             if profile not in self._profiles:

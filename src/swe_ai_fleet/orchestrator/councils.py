@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.task import (
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
 PARAMETERS = (TEMPERATURE, INSTRUCTIONS)
-"""What `Council.custom_params` may hold: every own agent's temperature, and words for every agent."""
+"""What `custom_params` of councils and tasks may hold: every own agent's temperature, and words for every agent."""
 
 _VIEWS = (
     "Prefer the smallest change that is complete.",
@@ -162,7 +162,7 @@ def assignments(
 
 def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective:
     view = perspective(seat.number, task.profiles or ("",))
-    given: Mapping[str, str] = council.custom_params if council else {}
+    given = {**(council.custom_params if council else {}), **task.custom_params}
     words = "\n".join(filter(None, (given.get(INSTRUCTIONS, ""), view.instructions)))
     temperature = float(given[TEMPERATURE]) if TEMPERATURE in given else view.temperature
     profile = "" if seat.member.endpoint else seat.member.model_profile or view.model_profile
@@ -227,7 +227,7 @@ class CouncilRules:
             raise InvalidRequest(f"rounds is {council.rounds}", field="rounds", hint=f"between 0 and {MAX_ROUNDS}")
         for name in filter(None, (part.strip() for part in council.model_profile.split(","))):
             self._check_profile(name, "model_profile")
-        _check_parameters(council.custom_params)
+        check_parameters(council.custom_params)
 
     def check_member(self, council: Council, member: CouncilMember, where: str = "") -> None:
         """One member of a council; `where` stands before the names of its fields."""
@@ -276,7 +276,8 @@ class CouncilRules:
             raise InvalidRequest(f"there is no model profile {name[:64]!r}", field=field_name, hint=known)
 
 
-def _check_parameters(given: Mapping[str, str]) -> None:
+def check_parameters(given: Mapping[str, str]) -> None:
+    """Whether agents can be given these `custom_params`. Raises InvalidRequest naming the one that they cannot."""
     for name, value in given.items():
         where = f"custom_params[{name[:64]}]"
         if name not in PARAMETERS:

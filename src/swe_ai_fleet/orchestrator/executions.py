@@ -78,6 +78,7 @@ class Executions:
     ) -> None:
         self.projection = Projection(deps.log, self._heard, kept_seconds=kept_seconds)
         self._quotas = quotas or Quotas()
+        self.rules = self._quotas.rules
         self.fleet = ConcurrencyLimiter(deps.fleet, self._quotas, me=deps.owner, sharers=self._sharers)
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log
@@ -90,7 +91,7 @@ class Executions:
             self._replicas,
             lambda state: Drive(deps, state, self),
             max_executions=self._room.executions,
-            rules=self._quotas.rules,
+            rules=self.rules,
         )
         self._acceptance = Acceptance(
             deps,

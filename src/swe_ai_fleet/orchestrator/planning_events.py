@@ -76,10 +76,6 @@ class PlanningEvent:
         if not self.leads_to_work:
             return self
         self.plan().checked()
-        if self.dispatch and (self.repo is None or not self.repo.location.strip()):
-            raise InvalidRequest(
-                "no repository given", field="repo", hint="set repo.path or repo.url, or do not dispatch"
-            )
         return self
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
-from swe_ai_fleet.agents.coding_run import CodingRun
+from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.external_agent import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.assignment import (
     CheckAssignment,
     CodingAssignment,
     ExamineAssignment,
+    OpeningAssignment,
     RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
@@ -81,7 +82,7 @@ class AgentWorker:
 
     @asynccontextmanager
     async def _clone(
-        self, assignment: RecordedAssignment[object], repository: PinnedRepository
+        self, assignment: RecordedAssignment[object] | OpeningAssignment, repository: PinnedRepository
     ) -> AsyncGenerator[Clone]:
         task = assignment.task
         environment = await self.workspaces.environment(repository, task.environment)
@@ -140,6 +141,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             AssignmentKind.DERIVE: derivations,
             AssignmentKind.ANSWER: AnswerRun(services=services),
             AssignmentKind.OPERATE: OperateRun(services=services),
+            AssignmentKind.OPENING: OpeningRun(equipment=equipment),
         }
         evidence = EvidenceGatherer(
             workspaces=workspaces,

@@ -62,6 +62,7 @@ class DeliberateAsync:
         server: `host:port` of the fleet; empty: FLEET_SERVER, else the fleet that runs on the home of the settings.
         token: What it asks for; empty: FLEET_TOKEN, else that of the home's fleet, which no other address is sent.
         repo: The repository to work on, a directory or a URL; a task's `constraints["repo_url"]` goes before it.
+            Without either it is the fleet's default one, where it has one.
         role: DEV, QA, ARCHITECT, DEVOPS or DATA.
         rounds: Rounds of peer review; 0: the fleet's default.
         model_profile: Model profiles of the fleet, separated by commas; the agents take them in turn.
@@ -122,8 +123,6 @@ class DeliberateAsync:
     ) -> pb.SubmitTaskRequest:
         location = str(wanted.pop("repo_url", "") or "") or self._repo
         ref = str(wanted.pop("ref", "") or "")
-        if not location:
-            raise InvalidRequest("no repository given", field="constraints.repo_url", hint="or name one as `repo`")
         if num_agents < 1:
             raise InvalidRequest(f"num_agents is {num_agents}", field="num_agents", hint="at least 1")
         return pb.SubmitTaskRequest(
@@ -134,7 +133,7 @@ class DeliberateAsync:
                 constraints=constraints_message(wanted),
                 rounds=self._rounds,
                 num_agents=num_agents,
-                repo=repository_reference(location, ref=ref),
+                repo=repository_reference(location, ref=ref) if location else pb.RepoRef(ref=ref),
                 context=context,
                 model_profile=self._model_profile,
             )

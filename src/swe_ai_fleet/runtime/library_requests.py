@@ -13,9 +13,11 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
+from swe_ai_fleet.domain.text import nearest
 
 _LIMITS = frozenset(field.name for field in fields(Limits))
 _OWN = frozenset(field.name for field in fields(Constraints)) - {"limits", "checks", "metadata"}
+_KNOWN = _OWN | _LIMITS | {"checks", "metadata"}
 # host:path as scp and git write it; a single letter before the colon is a drive, not a host.
 _SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
 _UNCOMMITTED = {
@@ -26,7 +28,7 @@ _UNCOMMITTED = {
 
 
 def read_constraints(wanted: Mapping[str, object]) -> Constraints:
-    """The constraints of a mapping; names that are not ours are kept as metadata. Raises InvalidRequest.
+    """The constraints of a mapping. Raises InvalidRequest, for names that are none of ours too.
 
     Limits stand beside the others (`max_iterations`, `timeout_seconds`, …); a check is a command or a mapping with
     `command` and, if wanted, `name`, `timeout_seconds`, `required`, `expected_exit_code`.
@@ -37,9 +39,12 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
     if not isinstance(checks, list | tuple):
         raise InvalidRequest("checks is no list", field="constraints.checks")
     plain["checks"] = [_check(check) for check in cast("list[object]", checks)]
-    known = _OWN | _LIMITS | {"checks", "metadata"}
-    metadata = dict(cast("Mapping[str, object]", wanted.get("metadata") or {}))
-    metadata |= {name: value for name, value in wanted.items() if name not in known}
+    known = _KNOWN | {"repo_url", "ref"}
+    for name in wanted:
+        if name not in _KNOWN:
+            where = f"constraints.{name[:64]}"
+            raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
+    metadata = cast("Mapping[str, object]", wanted.get("metadata") or {})
     plain["metadata"] = {name: str(value) for name, value in metadata.items()}
     try:
         return from_plain(Constraints, plain)

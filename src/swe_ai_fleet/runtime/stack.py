@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -14,6 +14,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
+from swe_ai_fleet.domain.access import TenantRules
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
@@ -198,7 +199,10 @@ async def open_stack(
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
-        ruled = rules or no_rules
+
+        def ruled(tenant: str) -> TenantRules:
+            known = (rules or no_rules)(tenant)
+            return replace(known, default_repository=known.default_repository or settings.default_repository)
 
         def stored() -> tuple[StorageStatus, ...]:
             return tuple(

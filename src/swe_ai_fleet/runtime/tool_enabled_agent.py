@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RecordedRun, recorded_run, run_finished
 from swe_ai_fleet.agents.results import ToolRecord, tool_record
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.agents.solving import Solution, Solver
+from swe_ai_fleet.agents.solving import Solution, Solver, check_tools
 from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
@@ -144,7 +144,7 @@ class ToolEnabledAgent:
                 constraints=read_constraints(wanted),
                 num_agents=1,
             ).validated(max_agents=1)
-            access.check(request.constraints)
+            check_tools(request, access)
             if request.constraints.limits.max_cost and not model_prices(settings):
                 raise InvalidRequest(
                     "no model has a price", field="constraints.max_cost", hint="set FLEET_MODEL_PRICES"

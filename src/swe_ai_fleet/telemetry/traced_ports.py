@@ -40,6 +40,7 @@ _PHASES = {
     AssignmentKind.DERIVE: "derive",
     AssignmentKind.ANSWER: "nodes",
     AssignmentKind.OPERATE: "nodes",
+    AssignmentKind.OPENING: "draft",
 }
 
 

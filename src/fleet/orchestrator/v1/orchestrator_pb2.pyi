@@ -1812,16 +1812,18 @@ class GetTaskContextRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., role: _Optional[str] = ..., phase: _Optional[str] = ..., options: _Optional[_Union[GetContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., token_budget: _Optional[int] = ...) -> None: ...
 
 class GetTaskContextResponse(_message.Message):
-    __slots__ = ("context_text", "blocks", "token_count", "version_hash")
+    __slots__ = ("context_text", "blocks", "token_count", "version_hash", "model")
     CONTEXT_TEXT_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     VERSION_HASH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     context_text: str
     blocks: ContextBlocks
     token_count: int
     version_hash: str
-    def __init__(self, context_text: _Optional[str] = ..., blocks: _Optional[_Union[ContextBlocks, _Mapping]] = ..., token_count: _Optional[int] = ..., version_hash: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, context_text: _Optional[str] = ..., blocks: _Optional[_Union[ContextBlocks, _Mapping]] = ..., token_count: _Optional[int] = ..., version_hash: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class ContextBlocks(_message.Message):
     __slots__ = ("system", "context", "tools", "history")

@@ -331,9 +331,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTaskContext(self, request, context):
-        """The context that an agent would get for a task and role, with its token count and a version hash. No clone is
-        opened for it, so what only a clone tells is not in it: the repository's map and instruction files, the commands
-        of its tests, what is installed.
+        """The context that an agent would get for a task and role, with its token count and a version hash: what the project
+        knows, and what a clone of the repository tells with its environment, which is built where it is not yet. Without
+        a repository, what holds in an empty one. A repository that does not exist is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

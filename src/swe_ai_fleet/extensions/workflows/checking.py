@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import Edge, Node, NodeType, Workflow
 from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow, Path, Problem, WorkflowFault
 from swe_ai_fleet.extensions.workflows.graph import cycle, ordered, upstream
 from swe_ai_fleet.extensions.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.extensions.workflows.references import BadReference, references_in
-from swe_ai_fleet.extensions.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES, nearest
+from swe_ai_fleet.extensions.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES
 from swe_ai_fleet.extensions.workflows.values import INPUT_TYPES, fits
 
 MAX_NESTED = 8

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeType, Workflow, WorkflowInput, json_type
 from swe_ai_fleet.extensions.workflows.conditions import condition_references, verify
 from swe_ai_fleet.extensions.workflows.documents import Path, Problem
 from swe_ai_fleet.extensions.workflows.node_inputs import DEFAULT_QUERY
 from swe_ai_fleet.extensions.workflows.references import BadReference, Reference, parsed, references_in
-from swe_ai_fleet.extensions.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS, nearest
+from swe_ai_fleet.extensions.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS
 from swe_ai_fleet.extensions.workflows.values import exact_json, fits
 
 _TRIED = (NodeType.AGENT, NodeType.TOOL)

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast
 
+from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, NodeType, json_type
 from swe_ai_fleet.extensions.workflows.conditions import OPS
 from swe_ai_fleet.extensions.workflows.documents import Path, Problem
@@ -224,14 +225,6 @@ def workflow_schema() -> Schema:
 
 
 _MOST = 100
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """A hint that names what may have been meant, or what there is."""
-    close = get_close_matches(name[:64], known, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
 
 
 def _meant(key: str, strange: list[str]) -> str:
