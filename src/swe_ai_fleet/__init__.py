@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.domain.trajectory import AgentResult
+    from swe_ai_fleet.domain.candidate import AgentResult
     from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
@@ -31,7 +31,7 @@ __all__ = [
     "VLLMAgentJob",
 ]
 _HOMES = {
-    "AgentResult": "swe_ai_fleet.domain.trajectory",
+    "AgentResult": "swe_ai_fleet.domain.candidate",
     "ChatSession": "swe_ai_fleet.runtime.chat_session",
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",

@@ -1,4 +1,4 @@
-from swe_ai_fleet.domain.trajectory import AgentResult as AgentResult
+from swe_ai_fleet.domain.candidate import AgentResult as AgentResult
 from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync as DeliberateAsync
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent as FunctionCallingAgent
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingClient as FunctionCallingClient
