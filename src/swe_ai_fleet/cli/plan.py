@@ -32,7 +32,9 @@ LIMITS = {
     "timeout_seconds": option(
         "Longest it may take.", "limits.timeout_seconds", words="--timeout", min=0, metavar="SECONDS"
     ),
-    "max_tokens": option("Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0),
+    "max_tokens": option(
+        "Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0, metavar="N"
+    ),
 }
 """Options of what a model works on; left out: the server's default."""
 _QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
