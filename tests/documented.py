@@ -72,9 +72,9 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/orchestration.md": ("integration/test_integration_branch.py",),
     "docs/plan-sessions.md": (
-        "e2e/test_plan_sessions.py::test_a_plan_from_the_command_line",
+        HERE,
         "e2e/test_plan_sessions.py::test_entities_chosen_at_submission_are_seen_at_the_gate",
-        "integration/test_plan_session.py",
+        LIBRARY,
     ),
     "docs/recordings.md": (HERE, HERE, HERE, HERE),
     "docs/scale.md": ("../labs/simulation/test_scale.py",),

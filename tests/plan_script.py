@@ -5,7 +5,40 @@ from __future__ import annotations
 from swe_ai_fleet.testing import Conversation, Turn
 
 PLAN_GOAL = "Work out what the squares come to"
+RESEARCH_QUESTION = "How many people live in Rome?"
+"""What the users' example of a workflow asks a researcher, an analyzer and a reporter without queries of their own."""
+RESEARCH_CONVERSATIONS = (
+    Conversation(
+        match=RESEARCH_QUESTION,
+        regex="# analyzer\n2,800 thousand",
+        turns=(Turn(content="Final report: 2,800,000."),),
+    ),
+    Conversation(
+        match=RESEARCH_QUESTION,
+        regex="# researcher\n2.8 million",
+        turns=(
+            Turn(tool_calls=(("python_executor", {"code": "result = 2.8 * 1000"}),)),
+            Turn(content="2,800 thousand"),
+        ),
+    ),
+    Conversation(
+        match=RESEARCH_QUESTION,
+        turns=(
+            Turn(tool_calls=(("web_search", {"query": "population of Rome"}),)),
+            Turn(content="2.8 million"),
+        ),
+    ),
+)
 PLAN_CONVERSATIONS = (
+    *RESEARCH_CONVERSATIONS,
+    Conversation(
+        match="# Goal\nBring the tax rates up to date",
+        turns=(
+            Turn(tool_calls=(("propose_approach", {"approach": "Read the rates, set the new ones."}),)),
+            Turn(tool_calls=(("propose_approach", {"approach": "Set those of 2026."}),)),
+            Turn(tool_calls=(("final_answer", {"result": "The rates of 2026 stand."}),)),
+        ),
+    ),
     Conversation(
         match=f"# Goal\n{PLAN_GOAL}",
         turns=(

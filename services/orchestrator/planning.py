@@ -5,7 +5,8 @@ Planning events are the orchestrator's: a dispatched one is answered with its su
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -168,24 +169,8 @@ def card_message(card: SessionCard) -> pb.PlanSession:
 
 
 def _memory_message(results: Mapping[str, object]) -> pb.MemoryResults:
-    message = pb.MemoryResults(
-        coverage=cast("float | None", results["coverage"]),
-        content=_text(results["content"]),
-        gaps=_texts(results["gaps"]),
-        sources=_texts(results["sources"]),
-    )
-    if isinstance(found := results.get("research"), Mapping):
-        research = cast("Mapping[str, object]", found)
-        message.research.CopyFrom(
-            pb.Research(
-                summary=_text(research["summary"]),
-                sources=_texts(research["sources"]),
-                data_points=_texts(research["data_points"]),
-                coverage=cast("float", research["coverage"]),
-                error=_text(research["error"]),
-            )
-        )
-    return message
+    text = well_formed(json.dumps(results, ensure_ascii=False))
+    return json_format.Parse(text, pb.MemoryResults(), ignore_unknown_fields=True)
 
 
 def _call_messages(calls: tuple[ToolCallMade, ...]) -> list[pb.ToolCallMade]:
@@ -197,14 +182,6 @@ def _call_messages(calls: tuple[ToolCallMade, ...]) -> list[pb.ToolCallMade]:
             break
         messages.append(message)
     return messages[::-1]
-
-
-def _text(value: object) -> str:
-    return well_formed(str(value))
-
-
-def _texts(values: object) -> list[str]:
-    return [_text(value) for value in cast("Iterable[object]", values)]
 
 
 async def _anybody(_: str) -> None:

@@ -40,6 +40,7 @@ STANDS_FOR: Mapping[str, Mapping[str, str]] = {
         ".venv/bin/python": "timeout --preserve-status 5 python",
         "--port 8001": "--port 0",
     },
+    "docs/plan-sessions.md": {"fleet up": ": fleet up", "plan-7": "plan-{TASK_ID}"},
     "docs/recordings.md": {
         " ID": " {ID}",
         "agent-dev-2": "agent-dev-1",
@@ -57,6 +58,7 @@ PRINTED: Mapping[tuple[str, int], str] = {
     ("docs/context.md", 2): "The tests need a database.",
     ("docs/http.md", 0): "HTTP/1.1 202 Accepted",
     ("docs/models.md", 1): "http://127.0.0.1:",
+    ("docs/plan-sessions.md", 0): "The rates of 2026 stand.",
     ("docs/recordings.md", 2): "as recorded",
     ("docs/tools.md", 0): "tests_run",
     ("docs/uploads.md", 1): '"upload_id"',

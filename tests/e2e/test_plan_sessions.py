@@ -91,6 +91,10 @@ async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: She
     assert (await client.execution(waiting.execution_id)).status == pb.DELIBERATION_STATUS_CANCELLED
     refused = await shell.fleet("plan", "approve", name)
     assert (refused.code, "too late" in refused.err) == (2, True)
+    session = json.loads((await shell.fleet("plan", "show", name, "--json")).out)
+    assert (session["status"], "too late" in session["error"]) == ("error", True)
+    outcome = (await shell.fleet("rate", name, "1", "--comment", "too slow", "--json")).document
+    assert (outcome["status"], outcome["approach"], "too late" in outcome["reason"]) == ("cancelled", "plan", True)
 
 
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(

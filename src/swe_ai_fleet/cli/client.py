@@ -97,7 +97,7 @@ class FleetClient:
 
     async def find(self, name: str) -> str:
         """The execution id behind an execution id or a task id (then that of its newest execution)."""
-        if _is_execution_id(name):
+        if is_execution_id(name):
             return name
         found = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
         if not found.executions:
@@ -121,7 +121,8 @@ async def connect(address: str, token: str, *, tls: ChannelTls | None = None) ->
         yield FleetClient(Calls(channel, address=address, token=token))
 
 
-def _is_execution_id(name: str) -> bool:
+def is_execution_id(name: str) -> bool:
+    """Whether a name is an execution's; a plan session's may be the same digits without hyphens."""
     try:
         return str(UUID(name)) == name
     except ValueError:

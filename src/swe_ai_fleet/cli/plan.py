@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from typer.core import TyperGroup
@@ -17,7 +18,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.order import named_repository
+from swe_ai_fleet.cli.order import fill, named_repository
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import one_line
@@ -32,7 +33,9 @@ LIMITS = {
     "timeout_seconds": option(
         "Longest it may take.", "limits.timeout_seconds", words="--timeout", min=0, metavar="SECONDS"
     ),
-    "max_tokens": option("Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0),
+    "max_tokens": option(
+        "Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0, metavar="N"
+    ),
 }
 """Options of what a model works on; left out: the server's default."""
 WAITING = ("awaiting_approval", "awaiting_answer")
@@ -140,37 +143,28 @@ class GoalFirst(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-async def goal(
-    screen: Screen,
-    client: FleetClient,
-    text: Annotated[str, argument("What is to be reached, in your own words.", "goal", metavar="GOAL")],
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalOrder:
+    """A goal as the command line gives it."""
+
+    text: Annotated[str, argument("What is to be reached, in your own words.", "goal", metavar="GOAL")]
     entity: Annotated[
         tuple[str, ...],
         option("What it is about; what memory does not know of it is researched.", "selected_entities", metavar="NAME"),
-    ] = (),
-    session: Annotated[str, option("A session to go on in. Default: a new one.", "session_id", metavar="ID")] = "",
-    repo: Annotated[str, option("A repository to look into.", "repository", metavar="PATH|URL")] = "",
-    ref: Annotated[str, option("Branch, tag or commit of it. Default: what is checked out.", "ref")] = "",
-    max_iterations: Annotated[int, LIMITS["max_iterations"]] = 0,
-    max_tool_calls: Annotated[int, LIMITS["max_tool_calls"]] = 0,
-    timeout_seconds: Annotated[int, LIMITS["timeout_seconds"]] = 0,
-    max_tokens: Annotated[int, LIMITS["max_tokens"]] = 0,
-) -> Exit:
+    ] = ()
+    session: Annotated[str, option("A session to go on in. Default: a new one.", "session_id", metavar="ID")] = ""
+    repo: Annotated[str, option("A repository to look into.", "repository", metavar="PATH|URL")] = ""
+    ref: Annotated[str, option("Branch, tag or commit of it. Default: what is checked out.", "ref")] = ""
+    max_iterations: Annotated[int, LIMITS["max_iterations"]] = 0
+    max_tool_calls: Annotated[int, LIMITS["max_tool_calls"]] = 0
+    timeout_seconds: Annotated[int, LIMITS["timeout_seconds"]] = 0
+    max_tokens: Annotated[int, LIMITS["max_tokens"]] = 0
+
+
+async def goal(screen: Screen, client: FleetClient, order: GoalOrder) -> Exit:
     """Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out."""
-    request = pb.ExecutePlanRequest(
-        goal=text,
-        selected_entities=entity,
-        session_id=session,
-        repository=named_repository(repo),
-        ref=ref,
-        limits=pb.PlanLimits(
-            max_iterations=max_iterations,
-            max_tool_calls=max_tool_calls,
-            timeout_seconds=timeout_seconds,
-            max_tokens=max_tokens,
-        ),
-    )
+    request = pb.ExecutePlanRequest()
+    fill(request, replace(order, repo=named_repository(order.repo)))
     return await pursue(screen, client.calls, request)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
-from uuid import UUID
 
 from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import option
@@ -73,11 +72,9 @@ FLEET_OF_A_TASK: Given = {
 async def with_subject(settings: Settings, request: pb_context.RecordOutcomeRequest, given: Given) -> None:
     """What is rated: the newest execution of a task, or the name itself where no fleet knows a task by it."""
     name = given["name"]
-    try:
-        request.rating.subject_id = str(UUID(name))
+    if is_execution_id(name):
         return
-    except ValueError:
-        place = find_place(settings, server=given["fleet"], token=given["fleet_token"])
+    place = find_place(settings, server=given["fleet"], token=given["fleet_token"])
     if place is not None:
         async with connect(place.address, place.token, tls=place.tls) as client:
             found = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
