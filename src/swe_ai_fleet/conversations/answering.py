@@ -243,7 +243,8 @@ class Answering:
         return replace(self.setup, tools={**mine, **given})
 
     def _system(self, setup: Setup) -> str:
-        return self.system_prompt.replace("{tools}", documentation(setup.specs))
+        told = documentation(setup.specs)
+        return self.system_prompt.replace("{tools}", told).replace("{tool_docs}", told)
 
     def _clean(self, text: str) -> str:
         clean = self.secrets(well_formed(text)).strip()

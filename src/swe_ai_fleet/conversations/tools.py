@@ -244,11 +244,11 @@ def fleet_tools(
 
 def table_of(operation: str, result: ToolResult) -> Table | None:
     """The data of a result that people read as a table, its first list of records; None where there is none."""
-    fields = fields_of(result) if result.success else {}
+    fields: Mapping[str, object] = fields_of(result) if result.success else {}
     key, records = _records(fields, 0) or ("", [])
     columns = _COLUMNS.get(operation) or tuple(dict.fromkeys(name for record in records for name in record))
     cells = [{name: _cell(record.get(name)) for name in columns} for record in records[:_MAX_RECORDS]]
-    columns = tuple(name for name in columns if any(record[name] for record in cells))
+    columns = tuple(name for name in columns if any(record[name] not in (None, "") for record in cells))
     if not columns:
         return None
     numbered = [
