@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
-from swe_ai_fleet.conversations.phrases import (
+from swe_ai_fleet.agents.references.phrases import (
     ANSWER,
     MAX_LIST,
     MAX_NAME_CHARS,
