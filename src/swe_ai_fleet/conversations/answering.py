@@ -11,9 +11,10 @@ import structlog
 from swe_ai_fleet.agents.function_calling.function_run import documentation
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup
-from swe_ai_fleet.agents.references.naming import Naming, last_list
+from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
+from swe_ai_fleet.agents.references.wording import last_list
 from swe_ai_fleet.conversations import reply_run
 from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter

@@ -1,140 +1,18 @@
-"""Names in one turn of a conversation: files, addresses, ids, and the entries of lists."""
+"""Names in one turn of a conversation: what the person, calls and the answer named, by itself and in lists."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from dataclasses import replace
 
-from swe_ai_fleet.agents.references.phrases import (
-    ANSWER,
-    MAX_LIST,
-    MAX_NAME_CHARS,
-    MAX_PER_TURN,
-    PERSON,
-    NamedThing,
-    ThingKind,
-    singular,
-)
-from swe_ai_fleet.domain.json_values import json_object, parse_json
+from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_LIST, MAX_PER_TURN, PERSON, NamedThing, ThingKind
+from swe_ai_fleet.agents.references.records import Member, entry, named_by
+from swe_ai_fleet.agents.references.wording import MAX_TEXT_CHARS, as_name, exact, in_words, last_list
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.tool import ToolResult
 
-_MAX_TEXT_CHARS = 20_000
-_FILE = re.compile(r"(?:~?\.{0,2}/)?(?:[\w@+-][\w.@+-]{0,80}/){0,16}[\w@+-][\w.@+-]{0,80}\.[A-Za-z][A-Za-z0-9]{0,7}")
-_NO_FILES = (".com", ".org", ".net", ".io", ".dev", "e.g", "i.e", "a.m", "p.m")
-_URL = re.compile(r"https?://[^\s<>\"'`]{1,500}", re.IGNORECASE)
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_WRAPPING = "`'\"()[]{}<>,;:!?*"
-_ENTRY = re.compile(r"[ \t]{0,8}(?:(\d{1,3})[.)]|[-*•+])[ \t]+(\S.*)")
-
-
-def last_list(text: str) -> tuple[str, ...]:
-    """The entries of the last list of a text, numbered or not; of fewer than two entries there is none."""
-    lists: list[list[str]] = []
-    number = 0
-    for line in text[:_MAX_TEXT_CHARS].splitlines():
-        entry = _ENTRY.match(line[: 2 * MAX_NAME_CHARS])
-        if entry is None:
-            if line.strip() and not line.startswith((" ", "\t")):
-                number = -1  # a line between two lists; what is indented belongs to an entry
-            continue
-        at = int(entry[1]) if entry[1] else 0
-        if not lists or (number == -1 and at in (0, 1)) or (at and at != number + 1):
-            lists.append([])
-        lists[-1].append(_bare(entry[2]))
-        number = at
-    found = [one for one in lists if len(one) >= 2]
-    return tuple(found[-1][:MAX_LIST]) if found else ()
-
-
-def in_words(text: str) -> list[tuple[ThingKind, str]]:
-    """Files, addresses and ids among words, each once, in order."""
-    text = text[:_MAX_TEXT_CHARS]
-    found: dict[tuple[ThingKind, str], None] = {}
-    for word in text.split():
-        bare = word.strip(_WRAPPING).rstrip(".")
-        if address := _URL.match(bare):
-            found.setdefault((ThingKind.LINK, address[0].rstrip(".,;:)")))
-        elif _ID.fullmatch(bare):
-            found.setdefault((ThingKind.EXECUTION, bare))
-        elif _is_file(bare):
-            found.setdefault((ThingKind.FILE, bare))
-    return list(found)[:MAX_LIST]
-
-
-def kind_of(text: str) -> ThingKind:
-    if _URL.fullmatch(text):
-        return ThingKind.LINK
-    if _ID.fullmatch(text):
-        return ThingKind.EXECUTION
-    return ThingKind.FILE if _is_file(text) else ThingKind.ITEM
-
-
-def _is_file(name: str) -> bool:
-    if len(name) > MAX_NAME_CHARS or _FILE.fullmatch(name) is None:
-        return False
-    return "/" in name or not name.lower().endswith(_NO_FILES)
-
-
-def exact(kind: ThingKind, name: str) -> str:
-    """The name on one line; of what tools are given by name nothing may be cut, so it is left out."""
-    line = as_name(name)
-    return "" if line.endswith("…") and kind not in (ThingKind.ROW, ThingKind.ITEM) else line
-
-
-def as_name(text: str) -> str:
-    """A text as long as a name may be."""
-    return one_line(text, MAX_NAME_CHARS)
-
-
-def _bare(text: str) -> str:
-    """An entry without the marks around its words."""
-    return as_name(text.replace("**", "").replace("`", "").replace("__", ""))
-
-
-_MAX_DEPTH = 3
 _LEAST_LABEL_CHARS = 6
 _MAX_CHOSEN = 8
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_NOUN = re.compile(r"[a-z]{3,24}")
-_VERBS = frozenset(
-    ("get", "list", "search", "find", "fetch", "show", "check", "read", "look", "lookup", "query", "top", "trending",
-     "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
-     "sort", "order", "is", "has", "can")
-)  # fmt: skip
-# What says nothing of what a thing is.
-_NO_NOUNS = frozenset(
-    ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
-     "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
-     "object", "query", "text", "message", "url", "code", "expression", "prompt", "format", "mode", "type", "language",
-     "limit", "offset", "count", "size", "title", "id", "name", "address", "symbol", "key", "status", "error", "note",
-     "description", "summary")
-)  # fmt: skip
-_OF_A_THING = frozenset({"address", "id", "name", "symbol", "slug", "key"})
-_FACTS = 3
-_KEYS: Mapping[str, ThingKind] = {
-    "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
-    "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
-    "story_id": ThingKind.STORY, "story": ThingKind.STORY,
-    "path": ThingKind.FILE, "file": ThingKind.FILE, "file_path": ThingKind.FILE, "filename": ThingKind.FILE,
-    "email": ThingKind.PERSON, "person": ThingKind.PERSON, "author": ThingKind.PERSON, "assignee": ThingKind.PERSON,
-    "url": ThingKind.LINK, "link": ThingKind.LINK, "href": ThingKind.LINK,
-    "task_id": ThingKind.TASK,
-    "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
-    "branch": ThingKind.BRANCH,
-}  # fmt: skip
-"""By which name of a field its value is known; of several in one record the first here."""
-_PLURALS: Mapping[str, ThingKind] = {
-    "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
-    "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
-    "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
-    "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
-}  # fmt: skip
-_ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
-_LABELS = ("title", "description", "summary", "label", "text", "name", "status")
 
 
 class Naming:
@@ -153,35 +31,27 @@ class Naming:
     def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
         """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
         for kind, name in in_words(text):
-            self._alone(_Member(kind, name), PERSON)
+            self._alone(Member(kind, name), PERSON)
         for thing in _mentioned(text, known)[:_MAX_CHOSEN]:
-            self._alone(_Member.of(thing), PERSON)
+            self._alone(Member.of(thing), PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
         """What the person singled out of what was named before."""
         if len(things) == 1:
-            self._alone(_Member.of(things[0]), PERSON)
+            self._alone(Member.of(things[0]), PERSON)
         elif things:
-            self._list([_Member.of(one) for one in things], PERSON)
+            self._list([Member.of(one) for one in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
         """An execution that was started for the person."""
-        self._alone(_Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
+        self._alone(Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
         if not result.success:
             return
-        words, found = _words(call.name, str(result.metadata.get("server", ""))), _Found()
-        fields = fields_of(result)
-        if fields:
-            _walk(fields, found, 0, words)
-        else:
-            _walk_text(result.content, found)
-        # A record says what it is about better than the argument by which it was asked for.
-        told = {noun for member in found.single for noun in member.nouns}
-        asked = [member for member in _arguments(call) if not told & set(member.nouns)]
-        for member in (*asked, *found.single[:MAX_LIST]):
+        found = named_by(call, result)
+        for member in found.single:
             self._alone(member, call.name)
         for members in found.lists:
             self._list(members, call.name)
@@ -189,21 +59,21 @@ class Naming:
     def answer(self, text: str) -> None:
         """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
         entries = last_list(text)
-        members: list[_Member] = []
-        for entry in entries:
-            meant = self._meant(entry)
+        members: list[Member] = []
+        for line in entries:
+            meant = self._meant(line)
             if meant is None:
-                members.append(_entry(entry))
+                members.append(entry(line))
             else:
-                label = meant.label if meant.noun and meant.label else entry
-                members.append(_Member(meant.kind, meant.name, label, meant.nouns))
+                label = meant.label if meant.noun and meant.label else line
+                members.append(Member(meant.kind, meant.name, label, meant.nouns))
         self._list(members, ANSWER)
         if not entries:
             for kind, name in in_words(text):
                 if not any(thing.name == name for thing in self.things):
-                    self._alone(_Member(kind, name), ANSWER)
+                    self._alone(Member(kind, name), ANSWER)
             if len(mentioned := _mentioned(text, self.things)) == 1:
-                self._alone(_Member.of(mentioned[0]), ANSWER)
+                self._alone(Member.of(mentioned[0]), ANSWER)
 
     def _meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
@@ -217,7 +87,7 @@ class Naming:
                 return meant[0]
         return None
 
-    def _alone(self, member: _Member, source: str) -> None:
+    def _alone(self, member: Member, source: str) -> None:
         name = exact(member.kind, member.name)
         thing = NamedThing(
             kind=member.kind, name=name, turn=self._turn, source=source, label=as_name(member.label), nouns=member.nouns
@@ -226,7 +96,7 @@ class Naming:
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
-    def _list(self, members: Sequence[_Member], source: str) -> None:
+    def _list(self, members: Sequence[Member], source: str) -> None:
         named = [
             member._replace(name=shown, label=as_name(member.label))
             for member in members[:MAX_LIST]
@@ -268,165 +138,10 @@ def _mentions(text: str, name: str) -> bool:
     return not (before.isalnum() and name[0].isalnum()) and not (after.isalnum() and name[-1].isalnum())
 
 
-class _Member(NamedTuple):
-    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
-
-    kind: ThingKind
-    name: str
-    label: str = ""
-    nouns: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, thing: NamedThing) -> _Member:
-        return cls(thing.kind, thing.name, thing.label, thing.nouns)
-
-
-@dataclass(slots=True)
-class _Found:
-    """What a value names, by itself and in lists."""
-
-    single: list[_Member]
-    lists: list[list[_Member]]
-
-    def __init__(self) -> None:
-        self.single, self.lists = [], []
-
-
-def fields_of(result: ToolResult) -> Mapping[str, object]:
-    """What a result gave, in JSON's types: the answer of an MCP server, in a text too, else its metadata."""
-    fields = result.metadata
-    if "server" not in fields:
-        return fields
-    value = fields.get("structured")
-    if value is None:
-        try:
-            value = parse_json(result.content)
-        except ValueError:
-            return {}
-    return cast("Mapping[str, object]", value if isinstance(value, Mapping) else {"value": value})
-
-
-def words_of(name: str) -> list[str]:
-    """The words of a name in snake or camel case, small."""
-    return [word.lower() for word in _PART.findall(name[:MAX_NAME_CHARS])]
-
-
-def _words(operation: str, server: str) -> list[str]:
-    """The words of an operation's name that say what it is about: those behind its verb, its server left out."""
-    words = words_of(operation.removeprefix(f"{server}_"))
-    verbs = [number for number, word in enumerate(words) if word in _VERBS]
-    return words[verbs[0] + 1 :] if verbs else []
-
-
-def _noun(words: Sequence[str], *, last: bool) -> str:
-    """What words call a thing: in "pool tokens" the last of them, in "token price" the first; empty for nothing."""
-    known = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
-    return singular(known[-1 if last else 0]) if known else ""
-
-
-def title_of(key: str, operation: str, server: str) -> str:
-    """What a list is called: by the key it stands under, else by what its operation is about."""
-    words = words_of(key) if set(words_of(key)) - _NO_NOUNS else _words(operation, server) or words_of(operation)
-    return " ".join(words).capitalize()
-
-
 def _mentioned(text: str, things: Sequence[NamedThing]) -> list[NamedThing]:
     """Those with a noun whose name stands in a text; a name of two different things is nobody's."""
-    text, found = text[:_MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
+    text, found = text[:MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
     for thing in things:
         if thing.noun and len(thing.name) > 1 and _mentions(text, thing.name.casefold()):
             found.setdefault((thing.noun, thing.name), {})[thing.label] = thing
     return [thing for same in found.values() if len(same) == 1 for thing in same.values()]
-
-
-def _walk(value: Mapping[str, object], found: _Found, depth: int, words: Sequence[str]) -> None:
-    own = _identity(value, _noun(words, last=False))
-    if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
-        found.single.append(own)
-    for key, part in value.items():
-        # What a key does not say, the name of the operation may.
-        named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
-        if isinstance(part, list) and part:
-            members = _members(key, cast("list[object]", part), _noun(named, last=True))
-            if members:
-                found.lists.append(members)
-        elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
-            _walk(cast("Mapping[str, object]", part), found, depth + 1, named)
-
-
-def _members(key: str, parts: list[object], noun: str) -> list[_Member]:
-    members: list[_Member] = []
-    kind = _PLURALS.get(key)
-    for part in parts[: MAX_LIST + 1]:
-        if isinstance(part, str) and part.strip():
-            members.append(_Member(kind or kind_of(part), part))
-        elif isinstance(part, Mapping):
-            record = cast("Mapping[str, object]", part)
-            own = _identity(record, noun)
-            if own is not None:
-                members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
-            else:
-                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(record.items())[:4] if _string(cell))
-                members.append(_Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
-    return members
-
-
-def _walk_text(text: str, found: _Found) -> None:
-    entries = last_list(text)
-    if entries:
-        found.lists.append([_entry(entry) for entry in entries])
-        return
-    found.single += [_Member(kind, name) for kind, name in in_words(text)]
-
-
-def _entry(text: str) -> _Member:
-    """What an entry of a list names: the one thing in it, else itself."""
-    words = in_words(text)
-    return _Member(*words[0], text) if len(words) == 1 else _Member(ThingKind.ITEM, text)
-
-
-def _identity(record: Mapping[str, object], noun: str) -> _Member | None:
-    """What a record is about; a symbol, or what stands under the noun itself, names it better than its address does."""
-    own = next((name for key in (noun, "symbol") if key and (name := _string(record.get(key)))), "")
-    if own and noun:
-        return _Member(ThingKind.ROW, own, _facts(record, own), (noun,))
-    for key, kind in _KEYS.items():
-        name = _string(record.get(key))
-        if name:
-            shown = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
-            return _Member(kind, shown, _label_of(record, shown))
-    for key in _ROW_KEYS:
-        if name := _string(record.get(key)):
-            # "That pair" is a row that goes by its pair, whatever its list is of.
-            nouns = [one for one in dict.fromkeys((noun, key)) if one and one not in _NO_NOUNS]
-            return _Member(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
-    return None
-
-
-def _label_of(record: Mapping[str, object], name: str) -> str:
-    return next((text for key in _LABELS if (text := _string(record.get(key))) and text != name), "")
-
-
-def _facts(record: Mapping[str, object], name: str) -> str:
-    """What else a record says of a thing, what tells it from others first."""
-    keys = sorted(record, key=lambda key: not set(words_of(key)) & {"address", "id", "chain", "network"})
-    told = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
-    return ", ".join(told[:_FACTS])
-
-
-def _arguments(call: ToolCall) -> list[_Member]:
-    fields = json_object(call.arguments)
-    found = [_Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
-    for key, value in fields.items():
-        words = words_of(key)
-        about = words[:-1] if len(words) > 1 and words[-1] in _OF_A_THING else words
-        noun = _noun(about, last=True) if len(about) == 1 and key not in _KEYS else ""
-        if noun and isinstance(value, str) and 1 < len(value) <= MAX_NAME_CHARS and len(value.split()) == 1:
-            found.append(_Member(ThingKind.ROW, value, nouns=(noun,)))
-    return found
-
-
-def _string(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    return as_name(str(value))
