@@ -17,11 +17,11 @@ import pytest
 from swe_ai_fleet import ChatSession
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.formatting.telegram import unmarked
-from swe_ai_fleet.conversations.references import Standing
 from swe_ai_fleet.conversations.reply_run import ChatRules
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
 from swe_ai_fleet.conversations.session import Turn as SaidTurn

@@ -141,8 +141,7 @@ class TestConversation:
         ]
         places = [text.index(part) for part in order]
         assert places == sorted(places)
-        assert "item 2: Oslo" in text
-        assert "('the second one' is: Oslo)" in text
+        assert '“the second one”: item "Oslo", number 2 of' in text
 
     async def test_a_chat_history_is_gone_on_with_and_left_alone(self) -> None:
         history: list[dict[str, Any]] = [
@@ -164,7 +163,7 @@ class TestConversation:
         assert history == before
         assert sent[0] == {"role": "system", "content": "Be brief."}
         assert sent[1:4] == [history[0], history[1], history[2]]
-        assert "('that file' is: docs/report.txt)" in sent[-1]["content"]
+        assert '“that file”: file "docs/report.txt"' in sent[-1]["content"]
         assert responses[-1]["value"] == "Read."
         assert agent.messages[-1] == {"role": "assistant", "content": "Read."}
         assert agent.messages[1] == history[0]

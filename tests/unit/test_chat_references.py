@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from swe_ai_fleet.agents.references.naming import Naming
+from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind
+from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
-from swe_ai_fleet.conversations.naming import Naming
-from swe_ai_fleet.conversations.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind
-from swe_ai_fleet.conversations.references import Standing, note, question, resolve, vague_question
+from swe_ai_fleet.conversations.tools import table_of
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 
@@ -198,6 +199,34 @@ def test_a_thing_with_a_noun_is_shown_with_what_tells_it_from_others() -> None:
     assert "2. PEPE, address 0xcc, chain base (token)" in asked
     # Words that nothing was named by mean nothing.
     assert resolve("at that moment, that pair of shoes, the second time", naming.things, turn=2) == ()
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "title", "columns"),
+    [
+        (TOKENS[0], TOKENS[2], "Tokens", ("#", "symbol", "address", "chain")),
+        ("dexpaprika_getNetworkPools", POOLS, "Pools", ("#", "id", "pair", "liquidity")),
+        ("search_pairs", NESTED[2], "Pairs", ("#", "pairAddress", "baseToken")),
+        ("cheapest", {"value": [{"tax": 0}, {"tax": 1}]}, "Cheapest", ("#", "tax")),
+        ("list_executions", {"executions": [{"execution_id": "e", "status": "done"}]}, "Executions",
+         ("#", "status", "execution_id")),
+    ],
+)  # fmt: skip
+def test_a_list_of_records_of_any_tool_is_the_data_of_an_answer(
+    operation: str, fields: dict[str, object], title: str, columns: tuple[str, ...]
+) -> None:
+    table = table_of(operation, gave(fields))
+    assert table is not None
+    assert (table.title, table.columns, table.rows[0][0]) == (title, columns, "1")
+    assert "{" not in str(table.rows)
+    assert table_of(operation, gave({"symbol": "PEPE", "tags": ["a"]})) is None
+
+
+def test_an_mcp_servers_text_in_json_is_read_as_its_data() -> None:
+    text = gave({"server": "dex"}, content='{"pools": [{"pair": "A/B"}]}')
+    table = table_of("dex_pools", text)
+    assert table is not None and table.rows == (("1", "A/B"),)
+    assert table_of("dex_pools", gave({"server": "dex"}, content="no JSON")) is None
 
 
 def call(name: str, arguments: str = "{}") -> ToolCall:

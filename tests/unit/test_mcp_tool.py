@@ -33,6 +33,13 @@ from tests.tool_doubles import served
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
 TOKEN = "tok-8d1f0c2b7a"
 
+
+async def test_what_a_server_says_of_its_tools_counts_where_it_is_asked_for(tmp_path: Path) -> None:
+    for hints in (False, True):
+        async with opened(tmp_path, hostile(), hints=hints) as kit:
+            assert {one.spec.read_only for one in kit.definitions.values()} == {hints}
+
+
 KEYS = ["$ref", "properties", "allOf", "type", "#", "a"]
 
 UNFOLDING = {f"a{number}": {"allOf": [{"$ref": f"#/$defs/a{number + 1}"}] * 2} for number in range(40)}

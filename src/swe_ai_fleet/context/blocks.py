@@ -20,8 +20,7 @@ from swe_ai_fleet.domain.context import ContextBlock, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.text import one_line
-from swe_ai_fleet.memory.presenting import disarmed, visible
+from swe_ai_fleet.domain.text import disarmed, one_line, visible
 from swe_ai_fleet.ports import SecretMask
 
 MAX_TOKENS = 200_000

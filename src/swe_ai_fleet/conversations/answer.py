@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import cast
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
+from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.formatting.pages import Channel, pages
-from swe_ai_fleet.conversations.references import Reference
 from swe_ai_fleet.conversations.session import Session, Turn
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.text import well_formed

@@ -11,14 +11,15 @@ import structlog
 from swe_ai_fleet.agents.function_calling.function_run import documentation
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.agents.references.naming import Naming
+from swe_ai_fleet.agents.references.phrases import NamedThing
+from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
+from swe_ai_fleet.agents.references.wording import last_list
 from swe_ai_fleet.conversations import reply_run
 from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.formatting.document import Table, read
 from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
-from swe_ai_fleet.conversations.naming import Naming, last_list
-from swe_ai_fleet.conversations.phrases import NamedThing
-from swe_ai_fleet.conversations.references import Reference, Standing, note, question, resolve, vague_question
 from swe_ai_fleet.conversations.reply_run import ChatRules, Reply, reply_to
 from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Proposal, Session
 from swe_ai_fleet.conversations.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
@@ -243,7 +244,8 @@ class Answering:
         return replace(self.setup, tools={**mine, **given})
 
     def _system(self, setup: Setup) -> str:
-        return self.system_prompt.replace("{tools}", documentation(setup.specs))
+        told = documentation(setup.specs)
+        return self.system_prompt.replace("{tools}", told).replace("{tool_docs}", told)
 
     def _clean(self, text: str) -> str:
         clean = self.secrets(well_formed(text)).strip()

@@ -17,8 +17,8 @@ from swe_ai_fleet.agents.planning import ModeRules, assess, drive
 from swe_ai_fleet.agents.planning.plan_run import PlanRules
 from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.agents.planning.routing import THRESHOLD, fast_path
+from swe_ai_fleet.agents.references.resolving import STALE_TURNS
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.conversations.references import STALE_TURNS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from swe_ai_fleet.agents.prompting import fenced
+from swe_ai_fleet.agents.references.records import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import from_plain, to_plain
 from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
-from swe_ai_fleet.conversations.naming import fields_of, title_of
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.text import one_line
+from swe_ai_fleet.domain.text import one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.memory.presenting import visible
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -244,11 +243,11 @@ def fleet_tools(
 
 def table_of(operation: str, result: ToolResult) -> Table | None:
     """The data of a result that people read as a table, its first list of records; None where there is none."""
-    fields = fields_of(result) if result.success else {}
+    fields: Mapping[str, object] = fields_of(result) if result.success else {}
     key, records = _records(fields, 0) or ("", [])
     columns = _COLUMNS.get(operation) or tuple(dict.fromkeys(name for record in records for name in record))
     cells = [{name: _cell(record.get(name)) for name in columns} for record in records[:_MAX_RECORDS]]
-    columns = tuple(name for name in columns if any(record[name] for record in cells))
+    columns = tuple(name for name in columns if any(record[name] not in (None, "") for record in cells))
     if not columns:
         return None
     numbered = [

@@ -16,7 +16,7 @@ from pathlib import Path
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
-from swe_ai_fleet.memory.presenting import visible
+from swe_ai_fleet.domain.text import visible
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CHARS = 32_000

@@ -23,6 +23,7 @@ from swe_ai_fleet.conversations.answer import Answer, Progress
 from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.conversations.session import Session, check_namespaces, check_session_id
 from swe_ai_fleet.conversations.store import KeptSession, encoded, newest_first
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
@@ -133,6 +134,8 @@ class ChatSession:
         channel: How answers are rendered: `plain`, `markdown` or `telegram`.
         fleet: Where executions are looked at; None: nowhere.
         starter: Starts tasks that the person confirmed; None: none can be started.
+        system_prompt: What the model is told first; `{tools}` or `{tool_docs}` in it gives way to the documentation of
+            the tools.
 
     Raises:
         InvalidRequest: A malformed session id or namespace.
@@ -153,6 +156,7 @@ class ChatSession:
         channel: str = Channel.MARKDOWN,
         fleet: FleetView | None = None,
         starter: TaskStarter | None = None,
+        system_prompt: str = SYSTEM_PROMPT,
     ) -> None:
         self.session_id = check_session_id(session_id or uuid.uuid4().hex)
         self._settings = settings or Settings()
@@ -166,6 +170,7 @@ class ChatSession:
         self._channel = Channel(channel)
         self._fleet = fleet
         self._starter = starter
+        self._system_prompt = system_prompt
         self._store = ChatFiles(self._settings.home / _DIRECTORY)
         self._held = AsyncExitStack()
         self._chat: Chat | None = None
@@ -250,4 +255,5 @@ class ChatSession:
                     sampling=self._access.sampling,
                 ),
                 secrets=self._access.mask,
+                system_prompt=self._system_prompt,
             )

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from swe_ai_fleet.conversations.phrases import ANSWER, PERSON, NamedThing, Phrase, Pointing, ThingKind, phrases
-from swe_ai_fleet.memory.presenting import disarmed, visible
+from swe_ai_fleet.agents.references.phrases import ANSWER, PERSON, NamedThing, Phrase, Pointing, ThingKind, phrases
+from swe_ai_fleet.domain.text import disarmed, visible
 
 STALE_TURNS = 5
 """What was named longer ago than this is asked about before it is taken for what is meant."""
