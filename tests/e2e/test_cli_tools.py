@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools.catalogue import operations
 from tests.fleet_command import Ran, Shell
 
 SECRET = "sk-of-the-model-server-1234"
-NAMES = list(operations())
+NAMES = [*operations(), *SubAgentTools.definitions]
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
 
@@ -100,6 +102,21 @@ class TestRun:
             ran = await shell.run(*arguments)
             assert (ran.code, ran.out.startswith("Error: "), said in ran.out) == (code, True, True), ran
             assert shell.entries[-1].outcome is outcome
+
+    @needs_sandbox
+    async def test_what_agents_have_beside_the_catalogue(self, shell: Tools) -> None:
+        plan = Turn(content='{"plan": ["Look", "Change"], "reasoning": "In this order."}')
+        clone = make_repository(shell.home.parent / "clone", {"README.md": "# Rounding\n\nHalf up, to whole cents.\n"})
+        asked = ("search_memory", 'entities=["Stripe"]', 'queries=["rounding"]', "--workspace", str(clone), "--json")
+        async with ScriptedModelServer(Script.of(plan)) as server:
+            with_model = replace(shell, model_url=server.url)
+            found, planned = await asyncio.gather(
+                shell.run(*asked), with_model.run("call_planner", "goal=Greet", "--json")
+            )
+        known = found.document["metadata"]
+        assert (known["coverage"], known["gaps"], known["sources"]) == (50.0, ["Stripe"], ["README.md#Rounding"])
+        assert planned.document["metadata"]["plan"] == ["Look", "Change"]
+        assert {entry.operation for entry in shell.entries} == {"search_memory", "call_planner"}
 
     async def test_bad_usage(self, shell: Tools) -> None:
         calls = {

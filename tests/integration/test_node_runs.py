@@ -144,6 +144,23 @@ async def test_an_agent_looks_around_and_answers(world: World):
     assert world.sound("node-ask-1")
 
 
+async def test_nodes_that_name_them_have_memory_sub_agents_and_more_tools(world: World):
+    plan = Turn(content='{"plan": ["Look", "Change"], "reasoning": "In this order."}')
+    world.says(plan)
+    planned = await world.operate("call_planner", '{"goal": "Change a"}')
+    other = {"agent_id": "node-call-2", "tool": "search_memory", "arguments": '{"entities": ["Stripe"]}'}
+    searched = await world.ran(OperateRun, OperateAssignment, **other)
+    assert (planned.metadata["plan"], searched.metadata["gaps"]) == (["Look", "Change"], ["Stripe"])
+    (finished, _) = world.bodies(RunFinished)
+    assert (finished.usage.model_calls, finished.usage.tool_calls) == (1, 1)
+    asking = call("request_tools", names=["files_read_file", "files_write_file"])
+    world.says(asking, call("files_read_file", path="app.py"), call("final_answer", result="a is 1"))
+    answer = await world.answer(use_tools=True, tools=["request_tools", "search_memory"])
+    assert (answer.text, answer.tools) == ("a is 1", ("request_tools", "files_read_file"))
+    offered = [tool["function"]["name"] for tool in world.server.bodies[-1]["tools"]]
+    assert offered == ["search_memory", "request_tools", "final_answer", "files_read_file"]
+
+
 @pytest.mark.parametrize("approval", [ApprovalPolicy.NONE, ApprovalPolicy.EVERY])
 async def test_named_tools_may_change_its_clone_where_nobody_approves_calls(world: World, approval: ApprovalPolicy):
     world.task = replace(world.task, approval=approval)

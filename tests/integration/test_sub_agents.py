@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.agents import FunctionCallingAgent
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.memory import MemoryManager
+from swe_ai_fleet.runtime.default_tools import library_registry
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Turn
+from swe_ai_fleet.tools import ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
 from tests.sub_agent_world import EXECUTOR, GENERATOR, PLANNER, RESEARCHER, VERIFIER, World, call, says, world
 
@@ -21,6 +26,7 @@ PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small
 VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
 IN_WORDS = f"{{broken {json.dumps(VERDICT | {'is_feasible': 'infeasible'})} and so on"
 GAP = "Stripe API"
+DONE = call("final_answer", result="42")
 
 
 def researched(*gaps: str) -> Turn:
@@ -76,6 +82,50 @@ class TestOneReply:
         assert not result.success
         assert "answered 2 times in a form that cannot be used: there is no JSON object" in result.error
         assert budget.usage.model_calls == 2
+
+
+class TestOutsideOfARun:
+    async def test_a_registry_has_them_by_name_in_the_shapes_that_programs_know(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known, plan = ["Stripe API", "rounding"], {"plan": ["Read billing.py", "Round in total()"]}
+        scripted = {PLANNER: (PLAN,), VERIFIER: (says(**VERDICT),), RESEARCHER: (researched(GAP),)}
+        async with world(tmp_path, scripted) as place:
+            monkeypatch.chdir(place.root)
+            settings = Settings(
+                home=tmp_path / "home", embeddings="none", model_url=place.server.url, model="scripted",
+                search_url=place.web.url(),
+            )  # fmt: skip
+            async with MemoryManager("somebody", settings=settings) as memory:
+                await memory.add_fact("The Stripe API is called from checkout.py.")
+            registry = library_registry(settings)
+            found = await registry.execute_tool("search_memory", entities=known[:1], queries=known[1:])
+            planned = await registry.execute_tool("call_planner", goal="Round totals")
+            judged = await registry.execute_tool("call_verifier", plan="1. Round")
+            looked = await registry.execute_tool("research", gaps=[GAP], max_iterations=2)
+            searched = await registry.execute_tool("web_search", query="stripe")
+        # The clone in the working directory knows of one, what programs keep under the same home of the other.
+        assert (found["coverage"], found["gaps"], len(found["sources"])) == (100.0, [], 2)
+        assert planned == {**plan, "reasoning": "It is small."}
+        assert judged == VERDICT
+        assert {"summary", "sources", "data_points", "coverage"} <= looked.keys()
+        assert [result["title"] for result in searched["results"]] == ["A page"]
+
+    async def test_an_agent_asks_for_more_tools_and_calls_them(self, tmp_path: Path) -> None:
+        turns = (call("request_tools", names=["calculator"]), call("calculator", expression="6 * 7"), DONE)
+        async with world(tmp_path, {"What is": turns}) as place:
+            settings = Settings(home=tmp_path / "home", model_url=place.server.url, model="scripted")
+            agent = FunctionCallingAgent("scripted", ["request_tools", "file_reader"], settings=settings)
+            responses = [one async for one in agent.run("What is 6 times 7?", use_planning=False)]
+            offered = [[tool["function"]["name"] for tool in body.get("tools", ())] for body in place.server.bodies]
+            told = await library_registry(settings).execute_tool("request_tools", names=["calculator"])
+        assert responses[-1]["value"] == "42"
+        assert offered[-3:] == [
+            ["file_reader", "request_tools", "final_answer"],
+            ["file_reader", "request_tools", "final_answer", "calculator"],
+            ["file_reader", "request_tools", "final_answer", "calculator"],
+        ]
+        assert told == {"tools": ToolRegistry.get_tool_definitions(["calculator"])}
 
 
 class TestResearch:

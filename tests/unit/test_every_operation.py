@@ -22,7 +22,17 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.tools import Pipeline, ToolFailure, Toolkit, ToolRefusal
+from swe_ai_fleet.tools import (
+    DockerTool,
+    FileTool,
+    GitTool,
+    Pipeline,
+    ShellTool,
+    TestTool,
+    ToolFailure,
+    Toolkit,
+    ToolRefusal,
+)
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import Policy
@@ -113,6 +123,19 @@ def test_names_are_unique_and_rows_are_there() -> None:
     assert len(set(names)) == len(names) >= 70
     assert set(names) == set(operations())
     assert sorted(set(names) - set(ARGUMENTS)) == [], "operations without a row in tests/operations.py"
+
+
+async def test_a_toolkit_is_made_of_a_path_and_says_that_operations_are_awaited(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clone.parent)
+    for made in (GitTool(clone.name), ShellTool(clone.name), DockerTool(clone.name), TestTool(Path(clone.name))):
+        assert made.workspace.root == clone.resolve()
+    call: Any = FileTool(clone.name).read_file(next(path.name for path in clone.iterdir() if path.is_file()))
+    # What a program without an event loop would do with it.
+    with pytest.raises(AttributeError, match=r"FileTool.read_file has not run.*Write `await` before"):
+        _ = call.success
+    assert (await call).success
 
 
 @each

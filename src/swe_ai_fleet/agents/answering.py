@@ -14,23 +14,27 @@ from typing import cast
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
 from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent
+from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools
 from swe_ai_fleet.agents.sub_agents.structured_output import opening
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.event import RunStarted, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.json_values import strings
 from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
-from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit
@@ -93,6 +97,11 @@ class _Answerer(AgentSpec[Answer]):
             yield Toolbox({}, pipeline, answer=answer)
             return
         async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
+            if SubAgentTools.definitions.keys() & {*self.task.tools}:
+                others = _sub_agents(
+                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, resources.budget
+                )
+                held = replace(held, toolkits={**held.toolkits, others.name: others})
             yield _toolbox(held, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
@@ -141,30 +150,57 @@ class _Answerer(AgentSpec[Answer]):
         )
 
 
+def _sub_agents(
+    held: Toolset,
+    clone: Clone,
+    pipeline: Pipeline,
+    task: Task,
+    equipment: Equipment,
+    model: ChatModel,
+    budget: Budget,
+) -> SubAgentTools:
+    """What a run has beside the catalogue, for nodes that name it."""
+    return SubAgentTools(
+        clone,
+        pipeline,
+        model=model,
+        budget=budget,
+        toolkits=held.toolkits,
+        without=held.unlisted,
+        memory=equipment.memory_search(task, clone),
+        limits=equipment.sub_agents,
+    )
+
+
 def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
     """The tools that the node names, as far as its task allows them; where it names none, those that only read.
 
-    Raises InvalidRequest for a tool that is not here.
+    With `request_tools` among them, the agent may ask for the others that only read. Raises InvalidRequest for a tool
+    that is not here.
     """
     specs = [one.spec for kit in held.toolkits.values() for one in kit.definitions.values()]
-    known = {name for spec in specs for name in (spec.name, spec.tool)}
+    known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
     if missing := [name for name in task.tools if name not in known]:
         raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
     wanted, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
+    named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & wanted)
+    asks = REQUEST_TOOLS in wanted
     allowed = frozenset(
         spec.name
         for spec in specs
-        if (not wanted or {spec.name, spec.tool} & wanted) and (not permitted or {spec.name, spec.tool} & permitted)
+        if (not wanted or spec.name in named or (asks and spec.read_only))
+        and (not permitted or {spec.name, spec.tool} & permitted)
     )
+    idle = held.idle | ((allowed - named) if asks else frozenset())
     policy = Policy(
         role=task.role,
         read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
         # An empty set would allow everything.
-        allowed=allowed or frozenset({"none"}),
+        allowed=(allowed | {REQUEST_TOOLS} if asks else allowed) or frozenset({"none"}),
         denied=frozenset(task.constraints.denied_tools),
         allowed_paths=task.constraints.allowed_paths,
     )
-    return Toolbox(held.toolkits, pipeline.under(policy), idle=held.idle, unlisted=held.unlisted, answer=answer)
+    return Toolbox(held.toolkits, pipeline.under(policy), idle=idle, unlisted=held.unlisted, answer=answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +225,8 @@ class OperateRun:
         if result is None:
             result = await self._call(assignment, clone, run)
         stop = StopReason.FINAL_ANSWER if result.success else StopReason.TOOL_ERROR
-        return Ending(value=result, stop_reason=stop, usage=Usage(tool_calls=1), error=result.error)
+        usage = Usage(tool_calls=1) + sub_agent_usage(result)
+        return Ending(value=result, stop_reason=stop, usage=usage, error=result.error)
 
     async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
         """What is known of the call that an earlier process made; None where nothing had begun."""
@@ -228,12 +265,19 @@ class OperateRun:
             cache=equipment.cache(task),
         )
         async with open_toolkits(clone, pipeline, equipment.access, task) as held:
-            found = _found(held.toolkits, assignment.tool)
-            if found is None:
-                return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
             arguments = _arguments(assignment.arguments)
             if arguments is None:
                 return _refused(assignment, pipeline, "the arguments are no JSON object")
+            kits = held.toolkits
+            if assignment.tool in SubAgentTools.definitions:
+                model, budget = equipment.model(task, Perspective(), run.trail), Budget(task.constraints.limits)
+                others = _sub_agents(held, clone, pipeline, task, equipment, model, budget)
+                # No run searched memory before: what the node names is what is missing.
+                others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
+                kits = {**kits, others.name: others}
+            found = _found(kits, assignment.tool)
+            if found is None:
+                return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
             kit, definition = found
             return await pipeline.call(definition, kit, arguments)
 

@@ -64,6 +64,10 @@ SCRIPT = Script(
         Conversation(
             match="Add these up", turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14."))
         ),
+        Conversation(
+            match="You make plans for another agent",
+            turns=(Turn(content='{"plan": ["Look", "Change"], "reasoning": "In this order."}'),),
+        ),
         Conversation(match="[down]", turns=(Failure(status=400, message="no such model", times=0),)),
         Conversation(match="[secret]", turns=(Turn(content=f"It is {SECRET}."),)),
     ),
@@ -119,6 +123,12 @@ class TestAgents:
         # Tools are offered only where they are on.
         await LLMAgent(node, use_tools=False, settings=chosen).execute({"query": "Hm"})
         assert "python_executor" not in str(server.bodies[-1].get("tools"))
+
+    async def test_a_planner_is_a_node(self, chosen: Settings) -> None:
+        node = tool("plan", of="call_planner", goal="${inputs.query}")
+        executor = WorkflowExecutor(one(node, outputs={"steps": "${nodes.plan.output.data.plan}"}), settings=chosen)
+        state = await executor.execute({"query": "Greet everybody"})
+        assert (state.status, state.outputs) == (ExecutionStatus.COMPLETED, {"steps": ["Look", "Change"]})
 
     @pytest.mark.slow  # quick: the other cases
     async def test_a_colour_told_once_is_known_to_a_later_process(self, chosen: Settings) -> None:

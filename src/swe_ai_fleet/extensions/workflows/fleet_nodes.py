@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.budget import Usage
@@ -206,7 +207,7 @@ class FleetNodes:
         policy = self.work.task.approval
         if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
             return
-        definition = operations().get(node.tool)
+        definition = {**operations(), **SubAgentTools.definitions}.get(node.tool)
         spec = definition.spec if definition is not None else None
         if spec is not None and spec.read_only:
             return

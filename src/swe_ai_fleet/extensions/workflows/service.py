@@ -23,6 +23,8 @@ from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
 from services.values import check_values
+from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -253,7 +255,8 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
     if access.mcp_servers:
         return None
     specs = [definition.spec for definition in operations().values()]
-    return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
+    others = {*SubAgentTools.definitions, REQUEST_TOOLS, *(one.name for one in access.plugins)}
+    return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | others)
 
 
 @asynccontextmanager

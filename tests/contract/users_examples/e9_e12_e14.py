@@ -1,4 +1,4 @@
-"""E9 and E12: built-in tools, and one of a user's own."""
+"""E9, E12 and E14: built-in tools, one of a user's own, the names of all."""
 
 import asyncio
 import json
@@ -49,3 +49,5 @@ async def main():
 
 Path("example.txt").write_text("one\ntwo\n")
 asyncio.run(main())
+# E14
+print(ToolRegistry._tools.keys())
