@@ -4,7 +4,7 @@ python examples/nats_subscriber.py nats://127.0.0.1:4222 TOKEN [COUNT]
 
 `<home>/fleet.json` of a running fleet has the URL and the token of its own NATS server (`nats_url`, `nats_token`). With
 COUNT it ends after so many. The nkey of a tenant's account has no JetStream: subscribe to `agent.results.>` without a
-stream there, and hear what comes while you listen.
+stream there, and hear what comes while you listen. `result_subject` in python_client.py is the subject of one task.
 """
 
 import asyncio

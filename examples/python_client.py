@@ -1,6 +1,6 @@
 """A client in Python: hands a task in, follows it, prints the winner's patch.
 
-python examples/python_client.py 127.0.0.1:50055 TOKEN /path/to/repository "Add a test"
+python examples/python_client.py 127.0.0.1:50055 TOKEN /path/to/repository "Add a test" [TASK_ID]
 
 The token of a fleet on this machine is in `<home>/token`. The modules `fleet.*` come with swe-ai-fleet; elsewhere make
 them from proto/ with grpcio-tools. A fleet with TLS wants `grpc.aio.secure_channel`.
@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import uuid
+from urllib.parse import quote
 
 import grpc.aio
 
@@ -17,19 +18,26 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 
 
-async def main(address: str, token: str, repository: str, task: str) -> int:
+def result_subject(task_id: str, agent_id: str = "") -> str:
+    """Where the result of a task comes on NATS, or that of one of its agents; an id is one token, whatever is in it."""
+    tokens = [quote(one, safe="").replace(".", "%2E") for one in (task_id, agent_id) if one]
+    return ".".join(["agent.results", *tokens])
+
+
+async def main(address: str, token: str, repository: str, task: str, task_id: str = "") -> int:
     call = {"metadata": (("authorization", f"Bearer {token}"),)}
     async with grpc.aio.insecure_channel(address) as channel:
         fleet = OrchestratorServiceStub(channel)
         request = pb.DeliberateRequest(
             # The same id again is the same execution: a client that crashed asks again and goes on.
-            task_id=f"example-{uuid.uuid4().hex[:8]}",
+            task_id=task_id or f"example-{uuid.uuid4().hex[:8]}",
             task_description=task,
             repo=pb.RepoRef(path=repository),
             num_agents=2,
         )
         accepted = await fleet.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **call)
         print(f"accepted as {accepted.execution_id}", file=sys.stderr)
+        print(f"on NATS its result comes on {result_subject(request.task_id)}", file=sys.stderr)
 
         seen = 0
         while True:
@@ -66,6 +74,6 @@ async def main(address: str, token: str, repository: str, task: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) not in (5, 6):
         sys.exit(__doc__)
     sys.exit(asyncio.run(main(*sys.argv[1:])))

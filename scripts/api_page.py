@@ -15,7 +15,8 @@ Generated from `proto/`. The fleet serves these services over gRPC, with reflect
 gateway serves of them over HTTP stands beside each call ([http.md](http.md), `docs/openapi.json` in full). Messages
 and their fields are commented in the linked files, which are also what to generate clients from;
 [examples](../examples/README.md) has one in Python and one in Node. What is published on NATS is in
-`docs/asyncapi.yaml`.
+`docs/asyncapi.yaml`; in subjects ids are percent-encoded, with `%2E` for a dot, so that the result of the
+task `v1.2` comes on `agent.results.v1%2E2`.
 
 A call carries `authorization: Bearer TOKEN`; *role* is the least that its principal needs ([access.md](access.md)).
 A fault is a gRPC status with rich details: which field, and the way out. A call that is cancelled or out of time ends

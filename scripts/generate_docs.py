@@ -92,6 +92,7 @@ def asyncapi() -> str:
     definitions = schema.pop("$defs")
     definitions["Event"] = schema
     definitions["Result"] = json.loads((ROOT / "docs/schemas/result.json").read_text())
+    token = {"description": "The id, percent-encoded, with `%2E` for a dot: the task `v1.2` has the token `v1%2E2`."}
     document = {
         "asyncapi": "3.0.0",
         "info": {
@@ -114,7 +115,7 @@ def asyncapi() -> str:
                 "address": "agent.events.{tenant}.{execution_id}.{agent_id}",
                 "description": "One event of an execution; the agent id `_` is the execution itself, `~` what callers "
                 "tell it. An event over 256 KiB carries `body_ref`, a reference to an object, instead of `body`.",
-                "parameters": {"tenant": {}, "execution_id": {}, "agent_id": {}},
+                "parameters": {"tenant": token, "execution_id": token, "agent_id": token},
                 "messages": {"event": {"payload": {"$ref": "#/components/schemas/Event"}}},
             },
             "executionResult": {
@@ -122,14 +123,14 @@ def asyncapi() -> str:
                 "description": "The final result of an execution, once; or of a VLLMAgentJob that runs alone. "
                 "Of other tenants than `default`: `agent.results._{tenant}.{task_id}`, "
                 "which a tenant's NATS account sees as the short one.",
-                "parameters": {"task_id": {}},
+                "parameters": {"task_id": token},
                 "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
             },
             "agentResult": {
                 "address": "agent.results.{task_id}.{agent_id}",
                 "description": "The result of one agent's run inside a deliberation. Of other tenants than `default`: "
                 "`agent.results._{tenant}.{task_id}.{agent_id}`.",
-                "parameters": {"task_id": {}, "agent_id": {}},
+                "parameters": {"task_id": token, "agent_id": token},
                 "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
             },
             "tasks": {

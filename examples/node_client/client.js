@@ -1,15 +1,15 @@
 // A client in Node: hands a task in, follows it, prints how it ended.
 //
-//   npm install && node client.js 127.0.0.1:50055 TOKEN /path/to/repository "Add a test"
+//   npm install && node client.js 127.0.0.1:50055 TOKEN /path/to/repository "Add a test" [TASK_ID]
 //
 // The service is read from proto/, so nothing has to be generated.
 const path = require("node:path");
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
-const [address, token, repository, task] = process.argv.slice(2);
+const [address, token, repository, task, given] = process.argv.slice(2);
 if (!task) {
-  console.error("usage: node client.js ADDRESS TOKEN REPOSITORY TASK");
+  console.error("usage: node client.js ADDRESS TOKEN REPOSITORY TASK [TASK_ID]");
   process.exit(2);
 }
 
@@ -26,6 +26,11 @@ const ask = (method, request) =>
   new Promise((resolve, reject) =>
     client[method](request, metadata, (error, reply) => (error ? reject(error) : resolve(reply))));
 
+// Where the result of a task comes on NATS, or that of one of its agents; an id is one token, whatever is in it.
+function resultSubject(...ids) {
+  return ["agent.results", ...ids.map((id) => encodeURIComponent(id).replace(/\./g, "%2E"))].join(".");
+}
+
 function follow(execution_id, from_sequence) {
   return new Promise((resolve, reject) => {
     let last = from_sequence;
@@ -40,14 +45,16 @@ function follow(execution_id, from_sequence) {
 }
 
 async function main() {
+  const task_id = given || `example-${Date.now().toString(36)}`;
   const accepted = await ask("SubmitTask", {
     deliberate: {
-      task_id: `example-${Date.now().toString(36)}`,
+      task_id,
       task_description: task,
       repo: { path: repository },
       num_agents: 1,
     },
   });
+  console.error(`on NATS its result comes on ${resultSubject(task_id)}`);
   // A stream that breaks is taken up again behind its last event.
   let next = 0;
   while ((next = await follow(accepted.execution_id, next)) < 0) {

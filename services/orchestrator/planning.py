@@ -94,9 +94,9 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchest
     subtasks = derivation.subtasks if derivation else ()
     # Of a dispatched event the ids that the subtasks' own executions have.
     names = {
-        one.subtask_id: child_task_id(event.task().task_id, one.subtask_id)
+        one.subtask_id: child_task_id(event.task().task_id, one.subtask_id, derivation.joint)
         if outcome.execution_id
-        else f"{derivation.derivation_id}.{one.subtask_id}"
+        else f"{derivation.derivation_id}{derivation.joint}{one.subtask_id}"
         for one in subtasks
         if derivation
     }

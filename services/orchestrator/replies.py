@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
-from services.orchestrator.responses import audit_head, audit_heads
+from services.orchestrator.responses import audit_heads
 from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
 from swe_ai_fleet.contract import from_enum, to_enum
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -62,7 +62,7 @@ class Replies:
             metadata=metadata(state),
             execution_id=state.execution_id,
             status=to_enum(pb.DeliberationStatus, state.status),
-            audit_head=audit_head(state),
+            audit_head=state.audit_head,
             audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
             expenses=responses.spent(state),
@@ -98,7 +98,7 @@ class Replies:
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
             subtasks=subtask_results(state),
-            audit_head=audit_head(state),
+            audit_head=state.audit_head,
             audit_heads=audit_heads(state),
             usage=responses.total_usage(state),
             expenses=responses.spent(state),

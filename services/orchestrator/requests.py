@@ -259,8 +259,10 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
     """The subtasks of an orchestration as they stand, dependencies first; their texts cut."""
     if state.derivation is None:
         return []
-    task = state.task
-    names = {one.subtask_id: child_task_id(task.task_id, one.subtask_id) for one in state.derivation.subtasks}
+    task, derivation = state.task, state.derivation
+    names = {
+        one.subtask_id: child_task_id(task.task_id, one.subtask_id, derivation.joint) for one in derivation.subtasks
+    }
     return [
         _result(atomic_task(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)
         for one in state.derivation.subtasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypedDict
 
@@ -35,12 +36,6 @@ def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead
     if signed is None or signed.hash != agent.audit_head:
         return pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
     return to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
-
-
-def audit_head(state: ExecutionState) -> str:
-    """The head of the winner's audit chain; every agent has a chain of its own."""
-    winner = state.candidates.get(state.winner_id)
-    return winner.audit_head if winner else ""
 
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
@@ -100,7 +95,10 @@ def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
 
 
 def check_suite(report: CheckReport) -> pb.CheckSuite:
-    """The evidence about a candidate. The first check of a kind that has a field stands there, the others behind."""
+    """The evidence about a candidate. The first check of a kind that has a field stands there, the others behind.
+
+    Of a task that names its checks, the dry run is what these come to.
+    """
     suite = pb.CheckSuite(
         all_passed=report.accepted,
         duration_ms=sum(result.duration_ms for result in report.results),
@@ -116,6 +114,20 @@ def check_suite(report: CheckReport) -> pb.CheckSuite:
                 suite.dryrun.CopyFrom(to_message(pb.DryRunResult, result))
             case _:
                 suite.additional_checks.append(_check(result))
+    named = [result for result in report.results if result.kind is CheckKind.COMMAND]
+    if named and not suite.HasField("dryrun"):
+        failed = [one for one in named if one.required and not one.passed and not one.skipped_reason]
+        telling = (failed or named)[0]
+        message = f"{telling.name}: {telling.message}" if failed else "every required check passes"
+        skipped = telling.skipped_reason if all(one.skipped_reason for one in named) else ""
+        summary = replace(
+            telling,
+            passed=not failed and not skipped,
+            message=message,
+            duration_ms=sum(one.duration_ms for one in named),
+            skipped_reason=skipped,
+        )
+        suite.dryrun.CopyFrom(to_message(pb.DryRunResult, summary))
     return suite
 
 
@@ -133,6 +145,8 @@ def _check(of: candidate.CheckResult) -> pb.CheckResult:
 def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
     """A candidate with its evidence, its reviews and its place; its patch by reference, without its operations."""
     left, report = of.artifacts, state.reports.get(of.candidate_id)
+    delivered = state.delivered if of.candidate_id == state.winner_id else None
+    tests = left.tests or (report.tests if report else None)
     patch = None
     if left.patch is not None:
         patch = pb.Patch(
@@ -156,11 +170,11 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         candidate_id=of.candidate_id,
         patch=patch,
         artifacts=pb.Artifacts(
-            commit_sha=left.commit_sha,
-            branch=left.branch,
+            commit_sha=delivered.commit_sha if delivered else left.commit_sha,
+            branch=delivered.branch if delivered else left.branch,
             patch=patch,
             files_changed=left.files_changed,
-            tests=to_message(pb.TestSummary, left.tests) if left.tests else None,
+            tests=to_message(pb.TestSummary, tests) if tests else None,
         ),
         stop_reason=to_enum(pb.StopReason, of.stop_reason),
         usage=to_message(pb.Usage, of.usage),

@@ -10,6 +10,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import nats
 import pytest
 
 from swe_ai_fleet.testing import ScriptedModelServer
@@ -39,12 +40,22 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
-async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, repository: Path) -> None:
+async def _stands(fleet: FleetUnderTest, task_id: str, said: str) -> None:
+    """Whether the result of a task stands on the subject that a client named."""
+    subject = said.partition("its result comes on ")[2].split()[0]
+    assert "%2E" in subject
     running = fleet.running
-    told = await ran(
-        sys.executable, "python_client.py", running.address, running.token, str(repository), f"{HELLO} {uuid.uuid4()}"
-    )
+    async with await nats.connect(running.nats_url, token=running.nats_token) as connection:
+        stored = await connection.jetstream().get_last_msg("AGENT_RESULTS", subject)
+    assert json.loads(stored.data or b"")["task_id"] == task_id
+
+
+async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, repository: Path) -> None:
+    running, name = fleet.running, f"v1.2-{uuid.uuid4().hex[:8]}"
+    arguments = (running.address, running.token, str(repository), HELLO)
+    told = await ran(sys.executable, "python_client.py", *arguments, name)
     assert told.code == 0, told.err
+    await _stands(fleet, name, told.err)
     assert "append_file" in told.err
     assert "+def hello_world():" in told.out
     missing = await ran(sys.executable, "python_client.py")
@@ -98,8 +109,10 @@ async def test_the_node_client_follows_to_the_end(fleet: FleetUnderTest, reposit
         pytest.skip("needs node, and `npm install` in examples/node_client (or FLEET_TEST_NODE_MODULES)")
     running = fleet.running
     arguments = ("node_client/client.js", running.address, running.token, str(repository), HELLO)
-    told = await ran(node, *arguments, NODE_PATH=modules)
+    name = f"v1.3-{uuid.uuid4().hex[:8]}"
+    told = await ran(node, *arguments, name, NODE_PATH=modules)
     assert told.code == 0, told.err
+    await _stands(fleet, name, told.err)
     assert json.loads(told.out)["status"] == "DELIBERATION_STATUS_COMPLETED"
     wrong = await ran(node, *arguments[:2], "wrong", *arguments[3:], NODE_PATH=modules)
     assert (wrong.code, "UNAUTHENTICATED" in wrong.err) == (1, True)

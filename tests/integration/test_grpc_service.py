@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -15,7 +16,7 @@ import structlog
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState
 from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal
@@ -34,12 +35,13 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
         CheckResult(kind=CheckKind.APPLY, name="patch applies", passed=True, score=1.0),
         CheckResult(kind=CheckKind.POLICY, name="policy", passed=True, score=1.0, duration_ms=3),
         CheckResult(kind=CheckKind.LINT, name="lint", passed=False, required=False, problems=("E501",), warnings=2),
-        PASSED,
+        replace(PASSED, tests=TestSummary(passed=4)),
         CheckResult(kind=CheckKind.COMMAND, name="build", passed=True, score=1.0, exit_code=0, output="ok"),
     )
+    named = replace(FAILED, kind=CheckKind.COMMAND, name="pytest -q", duration_ms=5)
     service.fleet.runs = {
         "agent-qa-1": ScriptedRun(checks=evidence, operations=3),
-        "agent-qa-2": ScriptedRun(checks=(FAILED,)),
+        "agent-qa-2": ScriptedRun(checks=(evidence[-1], named)),
         "agent-qa-3": ScriptedRun(fault=AgentLost("its host died")),
     }
     reply = await service.stub.Deliberate(deliberation(role="qa", rounds=2))
@@ -67,6 +69,11 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert (checks.policy.passed, checks.policy.duration_ms) == (True, 3)
     assert (checks.lint.error_count, checks.lint.warning_count, checks.dryrun.output) == (1, 2, "1 passed")
     assert [one.check_type for one in checks.additional_checks] == ["patch applies", "build"]
+    # The agent ran no tests; of a task that names its checks the dry run is what these come to.
+    assert (winner.artifacts.tests.passed, second.artifacts.HasField("tests")) == (4, False)
+    assert [one.check_type for one in second.checks.additional_checks] == ["build", "pytest -q"]
+    dryrun = pb.DryRunResult(output="1 failed", exit_code=1, message="pytest -q: exit code 1", duration_ms=5)
+    assert second.checks.dryrun == dryrun
     operations = [(one.step, one.audit_seq, one.operation) for one in winner.operations]
     assert operations == [(number, 2 * number, "write_file") for number in (1, 2, 3)]
     assert dict(winner.operations[0].params) == {"path": "file-1.py", "lines": 1}
@@ -85,6 +92,7 @@ async def test_orchestrate_delivers_the_winner(service: Service):
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
     assert (reply.commit_sha, reply.branch) == (DELIVERED_COMMIT, "topic")
     assert reply.winner == reply.candidates[0]
+    assert (reply.winner.artifacts.commit_sha, reply.winner.artifacts.branch) == (DELIVERED_COMMIT, "topic")
     assert len(reply.candidates) == 2
     [(_, patch, delivery)] = service.workspaces.deliveries
     assert patch == reply.winner.patch.text

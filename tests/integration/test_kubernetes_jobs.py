@@ -105,8 +105,7 @@ async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
 @pytest.mark.slow
 async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_path: Path) -> None:
     async with runner(world, tmp_path) as running:
-        # However many agents it asks for, it gets one.
-        await world.submit("t-hello", HELLO, subject="agent.cmd.execute.default.high", numAgents=3)
+        await world.submit("t-hello", HELLO, subject="agent.cmd.execute.default.high")
         await world.cluster.until(world.runs, SECONDS)
         (pod,), (job,) = world.cluster.all("pods"), world.cluster.all("jobs")
         name = pod["metadata"]["name"]
@@ -119,12 +118,12 @@ async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_p
         world.cluster.secrets["git"] = {"username": USER, "password": "wrong"}
         await world.submit("t-denied", HELLO)
         denied = await world.result("t-denied")
-    assert result["success"], result
+    assert (result["success"], result["verdict"]) == (True, "verified"), result
     assert result["kind"] == "agent"
     assert "+def hello_world():" in result["artifacts"]["patch"]
     assert result["artifacts"]["files_changed"] == ["utils.py"]
     assert [one["operation"] for one in result["operations"]].count("run") == 1
-    assert figures["failed"] == {} and figures["started"] == {"run": 1}
+    assert figures["failed"] == {} and figures["started"] == {"run": 1, "check": 1}
     # The credential was the first container's alone, the model's key the second one's.
     assert PASSWORD not in str(agent) and "FLEET_GIT_CREDENTIALS" not in agent
     assert (agent["FLEET_MODEL_API_KEY"], "FLEET_MODEL_API_KEY" in clone) == ("hush", False)

@@ -36,7 +36,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.scripts import HELLO, HELLO_FILES, SCRIPT, SLEEP, SLEEPING
+from tests.scripts import FAILING, HELLO, HELLO_FILES, SCRIPT, SLEEP, SLEEPING
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -115,6 +115,7 @@ class World:
             "taskDescription": task.description,
             "repo": {"path": task.repo.location},
             "numAgents": task.num_agents,
+            "constraints": {"checks": [{"name": one.name, "command": one.command} for one in task.constraints.checks]},
         }
         async with await nats.connect(self.settings.nats_url) as client:
             await client.jetstream().publish("agent.cmd.execute", json.dumps({"deliberate": asked}).encode())
@@ -233,6 +234,10 @@ NO_TASKS: tuple[tuple[object, str, str], ...] = (
     ({"deliberate": _TASK}, ".default.urgent", "subject"),
     ({"deliberate": _TASK}, ".a.1.b", "subject"),
     ({"deliberate": {**_TASK, "approval": "APPROVAL_POLICY_PLAN"}}, "", "approval"),
+    ({"deliberate": {**_TASK, "numAgents": 3}}, "", "deliberate.num_agents"),
+    ({"deliberate": {**_TASK, "maxAgents": 2}}, "", "deliberate.max_agents"),
+    ({"deliberate": {**_TASK, "rounds": 1}}, "", "deliberate.rounds"),
+    ({"orchestrate": {**_TASK, "delivery": {"branch": "topic"}}}, "", "orchestrate.delivery"),
 )
 
 
@@ -251,6 +256,13 @@ async def test_what_cannot_be_done_is_a_dead_letter_or_a_result_that_says_so(wor
                 assert told["Fleet-Reason"].startswith(f"{field}: "), (body, told)
         await world.command(task)
         result = await world.results(task.task_id)
+        # An agent that is sure, and whose change the task's own check refutes.
+        greets = CheckSpec(name="greets", command="python3 -c 'import utils; assert utils.hello_world() == \"Hello\"'")
+        wrong = world.task(FAILING, constraints=Constraints(checks=(greets,)))
+        await world.command(wrong)
+        checked = await world.results(wrong.task_id)
+    assert (checked["success"], checked["verdict"], checked["status"]) == (False, "refuted", "final_answer")
+    assert checked["error"] == f"refuted: {checked['verdict_reasons'][0]}" and "greets" in checked["error"]
     jsonschema.validate(result, json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text()))
     assert (result["success"], result["status"]) == (False, "error")
     assert "repo" in result["error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
@@ -107,18 +108,31 @@ def world() -> World:
 
 
 async def test_candidates_are_checked_ranked_the_winner_named_and_the_result_published_once(world: World):
-    world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,)), "agent-dev-3": ScriptedRun(insertions=5)}
+    passed = ScriptedRun(checks=(replace(PASSED, output="x" * 9_000, tests=TestSummary(passed=1)),))
+    world.fleet.runs = {
+        "agent-dev-1": passed,
+        "agent-dev-2": ScriptedRun(checks=(FAILED,)),
+        "agent-dev-3": replace(passed, insertions=5),
+    }
     async with world.running() as executions:
-        name = (await executions.submit(a_task(rounds=0))).execution_id
+        name = (await executions.submit(a_task())).execution_id
         state = await executions.wait(DEFAULT_TENANT, name)
         await published(executions, name)
     assert (state.status, state.winner_id) == (ev.ExecutionStatus.COMPLETED, "agent-dev-1")
-    assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2"]
-    assert (state.usage.total_tokens, state.delivered, world.workspaces.deliveries) == (303, None, [])
+    assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2-r1"]
+    assert (state.usage.total_tokens, state.delivered, world.workspaces.deliveries) == (404, None, [])
     [result] = [one for one in world.log.results if not one.agent_id]
     payload = json.loads(result.payload)
     assert (payload["status"], payload["winner"], payload["agent_id"]) == ("completed", "agent-dev-1", "agent-dev-1")
     assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
+    assert payload["artifacts"]["tests"]["passed"] == 1
+    best, _, worst = payload["candidates"]
+    assert [(one["name"], one["passed"], len(one["output"]) < 2_100) for one in best["checks"]] == [
+        ("tests", True, True)
+    ]
+    assert (worst["verdict"], worst["checks"][0]["message"]) == ("refuted", "exit code 1")
+    assert {one["reviewer_id"] for one in best["critiques"]} == {"agent-dev-2", "agent-dev-3"}
+    assert best["patch"]["digest"] == hashlib.sha256(b"diff of agent-dev-1\n").hexdigest()
     told = [{name: one[name] for name in ("operation", "params", "output", "error")} for one in payload["operations"]]
     wrote = {"path": "file-1.py", "lines": 1}
     assert told == [{"operation": "write_file", "params": wrote, "output": "wrote file-1.py", "error": ""}]
@@ -167,7 +181,14 @@ async def test_how_an_execution_without_a_winner_ends(
     world: World, run: ScriptedRun, task: dict[str, object], status: str, error: str
 ):
     world.fleet.default = run
-    state = await world.run(a_task(**task))
+    async with world.running() as executions:
+        submission = await executions.submit(a_task(**task))
+        await published(executions, submission.execution_id)
+        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
+    payload = json.loads(world.log.results[-1].payload)
+    # Nobody won: the chain is that of the best, where there is any.
+    heads = {one.audit_head for one in state.agents.values()}
+    assert payload["audit_head"] in heads or (payload["audit_head"], heads) == ("", set())
     assert (state.status, state.winner_id, world.workspaces.deliveries) == (ev.ExecutionStatus(status), "", [])
     assert error in state.error and "hunter2" not in state.error
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.budget import Limits, Totals, Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import (
+    JOINT,
     MAX_SUBTASKS,
     SKIPPED,
     Derivation,
@@ -136,9 +137,9 @@ def test_carrying_out_what_is_ready_ends_every_sound_graph(subtasks, data):
 
 
 def test_a_child_is_told_its_part_and_where_it_stands():
-    derivation = Derivation(derivation_id="x", subtasks=DIAMOND, usage=Usage(prompt_tokens=40_000))
+    derivation = Derivation(derivation_id="x", subtasks=DIAMOND, usage=Usage(prompt_tokens=40_000), joint=JOINT)
     child = child_task(TASK, DIAMOND[1], derivation)
-    assert (child.task_id, child.kind, child.description) == ("build.b", TaskKind.DELIBERATE, "Do b")
+    assert (child.task_id, child.kind, child.description) == ("build--b", TaskKind.DELIBERATE, "Do b")
     assert (child.parent_execution_id, child.derive_subtasks) == (TASK.execution_id, False)
     assert child.execution_id != TASK.execution_id
     for words in ("a (done", "c (somebody else", "d (comes after", "Build the parser", "- pytest"):
@@ -176,16 +177,18 @@ def test_a_planner_cannot_widen_what_may_be_changed(wanted, allowed, expected):
     assert child.constraints.allowed_paths == expected
 
 
-@example("x", "lock")
+@example("x", "lock", ".")
 @given(
-    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True), st.from_regex(r"[a-z0-9]{1,40}", fullmatch=True)
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True),
+    st.from_regex(r"[a-z0-9]{1,40}", fullmatch=True),
+    st.sampled_from((JOINT, Derivation(derivation_id="of an earlier version", subtasks=()).joint)),
 )
-def test_the_ids_of_children_are_valid_whatever_the_parent_is_called(task_id, subtask_id):
+def test_the_ids_of_children_are_valid_whatever_the_parent_is_called(task_id, subtask_id, joint):
     if ".." in task_id or task_id.endswith("."):
         task_id = "x" * len(task_id)
-    child = child_task_id(task_id, subtask_id)
+    child = child_task_id(task_id, subtask_id, joint)
     assert check_identifier(child, field="task_id").startswith(task_id[:70])
-    assert child.rpartition(".")[2].rstrip("_") == subtask_id
+    assert child.rpartition(joint)[2].rstrip("_") == subtask_id
     assert child_task_id("x" * 127 + "a", "p") != child_task_id("x" * 127 + "b", "p")
 
 

@@ -17,8 +17,8 @@ from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, Wor
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
 from swe_ai_fleet.codec import from_json, to_plain
-from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment, Job, JobOutcome, JobPriority, job_id
-from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment, Job, JobOutcome, JobPriority, job_id
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
@@ -28,6 +28,8 @@ from swe_ai_fleet.domain.task import (
     Task,
     check_identifier,
 )
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from workers.workspace_runner.runner import RANKS, Runner
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -52,7 +54,9 @@ def task_queue(settings: RunnerSettings) -> WorkQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """Has one agent solve a task, in as many containers as it takes, and publishes `agent.results.<task_id>` once.
+    """Has one agent solve a task, in as many containers as it takes, and its work checked in another one.
+
+    The result is published on `agent.results.<task_id>`, once.
 
     Args:
         runner: Carries out the jobs.
@@ -83,20 +87,40 @@ class TaskRunner:
             await self._publish(task, failure(task, outcome))
             return
         _log.info("task.solved", task=task.task_id, containers=last)
-        await self._publish(task, await self._result(task, candidate))
+        await self._publish(task, await self._result(task, candidate, await self._checked(task, candidate)))
+
+    async def _checked(self, task: Task, candidate: Candidate) -> CheckReport | None:
+        """What checks say of a candidate; None of one without an answer, or without a change or check to judge.
+
+        Raises Unavailable where the board does not answer.
+        """
+        answered, patch = candidate.stop_reason is StopReason.FINAL_ANSWER, candidate.artifacts.patch
+        pinned = await self.runner.board.pinned(_job(_coding(task, 1)))
+        if pinned is None or not answered or not (patch or task.constraints.checks):
+            return None
+        job = _job(
+            CheckAssignment(
+                execution_id=task.execution_id,
+                candidate_id=candidate.candidate_id,
+                task=task,
+                repository=pinned,
+                patch=patch,
+            )
+        )
+        outcome = await self.runner.board.outcome(job.tenant, job.job_id)
+        outcome = outcome or await self.runner.run_job(job, RANKS.index(JobPriority.of(task.priority)))
+        try:
+            return from_json(CheckReport, await self.runner.board.value(outcome))
+        except FleetError as error:
+            if not outcome.fault:
+                raise
+            return no_evidence(candidate.candidate_id, error)
 
     async def _solved(self, task: Task) -> tuple[JobOutcome, int]:
         """How the run ended at last, and in which generation. Each container of it is a job that has its own name."""
         rank = RANKS.index(JobPriority.of(task.priority))
-        repository = PinnedRepository(
-            tenant=task.tenant,
-            location=task.repo.location,
-            commit="",
-            subdirectory=task.repo.subdirectory,
-            credential=task.repo.credential,
-        )
         for generation in range(1, len(self.pauses) + 2):
-            job = _job(task, repository, generation)
+            job = _job(_coding(task, generation))
             outcome = await self.runner.board.outcome(job.tenant, job.job_id)
             if outcome is None:
                 # A later container finds what this one wrote, and the same commit.
@@ -107,11 +131,11 @@ class TaskRunner:
             await asyncio.sleep(self.pauses[generation - 1])
         raise AssertionError("the last generation is always the end")
 
-    async def _result(self, task: Task, candidate: Candidate) -> bytes:
+    async def _result(self, task: Task, candidate: Candidate, report: CheckReport | None) -> bytes:
         """What subscribers are told of a run that came to its end."""
         record = await tool_record(self.log, task.tenant, task.execution_id, AGENT_ID)
         patch = await self.log.get(candidate.artifacts.patch) if candidate.artifacts.patch else b""
-        return agent_result(candidate, task, record, patch)
+        return agent_result(candidate, task, record, patch, report)
 
     async def _publish(self, task: Task, payload: bytes) -> None:
         await self.log.publish(
@@ -128,7 +152,21 @@ def read_task(work: Work) -> Task:
             field="subject",
             hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
         )
-    task = submitted_task(parsed_message(work.data, pb.SubmitTaskRequest()))
+    message = parsed_message(work.data, pb.SubmitTaskRequest())
+    task = submitted_task(message)
+    if message.HasField("orchestrate"):
+        raise InvalidRequest(
+            "only an orchestrator delivers",
+            field="orchestrate.delivery",
+            hint="run one, or hand the task in as `deliberate`: its result has the patch",
+        )
+    for name in ("num_agents", "max_agents", "rounds"):
+        if (number := getattr(message.deliberate, name)) > (name != "rounds"):
+            raise InvalidRequest(
+                f"{number}, but one agent works here and nobody reviews",
+                field=f"deliberate.{name}",
+                hint="leave it out",
+            )
     tenant = check_identifier(rest[0], field="subject") if rest else DEFAULT_TENANT
     priority = task.priority or (_PRIORITIES[rest[1]] if len(rest) > 1 else 0)
     task = replace(task, tenant=tenant, priority=priority, num_agents=1, rounds=0, caller="nats").validated(
@@ -138,13 +176,19 @@ def read_task(work: Work) -> Task:
         raise InvalidRequest(
             "nobody can approve anything without an orchestrator", field="approval", hint="run one, or ask for none"
         )
-    if task.derive_subtasks or task.workflow is not None:
-        raise InvalidRequest("only an orchestrator splits tasks and runs workflows", field="task", hint="run one")
     return task
 
 
-def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
-    assignment = CodingAssignment(
+def _coding(task: Task, generation: int) -> CodingAssignment:
+    """The agent's run; which commit it works on, the first container finds out."""
+    repository = PinnedRepository(
+        tenant=task.tenant,
+        location=task.repo.location,
+        commit="",
+        subdirectory=task.repo.subdirectory,
+        credential=task.repo.credential,
+    )
+    return CodingAssignment(
         execution_id=task.execution_id,
         agent_id=AGENT_ID,
         task=task,
@@ -152,9 +196,13 @@ def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
         generation=generation,
         resume=generation > 1,
     )
+
+
+def _job(assignment: CodingAssignment | CheckAssignment) -> Job:
+    task, generation = assignment.task, assignment.generation if isinstance(assignment, CodingAssignment) else 1
     return Job(
-        job_id=job_id(task.tenant, task.execution_id, str(AssignmentKind.RUN), AGENT_ID, str(generation), ""),
-        kind=AssignmentKind.RUN,
+        job_id=job_id(task.tenant, task.execution_id, str(assignment.kind), AGENT_ID, str(generation), ""),
+        kind=assignment.kind,
         tenant=task.tenant,
         task_id=task.task_id,
         execution_id=task.execution_id,

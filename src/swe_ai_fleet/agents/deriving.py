@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.message import Message
-from swe_ai_fleet.domain.subtask import MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
+from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -142,7 +142,7 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     except ValueError as error:
         stop, fault = StopReason.PLAN_FAILED, _no_split(error)
     name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
-    found = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total())
+    found = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
     return Ending(value=found, stop_reason=stop, usage=found.usage, fault=fault)
 
 

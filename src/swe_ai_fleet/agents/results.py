@@ -10,7 +10,8 @@ from typing import cast
 
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import Candidate, TestSummary
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.event import Event, ModelReplied, RunClaimed, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
@@ -92,26 +93,35 @@ async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: s
     return record
 
 
-def agent_result(candidate: Candidate, task: Task, record: ToolRecord, patch: bytes) -> bytes:
-    """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size."""
+def agent_result(
+    candidate: Candidate, task: Task, record: ToolRecord, patch: bytes, report: CheckReport | None = None
+) -> bytes:
+    """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size.
+
+    Without a `report` nothing was checked, yet or at all.
+    """
     left = candidate.artifacts
+    objection = report.objection(needs_proof=task.constraints.require_verified) if report else ""
+    tests = left.tests or (report.tests if report else None)
     inline = len(patch) <= MAX_INLINE_PATCH_BYTES
     payload = result_head(task.task_id, task.execution_id, candidate.agent_id) | {
         "status": str(candidate.stop_reason),
-        "success": candidate.stop_reason is StopReason.FINAL_ANSWER,
+        "success": candidate.stop_reason is StopReason.FINAL_ANSWER and not objection,
+        "verdict": report.verdict if report else None,
+        "verdict_reasons": list(report.reasons) if report else [],
         "operations": record.operations[candidate.agent_id],
         "artifacts": {
             "commit_sha": left.commit_sha,
             "branch": left.branch,
             "patch": patch.decode("utf-8", "replace") if inline or left.patch is None else to_plain(left.patch),
             "files_changed": list(left.files_changed),
-            "tests": to_plain(left.tests) if left.tests else None,
+            "tests": to_plain(tests) if tests else None,
         },
         "audit_trail": [to_plain(entry) for entry in record.entries[candidate.agent_id]],
         "audit_head": candidate.audit_head,
-        "usage": to_plain(candidate.usage),
+        "usage": to_plain(candidate.usage + (report.usage if report else Usage())),
         "summary": candidate.summary[:16_000],
-        "error": candidate.error or None,
+        "error": candidate.error or objection or None,
         "duration_ms": candidate.usage.duration_ms,
         "timestamp": candidate.submitted_at,
     }

@@ -221,6 +221,12 @@ class CheckReport:
         shown = [(test, result) for result in self.results for test in result.shown]
         return bool(shown) and all(test in result.own for test, result in shown)
 
+    def objection(self, *, needs_proof: bool) -> str:
+        """Why what it is about does not stand: refuted, or unverified where proof is asked for; empty: it does."""
+        if self.verdict is Verdict.REFUTED or (needs_proof and self.verdict is not Verdict.VERIFIED):
+            return f"{self.verdict_word}: {'; '.join(self.reasons)}"
+        return ""
+
     @property
     def by_own_rules(self) -> bool:
         """Whether a test passes only as the candidate itself has tests run."""

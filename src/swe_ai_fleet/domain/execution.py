@@ -194,6 +194,13 @@ class ExecutionState:
         return self.reports.get(best)
 
     @property
+    def audit_head(self) -> str:
+        """The head of the winner's audit chain, else of the best candidate's, else of the first that there is."""
+        best = self.candidates.get(self.winner_id or (self.ranking[0].candidate_id if self.ranking else ""))
+        heads = [one.audit_head for one in self.agents.values() if one.audit_head]
+        return best.audit_head if best is not None else next(iter(heads), "")
+
+    @property
     def verdict(self) -> Verdict | None:
         """What evidence says of `best_report`'s candidate; None before there is one, and in logs without verdicts."""
         return self.best_report.verdict if self.best_report is not None else None

@@ -14,6 +14,8 @@ from swe_ai_fleet.domain.task import Role
 MAX_SUBTASKS = 32
 MAX_SUBTASK_CHARS = 8_000
 SKIPPED = "skipped"
+JOINT = "--"
+"""No dot, so that the id of a subtask's own task stands in subjects as it is."""
 _SUBTASK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _SHOWN = 60
 
@@ -35,11 +37,15 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation:
-    """A plan split into subtasks, dependencies first. `usage` is what the planner spent."""
+    """A plan split into subtasks, dependencies first. `usage` is what the planner spent.
+
+    `joint` stands between the ids of task and subtask in the subtask's own task id; in earlier versions a dot.
+    """
 
     derivation_id: str
     subtasks: tuple[Subtask, ...]
     usage: Usage = field(default_factory=Usage)
+    joint: str = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import cast
 
-from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES, ToolRecord
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_OUTPUT_CHARS, MAX_RESULT_BYTES, ToolRecord
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
+from swe_ai_fleet.tools.truncation import truncate
 
 
 async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes:
@@ -41,7 +43,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "operations": [one for agent_id in agents for one in record.operations[agent_id]],
         "artifacts": await _artifacts(state, winner, blobs),
         "audit_trail": [to_plain(entry) for agent_id in agents for entry in record.entries[agent_id]],
-        "audit_head": winner.audit_head if winner else "",
+        "audit_head": state.audit_head,
         "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
         "audit_signatures": [to_plain(head) for head in state.signed_heads.values()],
         "winner": state.winner_id,
@@ -49,7 +51,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "verdict_reasons": list(best.reasons) if best else [],
         "baseline": to_plain(state.baseline) if state.baseline else None,
         "examination": to_plain(state.examination) if state.examination else None,
-        "candidates": [to_plain(ranked) for ranked in state.ranking],
+        "candidates": [_candidate(state, ranked) for ranked in state.ranking],
         "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
         "outputs": _outputs(state),
         "nodes": [_node(update) for update in state.nodes.values()],
@@ -69,14 +71,28 @@ async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: Blo
     if (ref := left.patch or (delivered.patch if delivered else None)) is not None:
         inline = ref.size <= MAX_INLINE_PATCH_BYTES
         patch = (await blobs.get(ref)).decode("utf-8", "replace") if inline else to_plain(ref)
-    kept = delivered or state.integration
+    kept, report = delivered or state.integration, state.best_report
+    tests = left.tests or (report.tests if report else None)
     return {
         "commit_sha": delivered.commit_sha if delivered else left.commit_sha,
         "branch": delivered.branch if delivered else left.branch,
         "patch": patch,
         "files_changed": list(left.files_changed),
-        "tests": to_plain(left.tests) if left.tests else None,
+        "tests": to_plain(tests) if tests else None,
         "bundle": to_plain(kept.bundle) if kept and kept.bundle else None,
+    }
+
+
+def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, object]:
+    """A candidate's place, with what checks and peers say of it; its patch by reference."""
+    name = ranked.candidate_id
+    patch, report = state.candidates[name].artifacts.patch, state.reports.get(name)
+    checks = report.results if report else ()
+    return {
+        **cast("Mapping[str, object]", to_plain(ranked)),
+        "patch": to_plain(patch) if patch else None,
+        "checks": [to_plain(replace(one, output=truncate(one.output, MAX_OUTPUT_CHARS))) for one in checks],
+        "critiques": [to_plain(one) for one in state.critiques if one.candidate_id == name],
     }
 
 
@@ -101,7 +117,7 @@ async def _bounded(payload: Mapping[str, object], task: Task, blobs: BlobStore) 
     """The payload as JSON, its longest lists moved to the blob store one by one until it fits."""
     bounded = dict(payload)
     data = json.dumps(bounded).encode()
-    for name in ("audit_trail", "operations", "artifacts", "outputs", "nodes"):
+    for name in ("audit_trail", "operations", "artifacts", "outputs", "nodes", "candidates"):
         if len(data) <= MAX_RESULT_BYTES:
             return data
         part = json.dumps(bounded[name]).encode()

@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import (
+    JOINT,
     SKIPPED,
     Derivation,
     Subtask,
@@ -71,7 +72,7 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
     whole = needs_all_others(subtask, derivation.subtasks)
     return replace(
         parent,
-        task_id=child_task_id(parent.task_id, subtask.subtask_id),
+        task_id=child_task_id(parent.task_id, subtask.subtask_id, derivation.joint),
         kind=TaskKind.DELIBERATE,
         description=subtask.description,
         role=subtask.role,
@@ -94,15 +95,15 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
     )
 
 
-def child_task_id(task_id: str, subtask_id: str) -> str:
-    """`<task_id>.<subtask_id>`; a task id that leaves no room is cut, and told apart by a digest."""
-    if subtask_id == "lock":
+def child_task_id(task_id: str, subtask_id: str, joint: str = JOINT) -> str:
+    """`<task_id>--<subtask_id>`; a task id that leaves no room is cut, and told apart by a digest."""
+    if joint == "." and subtask_id == "lock":
         subtask_id = "lock_"  # no id may end in `.lock`
-    room = _MAX_ID_CHARS - len(subtask_id) - 1
+    room = _MAX_ID_CHARS - len(subtask_id) - len(joint)
     if len(task_id) > room:
         digest = hashlib.sha256(task_id.encode()).hexdigest()[:12]
         task_id = f"{task_id[: room - len(digest) - 1]}-{digest}"
-    return f"{task_id}.{subtask_id}"
+    return f"{task_id}{joint}{subtask_id}"
 
 
 def part(totals: Totals, spent: Usage, parts: int, *, least: int) -> Totals:

@@ -19,7 +19,7 @@ from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import AgentResult, CheckReport, Verdict
+from swe_ai_fleet.domain.candidate import AgentResult, CheckReport
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import Writer
@@ -231,12 +231,9 @@ def _result(solution: Solution, record: ToolRecord, report: CheckReport | None, 
     operations = [one for found in record.operations.values() for one in found]
     trail = [entry for found in record.entries.values() for entry in found]
     tests = left.tests or (report.tests if report else None)
-    verdict = report.verdict if report else None
-    stands = verdict is not Verdict.REFUTED and not (needs_proof and verdict is Verdict.UNVERIFIED)
-    reasons = report.reasons if report else ()
-    error = trajectory.error or ("" if stands else f"{verdict}: {'; '.join(reasons)}")
+    objection = report.objection(needs_proof=needs_proof) if report else ""
     return AgentResult(
-        success=trajectory.stop_reason is StopReason.FINAL_ANSWER and stands,
+        success=trajectory.stop_reason is StopReason.FINAL_ANSWER and not objection,
         operations=tuple(operations),
         artifacts={
             "commit_sha": left.commit_sha,
@@ -247,9 +244,9 @@ def _result(solution: Solution, record: ToolRecord, report: CheckReport | None, 
             "answer": trajectory.answer,
         },
         audit_trail=tuple(trail),
-        error=error or None,
+        error=trajectory.error or objection or None,
         usage=trajectory.usage + (report.usage if report else Usage()),
         stop_reason=trajectory.stop_reason,
-        verdict=verdict,
-        verdict_reasons=reasons,
+        verdict=report.verdict if report else None,
+        verdict_reasons=report.reasons if report else (),
     )

@@ -207,7 +207,7 @@ async def test_a_finished_run_is_run_again_with_executions_and_branches_of_its_o
     nodes = [(await world.run(task)).nodes["fix"] for task in tasks]
     assert len({node.execution_id for node in nodes}) == 2
     branches = [json.loads(node.output)["branch"] for node in nodes]
-    assert branches == ["fleet/flow.fix-1", "fleet/flow.fix-1.2"]
+    assert branches == ["fleet/flow--fix-1", "fleet/flow--fix-1.2"]
 
 
 async def test_what_was_only_deliberated_is_a_commit_for_the_next_node(world: World):
@@ -584,7 +584,7 @@ async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole():
 
     class SlowToAccept(MemoryLog):
         def journal(self, writer: Writer, *, fresh: bool = False):
-            return self._slow(writer) if fresh and ".busy" in writer.task_id else super().journal(writer, fresh=fresh)
+            return self._slow(writer) if fresh and "--busy" in writer.task_id else super().journal(writer, fresh=fresh)
 
         @asynccontextmanager
         async def _slow(self, writer: Writer):

@@ -76,8 +76,8 @@ async def test_a_workflow_survives_its_orchestrator(model_server: ScriptedModelS
     assert (run.status, run.error_message) == (orchestrator.DELIBERATION_STATUS_COMPLETED, "")
     outputs = json.loads(run.outputs_json)
     assert outputs["slept"] == "Slept well."
-    assert git(repository, "branch", "--list", "fleet/*").split() == ["fleet/survivor.fix-1"]
-    assert git(repository, "rev-parse", "fleet/survivor.fix-1") == outputs["commit"]
+    assert git(repository, "branch", "--list", "fleet/*").split() == ["fleet/survivor--fix-1"]
+    assert git(repository, "rev-parse", "fleet/survivor--fix-1") == outputs["commit"]
     told = [(e.type, e.agent_id, json.loads(e.payload_json)) for e in events]
     assert [payload["generation"] for kind, _, payload in told if kind == "execution_claimed"] == [1, 2]
     updates = [payload for kind, _, payload in told if kind == "node_updated"]

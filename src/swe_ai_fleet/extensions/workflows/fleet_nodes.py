@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, Pre
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.subtask import JOINT
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_id
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
@@ -96,7 +97,7 @@ class FleetNodes:
         query = str(inputs.get("query") or "")
         if node.agent_config.mode is AgentMode.ANSWER:
             return await self._answer(node, query, node_id, number)
-        begun = {self._child_id(node, node_id, one): one for one in range(1, attempt + 1)}
+        begun = {self._child(node, node_id, one)[1]: one for one in range(1, attempt + 1)}
         return await self._solve(node, query, node_id, begun.get(earlier, number))
 
     @property
@@ -108,16 +109,18 @@ class FleetNodes:
         """The id of the execution that a try will begin; empty where it begins none."""
         if node.type is not NodeType.AGENT or node.agent_config.mode is AgentMode.ANSWER:
             return ""
-        return self._child_id(node, node_id, self._try(node_id, attempt))
+        return self._child(node, node_id, self._try(node_id, attempt))[1]
 
-    def _child_id(self, node: Node, node_id: str, number: int) -> str:
-        deliver = node.agent_config.mode is AgentMode.ORCHESTRATE
-        return execution_id(
-            tenant=self.work.task.tenant,
-            kind=TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE,
-            task_id=child_task_id(self.work.task.task_id, f"{node_name(node_id)}-{number}"),
-            attempt=self.work.task.attempt,
-        )
+    def _child(self, node: Node, node_id: str, number: int) -> tuple[str, str]:
+        """(task id, execution id) of a try; one that an earlier version began keeps the name that it had there."""
+        task, deliver = self.work.task, node.agent_config.mode is AgentMode.ORCHESTRATE
+        kind, known, found = TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE, self.known.get(node_id), ("", "")
+        for joint in (".", JOINT):
+            name = child_task_id(task.task_id, f"{node_name(node_id)}-{number}", joint)
+            found = name, execution_id(tenant=task.tenant, kind=kind, task_id=name, attempt=task.attempt)
+            if known is not None and known.execution_id == found[1]:
+                break
+        return found
 
     async def decide(self, approval: NodeApproval) -> NodeDecision:
         """Ask a person through the execution's own approvals; nobody in time is a rejection."""
@@ -183,7 +186,8 @@ class FleetNodes:
 
     async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
         """An execution of the node's own, to its end."""
-        child = child_task(self.work.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
+        task_id, _ = self._child(node, node_id, attempt)
+        child = child_task(self.work.task, node, task_id, query, sharing=self.sharing(node_id))
         known = self.known.get(node_id)
         if known is None or known.execution_id != child.execution_id:
             check_left(self.work.task, self.spent)

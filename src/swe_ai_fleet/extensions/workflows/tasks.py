@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, Workflow, WorkflowTask
 from swe_ai_fleet.extensions.workflows.runner import memory_name
 from swe_ai_fleet.extensions.workflows.values import checked_inputs
-from swe_ai_fleet.orchestrator.subtasks import child_task_id, part
+from swe_ai_fleet.orchestrator.subtasks import part
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -42,11 +42,11 @@ MAX_ROUNDS = 16
 
 
 def node_name(node_id: str) -> str:
-    """What a node's place in a run is called where only letters, digits, `-`, `_` and `.` may stand."""
+    """What a node's place in a run is called where only letters, digits, `-` and `_` may stand."""
     if _PLAIN.fullmatch(node_id):
         return node_id
     digest = hashlib.sha256(node_id.encode()).hexdigest()[:8]
-    return f"{_NOT_PLAIN.sub('.', node_id)[:_MAX_NAME_CHARS].strip('.-')}.{digest}"
+    return f"{_NOT_PLAIN.sub('-', node_id)[:_MAX_NAME_CHARS].strip('-')}-{digest}"
 
 
 def node_run(node_id: str, attempt: int) -> str:
@@ -59,13 +59,13 @@ def node_approval(node_id: str) -> str:
     return f"{NODE}{node_name(node_id)}"
 
 
-def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str, *, sharing: int = 1) -> Task:
+def child_task(parent: Task, node: Node, task_id: str, query: str, *, sharing: int = 1) -> Task:
     """The task of an agent node that makes candidates; the same parent, node and query always make the same one.
 
     It inherits limits, environment, network, approval, memory and the belonging to a story. Of the parent's totals it
     has an even part, one for each agent node, which the `sharing` items of a map share again.
     """
-    config, task_id = node.agent_config, child_task_id(parent.task_id, f"{node_name(node_id)}-{attempt}")
+    config = node.agent_config
     description, context = _told(query, parent.context)
     constraints = _constraints(parent, node)
     agents = max(1, config.agents)
