@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from typing import Literal
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
 
 Level = Literal["debug", "info", "warning", "error"]
+
+
+def status_word(status: ExecutionStatus) -> str:
+    """How messages call where an execution stands: one that is worked on is `running`, as its nodes are."""
+    return "running" if status is ExecutionStatus.IN_PROGRESS else status.value
 
 
 def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:

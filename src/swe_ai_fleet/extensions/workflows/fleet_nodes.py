@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.extensions.workflows.tasks import (
     assignment_task,
     check_left,
@@ -118,12 +118,13 @@ class FleetNodes:
             attempt=self.work.task.attempt,
         )
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
         """Ask a person through the execution's own approvals; nobody in time is a rejection."""
         # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
         with _cut_off():
-            return await self._asked(approval.node_id, approval.prompt or approval.description, seconds=seconds)
+            prompt = approval.prompt or approval.description
+            return await self._asked(approval.node_id, prompt, seconds=seconds, asked=asked)
 
     def _try(self, node_id: str, attempt: int) -> int:
         """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
@@ -221,6 +222,7 @@ class FleetNodes:
         prompt: str,
         *,
         seconds: float = 0.0,
+        asked: Asked | None = None,
         tool: str = "approve",
         arguments: str = "{}",
         policy: ApprovalPolicy = ApprovalPolicy.PLAN,
@@ -238,7 +240,7 @@ class FleetNodes:
             requested_at=now.isoformat(),
             expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
         )
-        said = await self.work.runs.approvals.ask(request)
+        said = await self.work.runs.approvals.ask(request, asked)
         return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
 
     async def _background(self, task: Task, query: str) -> str:

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
 from swe_ai_fleet.runtime.memory_manager import MemoryManager
@@ -195,12 +195,13 @@ class LocalNodes:
         outcome = await self._agent(node).run(inputs, self._log)
         return NodeOutcome(output=masked(outcome.output, self._mask), usage=outcome.usage)
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
         """Ask. Raises PreconditionFailed where nobody can be asked."""
         if self._approve is None:
             raise PreconditionFailed(
                 "there is nobody to ask", field="approve", hint="WorkflowExecutor(..., approve=...)"
             )
+        await asked()
         decided = self._approve(approval)
         if inspect.isawaitable(decided):
             decided = await decided

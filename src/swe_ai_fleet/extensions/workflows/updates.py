@@ -12,7 +12,7 @@ from typing import Literal, NotRequired, TypedDict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
-from swe_ai_fleet.watching.nodes import Level, node_state, usage_state
+from swe_ai_fleet.watching.nodes import Level, node_state, status_word, usage_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def status_update(
 ) -> Update:
     """Where the run as a whole stands."""
     return Update(
-        type="status", execution_id=execution_id, sequence=sequence, status=status.value, data=dict(data or {})
+        type="status", execution_id=execution_id, sequence=sequence, status=status_word(status), data=dict(data or {})
     )
 
 
