@@ -20,7 +20,21 @@ task `v1.2` comes on `agent.results.v1%2E2`.
 
 A call carries `authorization: Bearer TOKEN`; *role* is the least that its principal needs ([access.md](access.md)).
 A fault is a gRPC status with rich details: which field, and the way out. A call that is cancelled or out of time ends
-the wait and not the work. `AgentService` is the other way round: agents of yours serve it, and the fleet calls them
+the wait and not the work. Health and reflection are open. From a shell `buf` and
+`grpcurl` call it, which learn the messages from the server:
+
+```sh
+FLEET_TOKEN=$(cat ~/.local/state/swe-ai-fleet/token)
+buf curl --http2-prior-knowledge --protocol grpc --reflect --data '{}' http://127.0.0.1:50055/grpc.health.v1.Health/List
+buf curl --http2-prior-knowledge --protocol grpc --reflect --header "authorization: Bearer $FLEET_TOKEN" \\
+  --data '{"includeStats": true}' http://127.0.0.1:50055/fleet.orchestrator.v1.OrchestratorService/GetStatus
+grpcurl -plaintext 127.0.0.1:50055 list
+grpcurl -plaintext 127.0.0.1:50055 grpc.health.v1.Health/Check
+grpcurl -plaintext -H "authorization: Bearer $FLEET_TOKEN" -d '{"include_stats": true}' \\
+  127.0.0.1:50055 fleet.orchestrator.v1.OrchestratorService/GetStatus
+```
+
+`AgentService` is the other way round: agents of yours serve it, and the fleet calls them
 ([councils.md](councils.md))."""
 
 

@@ -26,8 +26,8 @@ from services.errors import (
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 
-OPEN_SERVICES = ("/grpc.health.v1.Health/",)
-"""Probes ask for these without a token; they say no more than whether the server is ready."""
+OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
+"""Asked without a token: they say no more than whether the server is ready, and what stands in the public contract."""
 CALLER = "fleet-caller"
 """The metadata in which callers name themselves where one token is everybody's, and services those they call for."""
 TENANT = "fleet-tenant"

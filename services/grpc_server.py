@@ -54,7 +54,7 @@ class ObservingInterceptor(Interceptor):
     ) -> Handler:
         method = str(handler_call_details.method)
         found = cast("Handler | None", await continuation(handler_call_details))
-        if found is None or method.startswith((*OPEN_SERVICES, "/grpc.reflection.")):
+        if found is None or method.startswith(OPEN_SERVICES):
             return cast("Handler", found)
         metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
         carrier = {key: value for key, value in metadata if key in _CARRIED and isinstance(value, str)}
@@ -213,7 +213,7 @@ async def serve_grpc(
     for service in services:
         service.add(service.servicer, server)
     names = tuple(service.name for service in services)
-    state: Any = cast("Any", health).aio.HealthServicer()
+    state: Any = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
@@ -234,6 +234,14 @@ async def serve_grpc(
         await server.stop(grace_seconds)
         if probed is not None:
             await probed.stop(None)
+
+
+class _Health(cast("Any", health).aio.HealthServicer):
+    """The library's, and `List`, which its asynchronous one lacks."""
+
+    async def List(self, request: object, context: object) -> Any:
+        told = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
+        return cast("Any", health_pb2).HealthListResponse(statuses=told)
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:

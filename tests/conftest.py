@@ -32,6 +32,8 @@ def pytest_configure() -> None:
     Tracebacks are as processes of the fleet log them: structlog's own take seconds of the loop that is being tested.
     How long an example takes depends on what else the machine does, so that is no fault. Each run has other examples.
     """
+    # The default port may be another run's, which is a warning.
+    os.environ.setdefault("FLEET_METRICS_LISTEN", "127.0.0.1:0")
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
     hypothesis.settings.register_profile(

@@ -60,7 +60,8 @@ class Shell:
     def variables(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
         model = {"FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"} if self.model_url else {}
-        return {**kept, "FLEET_HOME": str(self.home), **model, **self.more}
+        metrics = {"FLEET_METRICS_LISTEN": "127.0.0.1:0"}  # the default one may be another run's
+        return {**kept, **metrics, "FLEET_HOME": str(self.home), **model, **self.more}
 
     async def start(self, *arguments: str, stdin: bytes = b"", **variables: str) -> asyncio.subprocess.Process:
         """Start a command; what it is given on standard input has to fit into a pipe."""

@@ -53,11 +53,10 @@ _ADMIN = {
     _NOTIFICATION: "CreateWebhook ListWebhooks DeleteWebhook TestWebhook ListDeliveries",
     _CONTEXT: "ClearMemory",
 }
-_REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
 ROLES: Mapping[str, AccessRole] = {
     f"{service}.{rpc}": role
     for role, services in (
-        (AccessRole.VIEWER, _VIEWER | dict.fromkeys(_REFLECTION, "ServerReflectionInfo")),
+        (AccessRole.VIEWER, _VIEWER),
         (AccessRole.SUBMITTER, _SUBMITTER),
         (AccessRole.APPROVER, _APPROVER),
         (AccessRole.ADMIN, _ADMIN),

@@ -348,7 +348,7 @@ def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
         roles[str(state.task.role)] = roles.get(str(state.task.role), 0) + 1
     return pb.OrchestratorStats(
         total_deliberations=len(deliberations),
-        total_orchestrations=len(states) - len(deliberations),
+        total_orchestrations=sum(state.task.kind is TaskKind.ORCHESTRATE for state in states),
         avg_deliberation_time_ms=sum(ended) / len(ended) if ended else 0.0,
         role_counts=roles,
     )

@@ -221,8 +221,8 @@ class Settings(BaseSettings):
     tls_client_cert: Path | None = Field(default=None, description="PEM certificate shown to those servers.")
     tls_client_key: Path | None = Field(default=None, description="Its key.")
     metrics_listen: str = Field(
-        default="",
-        description="Address of this process's Prometheus metrics, such as 127.0.0.1:9464; empty = none.",
+        default="127.0.0.1:9090",
+        description="Address of this process's Prometheus metrics, or the next free port behind it. Empty = none.",
     )
     otlp_endpoint: str = Field(
         default="",

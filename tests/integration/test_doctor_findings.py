@@ -65,8 +65,11 @@ def test_the_machine_is_tried(tmp_path: Path) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = Settings(listen="127.0.0.1:0", context_listen="127.0.0.1:0", metrics_listen=address)
+        # Of metrics the next port serves as well.
+        assert ports(settings, runs=False)[0].state is Health.OK
+        settings = settings.model_copy(update={"metrics_listen": "", "probe_listen": address})
         (found,) = ports(settings, runs=False)
-        _fault(found, address, "FLEET_METRICS_LISTEN")
+        _fault(found, address, "FLEET_PROBE_LISTEN")
         assert ports(settings, runs=True)[0].state is Health.OK
     (found,) = ports(settings, runs=False)
     assert found.state is Health.OK and found.cause.endswith("on loopback alone")

@@ -169,6 +169,31 @@ async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tm
     assert built(tmp_path) == before
 
 
+async def test_what_commands_may_leave_where_is_what_the_document_says(
+    provider: GitWorkspaceProvider, tmp_path: Path
+) -> None:
+    files = {"README": "x\n", ".gitignore": "ignored/\n", "a.txt": "committed\n"}
+    lines = (
+        "mkdir -p /environment/bin ignored && echo a > /environment/data && echo b > ignored/b && echo c > shown",
+        "printf '#!/bin/sh\\necho program\\n' > /environment/bin/program && chmod +x /environment/bin/program",
+        "echo changed > a.txt; echo d > ~/left; echo e > /tmp/left; mkdir -p __pycache__ && echo f > __pycache__/f.pyc",
+        "export LATER=1; ! echo g > /usr/left",
+    )
+    repository = await pin(provider, tmp_path, files)
+    environment = await provider.environment(repository, EnvironmentSpec(setup=lines, detect=False))
+    async with provider.open("e", "a", repository, environment) as clone:
+        for line, said in (
+            # Stays: in the environment, in the checkout as far as git does not have it.
+            ("cat /environment/data ignored/b shown; program", "a\nb\nc\nprogram"),
+            ("git status --porcelain", ""),
+            # Goes: what git has, home, /tmp, caches, variables. Nothing else can be written to.
+            ("cat a.txt; ls ~/left /tmp/left __pycache__ 2>/dev/null; echo $LATER", "committed"),
+            # Agents and checks read the environment, and do not write it.
+            ("{ echo x > /environment/data; } 2>/dev/null || cat /environment/data", "a"),
+        ):
+            assert await sh(clone, line) == said, line
+
+
 async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
     providers = [make_provider(tmp_path) for _ in range(4)]
     provider, places = providers[0], tmp_path / "home/environments"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
+from tests.documented import blocks
 from tests.orchestrator_service import Service, deliberation, field_named, refusal
 from tests.scripted_fleet import ScriptedRun
 
@@ -86,6 +89,49 @@ async def test_stopping_ends_the_calls_and_not_the_executions_and_a_port_that_is
     assert not any(isinstance(event.body, ExecutionFinished) for event in service.log.events)
 
 
+GRPCURL = f"""#!{sys.executable}
+# Stands in for grpcurl where there is none: it makes the same calls, by buf.
+import argparse, subprocess, sys
+known = argparse.ArgumentParser()
+known.add_argument("-plaintext", action="store_true", required=True)
+known.add_argument("-H", action="append", default=[])
+known.add_argument("-d", default="{{}}")
+known.add_argument("address")
+known.add_argument("method")
+given = known.parse_args()
+asked = ["buf", "curl", "--http2-prior-knowledge", "--protocol=grpc", "--reflect"]
+headers = [f"--header={{header}}" for header in given.H]
+if given.method == "list":
+    sys.exit(subprocess.call([*asked, "--list-services", f"http://{{given.address}}"]))
+sys.exit(subprocess.call([*asked, *headers, "--data", given.d, f"http://{{given.address}}/{{given.method}}"]))
+"""
+
+
+async def test_the_documented_commands_of_foreign_clients(tmp_path: Path):
+    [(_, block)] = blocks("docs/api.md")
+    home, programs = tmp_path / "state/swe-ai-fleet", tmp_path / "bin"
+    home.mkdir(parents=True)
+    programs.mkdir()
+    (home / "token").write_text(TOKEN)
+    if shutil.which("grpcurl") is None:
+        (programs / "grpcurl").write_text(GRPCURL)
+        (programs / "grpcurl").chmod(0o755)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:{programs}"
+    async with Service().running(TOKEN) as service:
+        script = block.replace("127.0.0.1:50055", service.address).replace("~/.local/state", str(tmp_path / "state"))
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-euc", script),
+            env={**os.environ, "PATH": path},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out = (await process.communicate())[0].decode()
+    assert process.returncode == 0, out
+    for said in ("liveness", SERVICE, "SERVING"):
+        assert said in out
+    assert out.count('"stats"') == 2, out
+
+
 async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str]:
     """A foreign client, which learns the schema from the server's reflection."""
     process = await asyncio.create_subprocess_exec(
@@ -100,14 +146,14 @@ async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[i
 
 async def test_a_foreign_client_gets_along_with_reflection():
     async with Service().running(TOKEN) as service:
-        auth = ("--header", f"authorization: Bearer {TOKEN}", "--reflect-header", f"authorization: Bearer {TOKEN}")
+        auth = ("--header", f"authorization: Bearer {TOKEN}")
         request = json.dumps({"taskId": "task-1", "taskDescription": "Add a greeting", "repo": {"path": "/srv/app"}})
         for method, asked, shown, code, said in (
-            ("grpc.health.v1.Health/Check", "{}", auth, 0, '"SERVING"'),
+            ("grpc.health.v1.Health/Check", "{}", (), 0, '"SERVING"'),
             (f"{SERVICE}/Deliberate", request, auth, 0, '"winnerId":"agent-dev-1"'),
             (f"{SERVICE}/StreamDeliberation", request, auth, 0, '"final"'),
             (f"{SERVICE}/Deliberate", '{"taskId": "a b"}', auth, 3, "not a valid id"),
-            (f"{SERVICE}/GetStatus", "{}", auth[2:], 16, "unauthenticated"),
+            (f"{SERVICE}/GetStatus", "{}", (), 16, "unauthenticated"),
         ):
             status, out = await curl(service, method, asked, *shown)
             assert (bool(status), said in out.replace('": ', '":')) == (bool(code), True), (status, out)

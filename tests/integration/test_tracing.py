@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -175,7 +178,7 @@ import asyncio, sys
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import open_telemetry
 async def main():
-    async with open_telemetry(Settings(), service='host') as telemetry:
+    async with open_telemetry(Settings(metrics_listen=''), service='host') as telemetry:
         assert telemetry.fleet('it') == telemetry.results('it') == telemetry.repositories('it') == 'it'
         assert telemetry.stamp() == {}
         with telemetry.continuing('00-1-2-01'), telemetry.receiving('x', {}):
@@ -185,6 +188,27 @@ assert not {name.partition('.')[0] for name in sys.modules} & {'opentelemetry', 
 """
     ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+async def test_of_several_processes_with_one_port_for_metrics_each_takes_the_next_free_one() -> None:
+    assert Settings.model_fields["metrics_listen"].default == "127.0.0.1:9090"
+    with socket.socket() as first, capture_logs() as lines:
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        port = first.getsockname()[1]
+        settings = Settings(metrics_listen=f"127.0.0.1:{port}")
+        async with open_telemetry(settings, service="one") as one, open_telemetry(settings, service="two") as two:
+            urls = [telemetry.metrics_url for telemetry in (one, two)]
+            async with aiohttp.ClientSession() as http:
+                for url in urls:
+                    async with http.get(url) as reply:
+                        assert reply.status == 200
+        assert len({*urls, f"http://127.0.0.1:{port}/metrics"}) == 3
+    assert {line["log_level"] for line in lines if line["event"] == "metrics.port_taken"} == {"warning"}
+    with pytest.raises(PreconditionFailed) as fault:
+        async with open_telemetry(Settings(metrics_listen="192.0.2.1:9090"), service="nowhere"):
+            raise AssertionError("it opened")
+    assert fault.value.field == "metrics_listen"
 
 
 async def test_an_endpoint_that_is_no_url_is_told() -> None:

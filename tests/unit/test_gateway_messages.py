@@ -83,7 +83,7 @@ def test_a_deliberation_is_told_from_its_start_through_its_agents_to_its_end() -
     hostile = LoopNoticed(step=1, pattern="\x1b]0;title\x07<script>\u202e", advice="a\nb")
     story = a_deliberation(agents=2, steps=2)
     messages = told(numbered("e", [*story[:4], ("agent-dev-1", hostile), *story[4:]]))
-    assert [message["status"] for message in messages[:2]] == ["pending", "in_progress"]
+    assert [message["status"] for message in messages[:2]] == ["pending", "running"]
     assert messages[0]["data"]["task_id"] == "t"
     nodes = [(one["node_id"], one["node_state"]["status"]) for one in messages if one["type"] == "node_update"]
     running = [(f"agent-dev-{number}", "running") for _ in range(2) for number in (1, 2)]
@@ -113,7 +113,7 @@ def test_what_else_happens_is_a_status_a_node_or_a_line() -> None:
     assert (asked["type"], asked["status"]) == ("status", "awaiting_approval")
     assert asked["data"]["approval"]["approach"] == "rm -r build"
     assert awaited["type"] == "log"
-    assert (decided["type"], decided["status"]) == ("status", "in_progress")
+    assert (decided["type"], decided["status"]) == ("status", "running")
     assert decided["data"]["resolution"]["decision"] == "approved"
     nodes = [one for one in others if one["type"] == "node_update"]
     assert {(one["node_id"], one["node_state"]["kind"], one["node_state"]["status"]) for one in nodes} == {

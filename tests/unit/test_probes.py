@@ -33,6 +33,14 @@ async def test_an_outage_makes_a_server_unready_and_leaves_it_alive(free_port: i
     probes = f"127.0.0.1:{free_port}"
     async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes, readiness_seconds=0.01) as address:
         assert [await _asked(at) for at in (address, probes)] == [SERVING, SERVING]
+        # Neither takes a token, and what the contract has is no secret either.
+        async with grpc.aio.insecure_channel(address) as channel:
+            listed = await health_pb2_grpc.HealthStub(channel).List(health_pb2.HealthListRequest(), timeout=5)
+            assert {name: one.status for name, one in listed.statuses.items()} == {"": SERVING, LIVENESS: SERVING}
+            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
+            told = await reflection.ServerReflectionInfo(iter([asked])).read()
+            assert "grpc.health.v1.Health" in [one.name for one in told.list_services_response.service]
         up = False
         async with asyncio.timeout(5):
             # One is told after the other.

@@ -49,7 +49,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import line_of
-from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, usage_state
+from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, status_word, usage_state
 from swe_ai_fleet.watching.progress import Progress
 from swe_ai_fleet.watching.text import one_line
 
@@ -273,7 +273,7 @@ class Messages:
         return "status", {"status": status, "data": told}
 
     def _now(self) -> tuple[str, str]:
-        return self._progress.state.status.value, self._progress.step
+        return status_word(self._progress.state.status), self._progress.step
 
 
 def json_bytes(value: object) -> bytes:

@@ -141,18 +141,22 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
         return [ok("ports", f"a fleet runs here and has them; {reach}")]
     faults: list[Finding] = []
     for name, address in wanted.items():
-        if address and (fault := _taken(address)):
+        # Of metrics the next port serves as well.
+        if address and (fault := _taken(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):
             mend = f"end what has it, or set FLEET_{name.upper()}"
             faults.append(broken(f"port of {name}", f"{address}: {fault}", mend))
     told = ", ".join(address for address in wanted.values() if address)
     return faults or [ok("ports", f"free: {told}; {reach}")]
 
 
+_NO_ADDRESS = "no host:port"
+
+
 def _taken(address: str) -> str:
     """Why an address cannot be bound; empty where it can."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
-        return "no host:port"
+        return _NO_ADDRESS
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -79,18 +79,25 @@ class Approvals:
             for request in waiting:
                 group.create_task(self._decided(request))
 
-    async def ask(self, request: ApprovalRequest) -> ApprovalResolution:
-        """What people decide about something that the execution itself asks; asked before, it is the same question."""
+    async def ask(
+        self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None
+    ) -> ApprovalResolution:
+        """What people decide about something that the execution itself asks; asked before, it is the same question.
+
+        `asked` is awaited once the question stands in the log.
+        """
         state = await self.refresh()
         if request.approval_id not in state.resolutions:
-            await self._decided(state.requests.get(request.approval_id, request))
+            await self._decided(state.requests.get(request.approval_id, request), asked)
             state = await self.refresh()
         return state.resolutions[request.approval_id]
 
-    async def _decided(self, request: ApprovalRequest) -> None:
+    async def _decided(self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None) -> None:
         # What it is about stands in the agent's own event; this one tells those who only follow executions.
         told = replace(request, memory="", diff="")
         await self._log.tell(control(self._task), ApprovalAwaited(request=told))
+        if asked is not None:
+            await asked()
         try:
             async with asyncio.timeout(_seconds_left(request)):
                 await self._event(request.approval_id).wait()

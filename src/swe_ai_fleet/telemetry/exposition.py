@@ -6,6 +6,7 @@ The process counts itself what nothing else has the figure of: calls, requests, 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -176,12 +177,18 @@ async def _asked(name: str, source: Source) -> list[Metric] | None:
     return None
 
 
+PORTS = 16
+"""So many ports from the one that is set on are tried: one machine has several processes."""
+
+
 @asynccontextmanager
 async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
     """Answer `GET /metrics` on `host:port` (port 0: any free one) until the context ends; nothing else is there.
 
+    Of several processes each takes the next port that is free, `PORTS` of them at most, and then any.
+
     Raises:
-        PreconditionFailed: The address is none, or cannot be bound.
+        PreconditionFailed: The address is none, or cannot be bound for another reason than that somebody has it.
     """
     from aiohttp import web
 
@@ -199,15 +206,17 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
         host, _, port = listen.rpartition(":")
         if not port.isdigit():
             raise PreconditionFailed(f"{listen[:80]!r} is no address", field="metrics_listen", hint="host:port")
-        site = web.TCPSite(runner, host.strip("[]") or None, int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise PreconditionFailed(
-                f"cannot listen on {listen}: {error.strerror or error}",
-                field="metrics_listen",
-                hint="another process may have the port; each process wants one of its own",
-            ) from error
+        tried = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
+        for number in (*tried, 0):
+            try:
+                await web.TCPSite(runner, host.strip("[]") or None, number).start()
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise PreconditionFailed(
+                        f"cannot listen on {listen}: {error.strerror or error}", field="metrics_listen"
+                    ) from error
+                _log.warning("metrics.port_taken", host=host, port=number, hint="the next one is tried")
         bound = cast("tuple[str, int]", runner.addresses[0])
         exposition.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
         _log.info("metrics.serving", url=exposition.url)

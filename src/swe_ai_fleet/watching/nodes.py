@@ -13,6 +13,11 @@ from swe_ai_fleet.domain.workflow import JsonValue
 Level = Literal["debug", "info", "warning", "error"]
 
 
+def status_word(status: ExecutionStatus) -> str:
+    """How messages call where an execution stands: one that is worked on is `running`, as its nodes are."""
+    return "running" if status is ExecutionStatus.IN_PROGRESS else status.value
+
+
 def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
     """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
     return {

@@ -270,7 +270,8 @@ async def test_people_decide_through_the_execution_s_own_approvals(world: World,
     task = a_run(agent("one"), gate, agent("two", "${nodes.gate.output.text}"), edges=chain("one", "gate", "two"))
     decision = ApprovalResolution(approval_id="", decision=ApprovalDecision(word), text="with care", approver="ada")
     async with driven(world, task) as run:
-        waiting = await run.asked()
+        # Who is told that the node waits can decide at once.
+        waiting = await run.until(NodeStatus.WAITING, "gate")
         assert (waiting.status, waiting.pending[0].approach) == (ExecutionStatus.AWAITING_APPROVAL, "Ship <do one>?")
         await run.resolve(decision)
         state = await run.ended()

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.workflow import (
 )
 from swe_ai_fleet.extensions.workflows import ExecutionState, NodeApproval, NodeDecision
 from swe_ai_fleet.extensions.workflows.engine import WorkflowRun
-from swe_ai_fleet.extensions.workflows.runner import NodeOutcome
+from swe_ai_fleet.extensions.workflows.runner import Asked, NodeOutcome
 
 DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
 
@@ -73,8 +73,8 @@ class World:
             return NodeOutcome(output=await does(inputs) if callable(does) else does)
         return NodeOutcome(output={"of": node_id, "given": dict(inputs)}, usage=Usage(model_calls=1))
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
-        await asyncio.sleep(0)
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
+        await asked()
         return self.decisions.get(approval.node_id, NodeDecision(decision=ApprovalDecision.APPROVED))
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:

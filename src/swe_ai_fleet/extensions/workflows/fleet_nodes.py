@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.extensions.workflows.tasks import (
     assignment_task,
     check_left,
@@ -122,12 +122,13 @@ class FleetNodes:
                 break
         return found
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
         """Ask a person through the execution's own approvals; nobody in time is a rejection."""
         # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
         with _cut_off():
-            return await self._asked(approval.node_id, approval.prompt or approval.description, seconds=seconds)
+            prompt = approval.prompt or approval.description
+            return await self._asked(approval.node_id, prompt, seconds=seconds, asked=asked)
 
     def _try(self, node_id: str, attempt: int) -> int:
         """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
@@ -187,7 +188,7 @@ class FleetNodes:
     async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
         """An execution of the node's own, to its end."""
         task_id, _ = self._child(node, node_id, attempt)
-        child = child_task(self.work.task, node, task_id, query, sharing=self.sharing(node_id))
+        child = child_task(self.work.task, node, node_id, task_id, query, sharing=self.sharing(node_id))
         known = self.known.get(node_id)
         if known is None or known.execution_id != child.execution_id:
             check_left(self.work.task, self.spent)
@@ -227,6 +228,7 @@ class FleetNodes:
         prompt: str,
         *,
         seconds: float = 0.0,
+        asked: Asked | None = None,
         tool: str = "approve",
         arguments: str = "{}",
         policy: ApprovalPolicy = ApprovalPolicy.PLAN,
@@ -244,7 +246,7 @@ class FleetNodes:
             requested_at=now.isoformat(),
             expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
         )
-        said = await self.work.runs.approvals.ask(request)
+        said = await self.work.runs.approvals.ask(request, asked)
         return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
 
     async def _background(self, task: Task, query: str) -> str:

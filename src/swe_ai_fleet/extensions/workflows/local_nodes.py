@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeDecision, NodeOutcome, memory_name
+from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome, memory_name
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
@@ -202,12 +202,13 @@ class LocalNodes:
         outcome = await self._agent(node, node_id).run(inputs, partial(self._log, node_id))
         return NodeOutcome(output=masked(outcome.output, self._mask), usage=outcome.usage)
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
         """Ask. Raises PreconditionFailed where nobody can be asked."""
         if self._approve is None:
             raise PreconditionFailed(
                 "there is nobody to ask", field="approve", hint="WorkflowExecutor(..., approve=...)"
             )
+        await asked()
         decided = self._approve(approval)
         if inspect.isawaitable(decided):
             decided = await decided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.workflow import JsonValue, Node
 
+Asked = Callable[[], Awaitable[None]]
 _ITEM = re.compile(r"\[\d+\]")
 _MAX_NAME_CHARS = 190
 
@@ -84,8 +85,11 @@ class NodeRunner(Protocol):
         """
         ...
 
-    async def decide(self, approval: NodeApproval) -> NodeDecision:
-        """Ask a person, for as long as it takes. Raises FleetError where nobody can be asked."""
+    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
+        """Ask a person, for as long as it takes; `asked` is awaited once they can decide, before they have.
+
+        Raises FleetError where nobody can be asked.
+        """
         ...
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:

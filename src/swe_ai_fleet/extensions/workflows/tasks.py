@@ -59,7 +59,7 @@ def node_approval(node_id: str) -> str:
     return f"{NODE}{node_name(node_id)}"
 
 
-def child_task(parent: Task, node: Node, task_id: str, query: str, *, sharing: int = 1) -> Task:
+def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str, *, sharing: int = 1) -> Task:
     """The task of an agent node that makes candidates; the same parent, node and query always make the same one.
 
     It inherits limits, environment, network, approval, memory and the belonging to a story. Of the parent's totals it

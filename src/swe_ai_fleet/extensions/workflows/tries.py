@@ -206,8 +206,11 @@ class Tries:
     async def approval(self, step: Step) -> None:
         """Wait for a person. After a resumption the same is asked again, so that an answer given meanwhile counts."""
         node, update = step.node, step.update(NodeStatus.WAITING)
-        if step.known is None or step.known.status is not NodeStatus.WAITING:
-            await self._record.put(update)
+
+        async def waits() -> None:
+            if step.known is None or step.known.status is not NodeStatus.WAITING:
+                await self._record.put(update)
+
         asked = NodeApproval(
             node_id=step.node_id,
             prompt=str(step.inputs["prompt"]),
@@ -216,7 +219,7 @@ class Tries:
         )
         began = time.monotonic()
         try:
-            decided = await self._limited(node, _told(self._runner.decide(asked)))
+            decided = await self._limited(node, _told(self._runner.decide(asked, waits)))
         except TryFailed as error:
             update = replace(update, failures=update.failures + 1, duration_ms=_since(began))
             await self._failed(node, update, str(error))

@@ -12,7 +12,7 @@ from typing import Literal, NotRequired, TypedDict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
-from swe_ai_fleet.watching.nodes import Level, ended_state, node_state
+from swe_ai_fleet.watching.nodes import Level, ended_state, node_state, status_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Update(TypedDict):
 def started_update(workflow: str) -> Mapping[str, object]:
     """The first message: the run has begun."""
     data = {"step": "running", "percent": 0, "message": f"workflow {workflow} begins", "workflow": workflow}
-    return {"type": "status", "status": ExecutionStatus.IN_PROGRESS.value, "data": data}
+    return {"type": "status", "status": status_word(ExecutionStatus.IN_PROGRESS), "data": data}
 
 
 def node_update(update: NodeUpdated) -> Mapping[str, object]:
