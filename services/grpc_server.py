@@ -241,7 +241,7 @@ class _Health(cast("Any", health).aio.HealthServicer):
 
     async def List(self, request: object, context: object) -> Any:
         told = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
-        return cast("Any", health_pb2).HealthListResponse(statuses=told)
+        return health_pb2.HealthListResponse(statuses=told)
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:

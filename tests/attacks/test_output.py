@@ -21,7 +21,8 @@ from typing import TextIO
 import pytest
 import yaml
 
-from swe_ai_fleet.agents.function_calling.caller import References
+from swe_ai_fleet.agents.references.naming import Naming
+from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.environments.detection import detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
@@ -47,6 +48,13 @@ def recorded_address(text: str) -> object:
     return HttpTool.__new__(HttpTool).recorded({"url": text})
 
 
+def references(text: str) -> object:
+    """What a request refers to in an answer of the same text."""
+    naming = Naming(1)
+    naming.answer(text)
+    return resolve(text, naming.things, turn=2)
+
+
 READERS: dict[str, Callable[[str], object]] = {
     "pytest": parse_pytest_output,
     "cargo": text_reports.parse_cargo_output,
@@ -65,7 +73,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "diff": lambda text: list(linting.changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
-    "references": lambda text: References.of([text]).resolve(text),
+    "references": references,
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text.split("\n")],
 }
