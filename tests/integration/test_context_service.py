@@ -621,6 +621,7 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
         memory_share=0.25, research_share=0.25, tool_share=0.5, success=True, status="completed", evidence=0.75,
         usage=Usage(prompt_tokens=1, completion_tokens=2, cached_tokens=3, model_calls=4, tool_calls=5, cost=0.5),
         duration_ms=9, rating=4, ended_at="2026-11-22T13:55:00.123+00:00", metadata={"a": "b"}, comment="c",
+        approach_ratio=0.5, reason="x",
     )  # fmt: skip
     assert replace(await service.client.record_outcome(outcome), rated_by="") == outcome
     # A field that an outcome gains, and this test does not know, would be lost on the way in silence.
