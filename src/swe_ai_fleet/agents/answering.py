@@ -191,7 +191,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
         if (not wanted or spec.name in named or (asks and spec.read_only))
         and (not permitted or {spec.name, spec.tool} & permitted)
     )
-    idle = held.idle | (allowed - named if asks else frozenset[str]())
+    idle = held.idle | (allowed - named) if asks else held.idle
     policy = Policy(
         role=task.role,
         read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
