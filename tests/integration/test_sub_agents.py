@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +112,15 @@ class TestOutsideOfARun:
         assert judged == VERDICT
         assert {"summary", "sources", "data_points", "coverage"} <= looked.keys()
         assert [result["title"] for result in searched["results"]] == ["A page"]
+
+    def test_the_package_has_them_by_name_and_looking_for_a_module_makes_no_registry(self) -> None:
+        program = """if True:
+        from swe_ai_fleet import tools
+        from swe_ai_fleet.tools import ToolRegistry, shell_risk
+        assert not hasattr(tools, "no_such_tool") and ToolRegistry._default is None
+        assert tools.calculator is ToolRegistry.get_tool("calculator")
+        assert {name for name in ToolRegistry._tools if not hasattr(tools, name)} == set()"""
+        subprocess.run([sys.executable, "-c", program], check=True)
 
     async def test_an_agent_asks_for_more_tools_and_calls_them(self, tmp_path: Path) -> None:
         turns = (call("request_tools", names=["calculator"]), call("calculator", expression="6 * 7"), DONE)

@@ -1,6 +1,6 @@
 """Tools: what agents can do, each operation validated, checked, audited and bounded in one way.
 
-The tools of the default registry stand here by name, too: `tools.calculator` is `ToolRegistry.get_tool("calculator")`.
+What the default registry has by itself stands here by name: `tools.calculator` is its `calculator`.
 """
 
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
@@ -47,8 +47,17 @@ __all__ = [
 ]
 
 
+_REGISTERED = frozenset(
+    {
+        *("calculator", "python_executor", "file_reader", "web_search", "read_webpage", "search_wikipedia"),
+        *("ask_user", "propose_approach", "final_answer", "request_tools", "search_memory", "research"),
+        *("call_planner", "call_verifier", "call_executor", "call_generator"),
+    }
+)
+
+
 def __getattr__(name: str) -> BaseTool:
-    tool = None if name.startswith("_") else ToolRegistry.get_all_tools().get(name)
-    if tool is None:
+    # Whatever else is looked for, such as a module that is not loaded yet, makes no registry.
+    if name not in _REGISTERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return tool
+    return ToolRegistry.get_tool(name)
