@@ -16,8 +16,8 @@ from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
-from swe_ai_fleet.codec import from_json, to_plain
-from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment, Job, JobOutcome, JobPriority, job_id
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment, JobOutcome, JobPriority
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.task import (
@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
+from swe_ai_fleet.runtime.job_board import job_of
 from workers.workspace_runner.runner import RANKS, Runner
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -95,17 +96,18 @@ class TaskRunner:
         Raises Unavailable where the board does not answer.
         """
         answered, patch = candidate.stop_reason is StopReason.FINAL_ANSWER, candidate.artifacts.patch
-        pinned = await self.runner.board.pinned(_job(_coding(task, 1)))
+        pinned = await self.runner.board.pinned(job_of(_coding(task, 1)))
         if pinned is None or not answered or not (patch or task.constraints.checks):
             return None
-        job = _job(
+        job = job_of(
             CheckAssignment(
                 execution_id=task.execution_id,
                 candidate_id=candidate.candidate_id,
                 task=task,
                 repository=pinned,
                 patch=patch,
-            )
+            ),
+            agent_id=AGENT_ID,
         )
         outcome = await self.runner.board.outcome(job.tenant, job.job_id)
         outcome = outcome or await self.runner.run_job(job, RANKS.index(JobPriority.of(task.priority)))
@@ -120,7 +122,7 @@ class TaskRunner:
         """How the run ended at last, and in which generation. Each container of it is a job that has its own name."""
         rank = RANKS.index(JobPriority.of(task.priority))
         for generation in range(1, len(self.pauses) + 2):
-            job = _job(_coding(task, generation))
+            job = job_of(_coding(task, generation))
             outcome = await self.runner.board.outcome(job.tenant, job.job_id)
             if outcome is None:
                 # A later container finds what this one wrote, and the same commit.
@@ -195,20 +197,6 @@ def _coding(task: Task, generation: int) -> CodingAssignment:
         repository=repository,
         generation=generation,
         resume=generation > 1,
-    )
-
-
-def _job(assignment: CodingAssignment | CheckAssignment) -> Job:
-    task, generation = assignment.task, assignment.generation if isinstance(assignment, CodingAssignment) else 1
-    return Job(
-        job_id=job_id(task.tenant, task.execution_id, str(assignment.kind), AGENT_ID, str(generation), ""),
-        kind=assignment.kind,
-        tenant=task.tenant,
-        task_id=task.task_id,
-        execution_id=task.execution_id,
-        agent_id=AGENT_ID,
-        generation=generation,
-        errand=to_plain(assignment),
     )
 
 

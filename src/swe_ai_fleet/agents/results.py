@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.event import Event, ModelReplied, RunClaimed, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.json_values import integer, mapping, mappings, string
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -38,24 +39,11 @@ def last_tests(trajectory: Trajectory) -> TestSummary | None:
 
 def test_summary(result: ToolResult) -> TestSummary | None:
     """The test run a tool result speaks of, None if it speaks of none."""
-    tests = result.metadata.get("tests")
-    if not isinstance(tests, dict):
+    counts = mapping(result.metadata.get("tests"))
+    if not counts:
         return None
-    counts = cast("Mapping[str, object]", tests)
-    failing = cast("list[Mapping[str, object]]", counts.get("failing", []))
-    return TestSummary(
-        passed=_count(counts, "passed"),
-        failed=_count(counts, "failed"),
-        errors=_count(counts, "errors"),
-        skipped=_count(counts, "skipped"),
-        duration_ms=_count(counts, "duration_ms"),
-        failing=tuple(str(failure.get("id", "")) for failure in failing),
-    )
-
-
-def _count(counts: Mapping[str, object], name: str) -> int:
-    value = counts.get(name, 0)
-    return value if isinstance(value, int) else 0
+    numbers = {name: integer(counts.get(name)) for name in ("passed", "failed", "errors", "skipped", "duration_ms")}
+    return TestSummary(failing=tuple(string(one.get("id")) for one in mappings(counts.get("failing"))), **numbers)
 
 
 class ToolRecord:

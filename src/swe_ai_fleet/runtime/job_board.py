@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import structlog
 
-from swe_ai_fleet.codec import from_json, from_plain, to_json
+from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome, RecordedAssignment, job_id
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.following import in_background
@@ -31,6 +31,26 @@ _AGAIN_SECONDS = 1.0
 _LOOK_SECONDS = 30.0
 
 _log = structlog.get_logger(__name__)
+
+
+def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -> Job:
+    """The job of an assignment, which is the same job each time unless `once` differs.
+
+    Evidence has no generations, and is gathered for whom `agent_id` names.
+    """
+    kind, task, generation = assignment.kind, assignment.task, 1
+    if isinstance(assignment, RecordedAssignment):
+        agent_id, generation = assignment.agent_id, assignment.generation
+    return Job(
+        job_id=job_id(task.tenant, assignment.execution_id, str(kind), agent_id, str(generation), once),
+        kind=kind,
+        tenant=task.tenant,
+        task_id=task.task_id,
+        execution_id=assignment.execution_id,
+        agent_id=agent_id,
+        generation=generation,
+        errand=to_plain(assignment),
+    )
 
 
 class JobBoard:

@@ -7,15 +7,15 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.codec import from_json, to_json, to_plain
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, Job, JobPriority, RecordedAssignment, job_id
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, Job, JobPriority, RecordedAssignment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import HostStatus
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard, job_of
 
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
@@ -80,28 +80,14 @@ class JobFleet:
         return from_json(assignment.gives, await self.board.value(outcome))
 
     async def _job(self, assignment: Assignment[object]) -> Job:
-        kind, task = assignment.kind, assignment.task
-        if isinstance(assignment, RecordedAssignment):
-            agent_id, generation, once = assignment.agent_id, assignment.generation, ""
-        else:
-            # Evidence has no generations: each gathering of it is a job of its own.
-            about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(kind)
-            agent_id, generation, once = about, 1, secrets.token_hex(8)
-        plain: dict[str, object] = to_plain(assignment)
-        blob = None
-        if len(data := to_json(assignment)) > MAX_INLINE_BYTES:
-            plain, blob = {}, await self.log.put(task.tenant, assignment.execution_id, data, "application/json")
-        return Job(
-            job_id=job_id(task.tenant, assignment.execution_id, str(kind), agent_id, str(generation), once),
-            kind=kind,
-            tenant=task.tenant,
-            task_id=task.task_id,
-            execution_id=assignment.execution_id,
-            agent_id=agent_id,
-            generation=generation,
-            errand=plain,
-            blob=blob,
-        )
+        about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(assignment.kind)
+        # Each gathering of evidence is a job of its own.
+        once = "" if isinstance(assignment, RecordedAssignment) else secrets.token_hex(8)
+        job = job_of(assignment, agent_id=about, once=once)
+        if len(data := to_json(assignment)) <= MAX_INLINE_BYTES:
+            return job
+        blob = await self.log.put(job.tenant, job.execution_id, data, "application/json")
+        return replace(job, errand={}, blob=blob)
 
 
 @asynccontextmanager
