@@ -240,8 +240,9 @@ class _Health(cast("Any", health).aio.HealthServicer):
     """The library's, and `List`, which its asynchronous one lacks."""
 
     async def List(self, request: object, context: object) -> Any:
-        told = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
-        return cast("Any", health_pb2).HealthListResponse(statuses=told)
+        messages: Any = health_pb2
+        told = {name: messages.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
+        return messages.HealthListResponse(statuses=told)
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
