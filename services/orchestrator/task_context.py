@@ -11,7 +11,7 @@ from services.auth import tenant
 from services.orchestrator.requests import repo_ref
 from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.assignment import OpeningAssignment
-from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
+from swe_ai_fleet.domain.context import GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import (
     SCRATCH,
@@ -45,19 +45,9 @@ class TaskContexts:
     async def get(self, request: pb.GetTaskContextRequest) -> pb.GetTaskContextResponse:
         """The context of a task and role. Raises InvalidRequest, NotFound, Unavailable, as building an environment."""
         task, pinned = await self._task(request)
-        handed_in, task = bool(task.description), _asked(request, task)
-        wanted = context_request(task)
-        if wanted is None and not handed_in:
-            options = task.context_options
-            wanted = ContextRequest(
-                tenant=task.tenant,
-                task_id=task.task_id,
-                role=task.role,
-                phase=Phase(options.phase) if options.phase else None,
-                token_budget=options.token_budget,
-                include_decisions=options.include_decisions,
-                include_history=options.include_history,
-            )
+        task = _asked(request, task)
+        # Of a task that nobody has handed in the project alone may know.
+        wanted = context_request(task, placed=not task.description)
         gathered = await self.source.gather(wanted) if wanted is not None else GatheredContext()
         assignment = OpeningAssignment(
             execution_id=str(uuid.uuid4()),

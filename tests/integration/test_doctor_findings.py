@@ -8,6 +8,9 @@ import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
 from swe_ai_fleet.cli.doctor import examine
 from swe_ai_fleet.cli.findings import Finding, Health, disk, open_files, ports
@@ -77,6 +80,8 @@ def test_the_machine_is_tried(tmp_path: Path) -> None:
         (found,) = ports(settings.model_copy(update={"listen": "0.0.0.0:0"}), runs=runs)
         assert found.cause.endswith("others can reach listen 0.0.0.0:0")
     _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "no host:port")
+    with pytest.raises(ValidationError, match=r"sandbox\n.*'bubblewrap'"):
+        Settings(sandbox="docker")
     _fault(open_files(Settings(max_agents=300), limit=1_024), "1,024", "FLEET_MAX_AGENTS")
     assert open_files(Settings(max_agents=300), limit=65_536).state is Health.OK
     assert disk(Settings(home=tmp_path / "not" / "there")).state is Health.OK

@@ -85,7 +85,7 @@ def test_a_task_reaches_what_it_asks_for_or_what_everybody_does() -> None:
     assert ACCESS.hosts(Constraints(allowed_hosts=("a.example.org",))) == NetworkGrant(hosts=("a.example.org",))
     assert ACCESS.hosts(Constraints(allowed_hosts=())) is None
     with pytest.raises(InvalidRequest) as refused:
-        ACCESS.check(Constraints(allowed_hosts=("tools.test", "elsewhere.test")))
+        ACCESS.hosts(Constraints(allowed_hosts=("tools.test", "elsewhere.test")))
     assert refused.value.field == "constraints.network.allowed_hosts[1]"
 
 
@@ -118,5 +118,5 @@ def test_a_tasks_servers_come_behind_the_installations() -> None:
 def test_what_cannot_be_granted_is_refused_with_its_field(server: Mapping[str, Any], field: str) -> None:
     fine = TaskMcpServer(name="fine", command=("serve",))
     with pytest.raises(InvalidRequest) as refused:
-        ACCESS.check(asking(fine, TaskMcpServer(**{"name": "b", **server})))
+        ACCESS.servers(asking(fine, TaskMcpServer(**{"name": "b", **server})))
     assert refused.value.field == f"constraints.mcp_servers[1].{field}"

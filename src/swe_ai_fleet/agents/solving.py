@@ -262,7 +262,7 @@ class Solver(AgentSpec[Solution]):
 
 def check_tools(task: Task, access: ToolAccess) -> None:
     """Whether a task gets the tools it names, and what else it asks for. Raises InvalidRequest naming its field."""
-    access.check(task.constraints)
+    access.hosts(task.constraints)
     servers = {server.name for server in access.servers(task.constraints)}
     specs = [definition.spec for definition in operations().values()]
     own = (SubAgentTools, RememberingTools)

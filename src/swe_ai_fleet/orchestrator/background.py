@@ -41,12 +41,15 @@ async def background(
     return gathered.text
 
 
-def context_request(task: Task) -> ContextRequest | None:
-    """What is asked for a task; None where it belongs to no story or case and reads no memory."""
-    if task.kind is TaskKind.WORKFLOW or not (task.story_id or task.case_id or task.memory.read):
+def context_request(task: Task, *, placed: bool = False) -> ContextRequest | None:
+    """What is asked for a task; None where it belongs to no story or case and reads no memory.
+
+    With `placed` the project itself may know the task.
+    """
+    placed = placed or bool(task.story_id or task.case_id)
+    if task.kind is TaskKind.WORKFLOW or not (placed or task.memory.read):
         return None
     options = task.context_options
-    placed = bool(task.story_id or task.case_id)
     return ContextRequest(
         tenant=task.tenant,
         case_id=task.case_id,

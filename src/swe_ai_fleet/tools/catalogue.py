@@ -123,11 +123,6 @@ class ToolAccess:
             servers.append(self._server(asked, place))
         return tuple(servers)
 
-    def check(self, constraints: Constraints) -> None:
-        """Whether a task gets what it asks for. Raises InvalidRequest naming its field."""
-        self.hosts(constraints)
-        self.servers(constraints)
-
     def _server(self, asked: TaskMcpServer, place: str) -> McpServer:
         try:
             server = McpServer(
