@@ -21,7 +21,8 @@ from typing import TextIO
 import pytest
 import yaml
 
-from swe_ai_fleet.agents.function_calling.caller import References
+from swe_ai_fleet.agents.references.naming import Naming
+from swe_ai_fleet.agents.references.resolving import Reference, resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.environments.detection import detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
@@ -65,10 +66,19 @@ READERS: dict[str, Callable[[str], object]] = {
     "diff": lambda text: list(linting.changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
-    "references": lambda text: References.of([text]).resolve(text),
+    "references": lambda text: references(text),
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text.split("\n")],
 }
+
+
+def references(text: str) -> tuple[Reference, ...]:
+    naming = Naming(1)
+    naming.answer(text)
+    naming.person(text, naming.things)
+    return resolve(text, naming.things, turn=2)
+
+
 BEGINNINGS = (
     *("", "1 passed in ", "=", "FAILED a[", "ok 1 - ", "not ok 1 "),
     *("--- FAIL: ", "error[E1]: ", "a.py:1:", "@@ -1 ", "http://"),
