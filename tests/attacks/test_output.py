@@ -52,6 +52,7 @@ def references(text: str) -> object:
     """What a request refers to in an answer of the same text."""
     naming = Naming(1)
     naming.answer(text)
+    naming.person(text, naming.things)
     return resolve(text, naming.things, turn=2)
 
 
@@ -77,6 +78,8 @@ READERS: dict[str, Callable[[str], object]] = {
     # As it was: digits, any number of them, then perhaps a point, and again digits.
     "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text.split("\n")],
 }
+
+
 BEGINNINGS = (
     *("", "1 passed in ", "=", "FAILED a[", "ok 1 - ", "not ok 1 "),
     *("--- FAIL: ", "error[E1]: ", "a.py:1:", "@@ -1 ", "http://"),
