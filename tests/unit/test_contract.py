@@ -73,7 +73,10 @@ def missing(before: Any, now: Any, place: str = "") -> list[str]:
 
 @pytest.mark.parametrize("name", SENT)
 def test_what_was_sent_before_is_sent_the_same(name: str) -> None:
-    """`golden_wire.json` was written by converters that named each field by hand (November 2026)."""
+    """`golden_wire.json` was written by converters that named each field by hand (November 2026).
+
+    Changed since: `artifacts` of a delivered winner name the delivered commit, and `joint` stands in ids of subtasks.
+    """
     now = json_format.MessageToDict(SENT[name](), preserving_proto_field_name=True)
     assert not missing(json.loads(GOLDEN.read_text())[name], now)
 
