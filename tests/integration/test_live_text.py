@@ -89,6 +89,7 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
     assert model.streamed == [True, False]
 
 
+@pytest.mark.slow  # quick: integration/test_gateway_streams.py
 async def test_a_fleet_tells_what_its_models_say_between_the_events_of_its_log(
     fleet: FleetUnderTest, tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ async def client_of(secured: SecuredNats, user: str, *, login: str = "") -> Asyn
         await client.close()
 
 
+@pytest.mark.slow  # quick: a server without TLS
 async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
     wrong, nothing = tmp_path / "wrong.nkey", tmp_path / "nothing"
     wrong.write_bytes(nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER))
