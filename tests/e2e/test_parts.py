@@ -49,7 +49,7 @@ async def test_a_task_in_parts_ends_as_one_branch(client, token, repository: Pat
         timeout=180,
     )
     assert (reply.status, reply.metadata.get("error", "")) == (pb.DELIBERATION_STATUS_COMPLETED, "")
-    told = {one.task.task_id.rpartition(".")[2]: one for one in reply.subtasks}
+    told = {one.task.task_id.rpartition("--")[2]: one for one in reply.subtasks}
     assert list(told) == ["hello", "bye", "tests"]
     assert {one.status for one in reply.subtasks} == {pb.DELIBERATION_STATUS_COMPLETED}
     assert told["tests"].commit_sha == reply.commit_sha == git(repository, "rev-parse", f"fleet/{task_id}")
