@@ -136,11 +136,13 @@ interface AnswerProps {
   plan: boolean;
   /** Whether words can go with an approval. */
   wordless?: boolean;
+  /** Whether a question waits in place of a proposal: it is answered, and cannot be approved. */
+  asks?: boolean;
   onDecide: (decision: Decision, text: string) => Promise<void>;
 }
 
 /** The three answers; a text goes with each, and `adjusted` cannot do without. */
-export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
+export function Answer({ plan, wordless = false, asks = false, onDecide }: AnswerProps) {
   const [text, setText] = useState("");
   const [busy, setBusy] = useState<Decision>();
   const [sent, setSent] = useState<Decision>();
@@ -155,7 +157,7 @@ export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
   }, [sent, late]);
   async function decide(decision: Decision): Promise<void> {
     if (busy || sent || late) return;
-    const fault = faultOf(decision, text.trim(), wordless);
+    const fault = asks && decision === "adjusted" && !text.trim() ? "Write your answer." : faultOf(decision, text.trim(), wordless);
     setWrong(fault);
     if (fault) {
       box.current?.querySelector("textarea")?.focus();
@@ -192,7 +194,7 @@ export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
   return (
     <div class="stack-tight" ref={box}>
       <TextArea
-        label="Comment or adjustment"
+        label={asks ? "Your answer" : "Comment or adjustment"}
         rows={2}
         value={text}
         onInput={(value) => {
@@ -201,7 +203,9 @@ export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
         }}
         error={wrong || undefined}
         hint={
-          plan
+          asks
+            ? "It goes on with your answer. Reject: its run ends."
+            : plan
             ? "Adjust: it proposes again, with this in mind. Reject: its run ends."
             : "Adjust: the call is not carried out, the agent is told this instead."
         }
@@ -211,11 +215,13 @@ export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
       />
       <ProblemBanner problem={problem} />
       <div class="row">
-        <Button kind="primary" busy={busy === "approved"} onClick={() => void decide("approved")}>
-          Approve
-        </Button>
-        <Button busy={busy === "adjusted"} onClick={() => void decide("adjusted")}>
-          Adjust
+        {!asks && (
+          <Button kind="primary" busy={busy === "approved"} onClick={() => void decide("approved")}>
+            Approve
+          </Button>
+        )}
+        <Button {...(asks && { kind: "primary" as const })} busy={busy === "adjusted"} onClick={() => void decide("adjusted")}>
+          {asks ? "Answer" : "Adjust"}
         </Button>
         <Button kind="danger" busy={busy === "rejected"} onClick={() => void decide("rejected")}>
           Reject

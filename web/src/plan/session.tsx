@@ -82,7 +82,7 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
       {found.goal.length > 120 && <Words title="Goal" text={found.goal} />}
       {(found.approach || waits) && (
         <section class={`card stack${waits ? " gate-card" : ""}`} aria-label={asks ? "The question" : "The proposal"}>
-          <h2>{asks ? "A question to you: answer it with “Adjust”" : waits ? "The proposal waits for you" : "The proposal"}</h2>
+          <h2>{asks ? "A question to you" : waits ? "The proposal waits for you" : "The proposal"}</h2>
           <LongText text={asks ? found.question : found.approach} most={6_000} />
           {found.reasoning && (
             <>
@@ -93,9 +93,10 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
           {found.memory_results && <Memory found={found.memory_results} entities={found.selected_entities} />}
           {waits && (
             <Answer
-              key={found.proposals}
+              key={`${found.proposals} ${found.question}`}
               plan
               wordless
+              asks={asks}
               onDecide={async (decision, text) => {
                 await decide(id, found.proposals, decision, text);
                 const failed = underway.value.get(id)?.problem;
