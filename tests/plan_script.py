@@ -32,6 +32,10 @@ RESEARCH_CONVERSATIONS = (
 PLAN_CONVERSATIONS = (
     *RESEARCH_CONVERSATIONS,
     Conversation(
+        match="# Goal\nGreet everybody",
+        turns=(Turn(tool_calls=(("propose_approach", {"approach": "Add a function that greets."}),)),),
+    ),
+    Conversation(
         match="# Goal\nBring the tax rates up to date",
         turns=(
             Turn(tool_calls=(("propose_approach", {"approach": "Read the rates, set the new ones."}),)),

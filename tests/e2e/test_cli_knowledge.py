@@ -93,8 +93,8 @@ async def test_the_graph_has_what_the_runs_did(shell: Shell, learned: Learned, n
         ("context", "relations", f"execution:{execution}", "--json"),
     )
     assert "Greet the world" in shown.out and "utils.py" in shown.out and execution[:8] in shown.out
-    assert "the story at version 2" in shown.err
-    assert (as_json.document["version"], len(as_json.document["version_hash"])) == (2, 64)
+    assert "the story at version 3" in shown.err
+    assert (as_json.document["version"], len(as_json.document["version_hash"])) == (3, 64)
     relations = {(one["source"], one["kind"], one["target"]) for one in related.document["relations"]}
     here = f"execution:{execution}"
     assert {

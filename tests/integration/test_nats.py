@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -129,6 +130,7 @@ async def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 
 async def main():
@@ -185,6 +187,16 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
     for who in writers:
         mine = [one for one in stored if one.event.agent_id == who.agent_id]
         assert notes(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
+
+
+async def test_a_client_that_ends_without_a_word_is_replaced(nats_server: EmbeddedNats) -> None:
+    async with connected(nats_server.address) as log:
+        client: Any = log.connection._client  # pyright: ignore[reportPrivateUsage]
+        # An error while the library closes its connection ends that before it calls back.
+        client._closed_cb = None
+        await client.close()
+        async with log.journal(writer(execution_id=f"w-{uuid.uuid4().hex}"), fresh=True) as journal:
+            await journal.append(note("one"))
 
 
 async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ async def test_whole_replies_are_sent_the_same() -> None:
     log = MemoryLog()
     replies, state = Replies(log=log, blobs=log), whole_state()
     for name, reply in (
-        ("deliberation", await replies.deliberation(state, ("a",))),
-        ("orchestration", await replies.orchestration(state, ("a",))),
+        ("deliberation", await replies.deliberation(state)),
+        ("orchestration", await replies.orchestration(state)),
         ("judgement", await replies.judgement(state)),
     ):
         now = json_format.MessageToDict(reply, preserving_proto_field_name=True)

@@ -298,6 +298,9 @@ class Connection:
                     await subscription.inner.unsubscribe()
 
     def _connected(self) -> Client:
+        if self._client is not None and self._client.is_closed:
+            # An error while the library closes its connection ends that before it calls back.
+            self._lost(self._client)
         if self._client is None or not self._ready.is_set():
             raise Unanswered("not connected")
         return self._client
@@ -397,7 +400,7 @@ class Connection:
                 future.set_result(message)
 
     def _lost(self, client: Client) -> None:
-        if client is not self._client:
+        if client is not self._client or not self._ready.is_set():
             return
         self._ready.clear()
         for future in self._pending.values():
