@@ -130,7 +130,6 @@ async def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
 from pathlib import Path
-from typing import Any
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 
 async def main():

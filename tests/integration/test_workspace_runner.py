@@ -178,6 +178,7 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
         await process.wait()
 
 
+@pytest.mark.slow  # quick: what cannot be done; unit/test_workspace_runner_parts.py
 async def test_assignments_go_through_jobs_and_back(world: World) -> None:
     async with asyncio.timeout(SECONDS), runner(world) as running, open_job_fleet(world.log) as fleet:
         jobs = world.settings.home / "jobs"
