@@ -216,10 +216,10 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
                     raise PreconditionFailed(
                         f"cannot listen on {listen}: {error.strerror or error}", field="metrics_listen"
                     ) from error
-                _log.warning("metrics.port_taken", host=host, port=number, hint="the next one is tried")
         bound = cast("tuple[str, int]", runner.addresses[0])
         exposition.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
-        _log.info("metrics.serving", url=exposition.url)
+        if tried and bound[1] != tried[0]:
+            _log.warning("metrics.port_taken", asked=listen, url=exposition.url)
         yield exposition
     finally:
         await runner.cleanup()
