@@ -114,7 +114,7 @@ def _asked(request: pb.GetTaskContextRequest, task: Task) -> Task:
     known, options = task.context_options, request.options
     if options.include_repository_map and task.repo.location == SCRATCH:
         raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
-    asked = {name.name: value for name, value in options.ListFields() if name.name.startswith("include_")}
+    asked = {field.name: value for field, value in options.ListFields() if field.name.startswith("include_")}
     known = replace(known, phase=phase or known.phase, token_budget=request.token_budget or known.token_budget)
     return replace(
         task,

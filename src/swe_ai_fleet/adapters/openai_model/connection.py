@@ -115,25 +115,12 @@ class Connection:
             self._opened = None
 
     async def models(self) -> bytes:
-        """The answer to what models there are. Raises ModelError."""
-        async with self._answer("GET", _MODELS) as response:
-            return await response.read()
+        """The answer to what models there are. Raises as `complete` does."""
+        return await self._whole("GET", _MODELS)
 
     async def complete(self, body: bytes, *, path: str = _CHAT) -> bytes:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
-        chunks: list[bytes] = []
-        size = 0
-
-        def take(chunk: bytes) -> bool:
-            nonlocal size
-            size += len(chunk)
-            if size > _LONGEST_ANSWER:
-                raise self.unreadable(b"".join(chunks[:1]))
-            chunks.append(chunk)
-            return False
-
-        await self.stream(body, take, path=path)
-        return b"".join(chunks)
+        return await self._whole("POST", path, body)
 
     async def stream(self, body: bytes, take: Callable[[bytes], bool], *, path: str = _CHAT) -> None:
         """Hand over the answer to a request as it comes in, until `take` says that it is whole, or ends.
@@ -167,6 +154,13 @@ class Connection:
         """The fault for an answer of success that is no completion."""
         return faults.unreadable(self.base_url, answer[:2000].decode(errors="replace"), secret=self._api_key)
 
+    async def _whole(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        async with self._answer(method, path, body) as response:
+            said = await _beginning(response, _LONGEST_ANSWER + 1)
+            if len(said) > _LONGEST_ANSWER:
+                raise self.unreadable(said)
+            return said
+
     @asynccontextmanager
     async def _answer(
         self, method: str, path: str, body: bytes | None = None
@@ -184,7 +178,9 @@ class Connection:
             ):
                 if response.status >= 400:
                     raise faults.StatusError(
-                        response.status, await _refusal(response), response.headers.get("Retry-After", "")
+                        response.status,
+                        await _beginning(response, _LONGEST_REFUSAL),
+                        response.headers.get("Retry-After", ""),
                     )
                 yield response
 
@@ -210,14 +206,14 @@ class Connection:
         return asked + random.uniform(0, self._retry_wait_seconds)  # noqa: S311
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> bytes:
-    """What is said with a status of failure, as far as anybody would read."""
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """An answer, or so many bytes of one that is longer."""
     said = bytearray()
     async for chunk in response.content.iter_any():
         said += chunk
-        if len(said) > _LONGEST_REFUSAL:
+        if len(said) >= most:
             break
-    return bytes(said[:_LONGEST_REFUSAL])
+    return bytes(said[:most])
 
 
 def _parse(base_url: str) -> URL:

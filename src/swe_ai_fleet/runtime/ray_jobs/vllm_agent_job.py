@@ -93,9 +93,7 @@ class VLLMAgentJobActor(AgentHost):
             )
             # Of a run that never began, too.
             attempt = (agent.execution_id if agent is not None else "") or str(uuid.uuid4())
-            payload = failed_result(
-                task_id, attempt, self._agent_id, self._mask(error), status=status, duration_ms=_since(began)
-            )
+            payload = failed_result(task_id, attempt, self._agent_id, error, status=status, duration_ms=_since(began))
             # Who waits here hears of the first fault rather than of one that followed.
             with suppress(FleetError, TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
