@@ -77,7 +77,13 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "e2e/test_plan_sessions.py::test_entities_chosen_at_submission_are_seen_at_the_gate",
         LIBRARY,
     ),
-    "docs/recordings.md": (HERE, HERE, HERE, HERE),
+    "docs/recordings.md": (
+        HERE,
+        HERE,
+        "e2e/test_recordings.py::test_a_batch_is_a_trajectory_a_line_for_each_candidate",
+        HERE,
+        HERE,
+    ),
     "docs/scale.md": ("../labs/simulation/test_scale.py",),
     "docs/study.md": (
         "extensions/batch/test_batch_service.py::test_each_part_of_a_study_has_tasks_and_results_of_its_own",

@@ -59,7 +59,7 @@ PRINTED: Mapping[tuple[str, int], str] = {
     ("docs/http.md", 0): "HTTP/1.1 202 Accepted",
     ("docs/models.md", 1): "http://127.0.0.1:",
     ("docs/plan-sessions.md", 0): "The rates of 2026 stand.",
-    ("docs/recordings.md", 2): "as recorded",
+    ("docs/recordings.md", 3): "as recorded",
     ("docs/tools.md", 0): "tests_run",
     ("docs/uploads.md", 1): '"upload_id"',
 }

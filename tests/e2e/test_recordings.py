@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from atif import Trajectory
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.agents.exports import markdown, whole_run
@@ -63,13 +64,24 @@ async def exported(shell: Shell, recorded: Recorded, kind: str) -> str:
     return done.out
 
 
-@pytest.mark.slow  # quick: the other formats
-async def test_a_trajectory_has_every_step(shell: Shell, recorded: Recorded) -> None:
-    found: dict[str, Any] = json.loads(await exported(shell, recorded, "trajectory"))
-    operations = [seen["operation"] for step in found["steps"] for seen in step["observations"]]
+async def test_a_batch_is_a_trajectory_a_line_for_each_candidate(
+    shell: Shell, recorded: Recorded, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.results.jsonl"
+    file.write_text(json.dumps({"instance_id": "hello-1", "execution_id": recorded.execution_id}) + "\n")
+    done = await shell.fleet("export", str(tmp_path), "--batch")
+    assert done.code == 0, done.err
+    [line] = [json.loads(line) for line in done.out.splitlines()]
+    assert (line["group"], line["winner"], line["rank"], line["verdict"]) == ("hello-1", True, 1, "verified")
+    trajectory = Trajectory.model_validate(line["trajectory"])
+    operations = [call.function_name for step in trajectory.steps for call in step.tool_calls or ()]
     assert len(operations) == len(HELLO_OPERATIONS) + 1 and operations[-1] == "final_answer"
-    assert found["stop_reason"] == "final_answer" and found["usage"]["tool_calls"] == len(operations)
-    assert [message["role"] for message in found["opening"]] == ["system", "user"]
+    assert [step.source for step in trajectory.steps][:2] == ["system", "user"]
+
+
+async def test_without_a_batch_there_is_nothing_to_export(shell: Shell, tmp_path: Path) -> None:
+    done = await shell.fleet("export", str(tmp_path), "--batch")
+    assert done.code == 2 and "names no execution" in done.err
 
 
 async def test_openai_messages_answer_each_call_once(shell: Shell, recorded: Recorded) -> None:

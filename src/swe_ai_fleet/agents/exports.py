@@ -1,20 +1,17 @@
-"""A run for other readers: as OpenAI messages, as a trajectory in JSON, as Markdown."""
+"""A run for other readers: as OpenAI messages and as Markdown. As a trajectory it is in `atif`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 
 from swe_ai_fleet.agents.function_calling.conversation import write_conversation
 from swe_ai_fleet.agents.prompting import fenced
-from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed
+from swe_ai_fleet.domain.event import Event, HistoryCondensed
 from swe_ai_fleet.domain.message import ToolMessage
 from swe_ai_fleet.domain.run import RunState, fold_run
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools.truncation import truncate
 
-FORMAT = "swe-ai-fleet.trajectory/1"
 _LONGEST_SHOWN = 4_000
 
 
@@ -26,39 +23,6 @@ def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
 def openai_messages(run: RunState) -> list[dict[str, object]]:
     """The conversation as the OpenAI chat API writes messages, call ids ours throughout."""
     return write_conversation(run.messages)
-
-
-def trajectory(run: RunState, events: Iterable[Event] = ()) -> dict[str, object]:
-    """The run as JSON values, every step with its calls, observations and usage.
-
-    Args:
-        run: What is told.
-        events: Those of the execution; condensations and loops are taken from them.
-    """
-    started, finished = run.started, run.finished
-    notes = [
-        {"step": event.body.step, **_note(event.body)}
-        for event in events
-        if event.agent_id == run.agent_id and isinstance(event.body, HistoryCondensed | LoopNoticed)
-    ]
-    return {
-        "format": FORMAT,
-        "agent_id": run.agent_id,
-        "role": started.role if started else "",
-        "model": started.model if started else "",
-        "temperature": started.temperature if started else None,
-        "seed": started.seed if started else None,
-        "tools": list(started.tools) if started else [],
-        "opening": write_conversation(started.messages) if started else [],
-        "steps": [_step(step) for step in run.steps],
-        "notes": notes,
-        "approvals": [to_plain(resolution) for resolution in run.resolutions.values()],
-        "stop_reason": str(finished.stop_reason) if finished else "",
-        "answer": finished.answer if finished else "",
-        "error": finished.error if finished else "",
-        "usage": asdict(finished.usage if finished else run.usage),
-        "audit_head": finished.audit_head if finished else (run.entries[-1].hash if run.entries else ""),
-    }
 
 
 def markdown(run: RunState) -> str:
@@ -90,43 +54,6 @@ def markdown(run: RunState) -> str:
             "",
         ]
     return "\n".join(lines)
-
-
-def _step(step: Step) -> dict[str, object]:
-    return {
-        "number": step.number,
-        "content": step.reply.content,
-        "tool_calls": [
-            {"id": call.call_id, "name": call.name, "arguments": call.arguments} for call in step.reply.tool_calls
-        ],
-        "observations": [
-            {
-                "call_id": seen.call_id,
-                "operation": seen.result.operation,
-                "outcome": str(seen.result.outcome),
-                "content": seen.result.observation(),
-                "exit_code": seen.result.exit_code,
-                "seconds": seen.result.duration,
-                "cached": seen.result.cached,
-                "truncated": seen.result.truncated,
-                "artifact": seen.result.artifact,
-                "repairs": list(seen.repairs),
-            }
-            for seen in step.observations
-        ],
-        "usage": asdict(step.usage),
-    }
-
-
-def _note(body: HistoryCondensed | LoopNoticed) -> Mapping[str, object]:
-    if isinstance(body, LoopNoticed):
-        return {"kind": "loop", "pattern": body.pattern, "advice": body.advice}
-    return {
-        "kind": "condensed",
-        "method": body.method,
-        "tokens_before": body.tokens_before,
-        "tokens_after": body.tokens_after,
-    }
 
 
 def _verdict(seen: Observation) -> str:

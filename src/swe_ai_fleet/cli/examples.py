@@ -31,7 +31,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "list": ("fleet list --status in_progress --status pending --limit 20",),
     "show": ("fleet show fix-dates",),
     "cancel": ("fleet cancel fix-dates --reason 'asked for the wrong thing'",),
-    "export": ("fleet export fix-dates --format patch -o fix.patch",),
+    "export": (
+        "fleet export fix-dates --format patch -o fix.patch",
+        "fleet export tasks.results.jsonl --batch -o candidates.jsonl",
+    ),
     "replay": ("fleet replay fix-dates", "fleet replay fix-dates --fork-at 6 --model another-model"),
     "approve": ("fleet approve fix-dates --text 'Mind the changelog'",),
     "reject": ("fleet reject fix-dates --text 'Not before the release'",),

@@ -53,17 +53,27 @@ async def export(
     kind: Annotated[
         str,
         option(
-            "trajectory, openai, markdown, patch or audit (all agents' audit chains).",
+            "atif (a trajectory), openai, markdown, patch or audit (all agents' audit chains).",
             words="--format",
             metavar="FORMAT",
         ),
-    ] = "trajectory",
+    ] = "atif",
     agent: Annotated[str, option("Whose run, or which candidate. Default: the winner's.")] = "",
+    batch: Annotated[
+        bool, option("ID is a batch's file of results, or a study's folder: a trajectory a line for each candidate.")
+    ] = False,
     output: options.Output = None,
 ) -> Exit:
-    """Write an agent's run as a trajectory, as OpenAI messages, as Markdown, or its patch; or all agents' audit."""
+    """Write an agent's run as an ATIF trajectory, OpenAI messages or Markdown, or its patch; or all agents' audit."""
     from swe_ai_fleet.cli.recordings import export as work
+    from swe_ai_fleet.cli.recordings import export_batch
 
+    if batch:
+        if agent or kind != "atif":
+            raise CommandFault(
+                "--batch writes every candidate, and as atif", exit_code=Exit.USAGE, field="agent" if agent else "kind"
+            )
+        return await export_batch(screen, client, Path(name), output)
     return await work(screen, client, name, kind=kind, agent=agent, output=output)
 
 

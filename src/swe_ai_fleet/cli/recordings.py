@@ -19,6 +19,7 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, fold
+from swe_ai_fleet.domain.json_values import json_object, string
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
@@ -29,7 +30,7 @@ from swe_ai_fleet.watching.text import one_line
 if TYPE_CHECKING:
     from swe_ai_fleet.runtime.replay import Replay
 
-FORMATS = ("trajectory", "openai", "markdown", "patch", "audit")
+FORMATS = ("atif", "openai", "markdown", "patch", "audit")
 _SHOWN_CHARS = 400
 
 
@@ -44,7 +45,8 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
     if kind == "audit":
         return await _written(screen, _json(to_plain(await _audit(client, name))), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
-    from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
+    from swe_ai_fleet.agents.atif import trajectory
+    from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
 
     events, state = await _recorded(client, name)
     if kind == "patch":
@@ -58,8 +60,47 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
         case "openai":
             content = _json(openai_messages(run))
         case _:
-            content = _json(trajectory(run, (stored.event for stored in events)))
+            content = _json(trajectory(state, run, (stored.event for stored in events)))
     return await _written(screen, content, output)
+
+
+async def export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
+    """Every candidate of a batch, or of a study's batches, as a line of JSON: its group, place, verdict, trajectory.
+
+    `path` is a file of results, or a folder that has some. Candidates of one record are a group, over all repeats.
+    """
+    from swe_ai_fleet.agents.atif import judgement, trajectory
+    from swe_ai_fleet.agents.exports import whole_run
+
+    lines: list[bytes] = []
+    for group, execution_id in await asyncio.to_thread(_results, path):
+        events, state = await _recorded(client, execution_id)
+        told = [stored.event for stored in events]
+        for candidate in state.candidates.values():
+            run = whole_run(told, candidate.agent_id)
+            judged = judgement(state, candidate.agent_id)
+            kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
+            line = {"group": group, "execution_id": execution_id, **kept, "trajectory": trajectory(state, run, told)}
+            lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+    return await _written(screen, b"".join(lines), output)
+
+
+def _results(path: Path) -> list[tuple[str, str]]:
+    """The records and executions that results name, each execution once. Raises CommandFault."""
+    named: dict[str, str] = {}
+    try:
+        files = sorted(path.glob("*.results.jsonl")) if path.is_dir() else [path]
+        for file in files:
+            for line in file.read_bytes().splitlines():
+                row = json_object(line)
+                if execution_id := string(row.get("execution_id")):
+                    named[execution_id] = string(row.get("instance_id"))
+    except OSError as error:
+        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE, field="name") from None
+    if not named:
+        hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
+        raise CommandFault(f"{path} names no execution", exit_code=Exit.USAGE, field="name", hint=hint)
+    return [(group, execution_id) for execution_id, group in named.items()]
 
 
 async def _audit(client: FleetClient, name: str) -> AuditDocument:
