@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import title
+
 pytestmark = pytest.mark.slow
 
 SECONDS = 120
@@ -92,8 +94,10 @@ async def test_ray_on_one_machine_listens_on_loopback_alone() -> None:
         places = listened(process)
         assert len(places) >= 4
         assert {port: address for port, address in places.items() if not address.is_loopback} == {}
-        # The autoscaler's page, which asks for no token, is not even there.
+        # The autoscaler's page, which asks for no token, is not even there, and no agent of Ray's.
         assert 44217 not in places
+        below = psutil.Process(process).children(recursive=True)
+        assert not [found for child in below if (found := title(child)).startswith("ray::") and "Host" not in found]
 
 
 async def test_control_ray_by_itself_listens_for_everybody() -> None:
