@@ -25,10 +25,10 @@ class ShellTool(Toolkit):
     @operation(executes=True, risk=Risk.HIGH)
     async def run_command(
         self,
-        command: Annotated[str, Field(description="What to run, as typed into a shell.")],
+        command: Annotated[str, Field(description="As typed into a shell.")],
         timeout_seconds: Annotated[
             float | None,
-            Field(description="Stop it after so many seconds (the run's limit is also the default).", gt=0),
+            Field(description="Below the run's own limit.", gt=0),
         ] = None,
         idle_timeout_seconds: Annotated[
             float | None,
@@ -39,10 +39,9 @@ class ShellTool(Toolkit):
             ),
         ] = None,
     ) -> ToolResult:
-        """Run a shell command in the repository's directory and read what it printed (stdout and stderr together).
+        """Run a command in a fresh shell in the repository; gives stdout and stderr together.
 
-        Each call starts a fresh shell: `cd` and variables do not carry over. Nothing can be typed into it, and whatever
-        it leaves running is killed at its end.
+        `cd` and variables do not carry over, and what it leaves running is killed.
         """
         if not command.strip() or "\0" in command:
             raise ToolFailure("command is empty or holds a NUL character")
