@@ -257,9 +257,9 @@ class TestSearching:
         assert (await searching.search_in_files("DOUBLE THINGS", ignore_case=True)).metadata["matches"] == 1
         assert (await searching.search_in_files("DOUBLE THINGS")).content == "No line matches 'DOUBLE THINGS' in '.'."
         # With the lines around them each file is named once.
-        around = "src/double.py:\n    1:\tdef double(x):\n    2 \t    return x + x\n  ...\n    4 \t\n    5:\tprint(double(2))"
+        around = "    1:\tdef double(x):\n    2 \t    return x + x\n  ...\n    4 \t\n    5:\tprint(double(2))"
         found = await searching.search_in_files("double\\(", context=1)
-        assert (found.content, found.metadata["matches"]) == (f"{around}\n[2 matches in 1 file]", 2)
+        assert (found.content, found.metadata["matches"]) == (f"src/double.py:\n{around}\n[2 matches in 1 file]", 2)
         first = await searching.search_in_files("double\\(", context=1, max_results=1)
         assert first.metadata == {"matches": 1, "files": 1, "complete": False}
 

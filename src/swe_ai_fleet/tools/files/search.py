@@ -81,7 +81,18 @@ async def find_matches(
     shape = ("--line-number", "--with-filename", "--no-heading", "--color=never", f"--max-columns={_LINE_CHARS}")
     ripgrep = (*_RIPGREP, *shape, "--max-columns-preview", f"--max-count={limit + 1}", *case)
     ripgrep = (*ripgrep, *_ripgrep_globs(scope.glob), "-e", pattern, "--", scope.file)
-    git = (*_GIT_GREP, "--line-number", "--column", "-I", "--extended-regexp", *case, "-e", pattern, "--", *_git_globs(scope))
+    git = (
+        *_GIT_GREP,
+        "--line-number",
+        "--column",
+        "-I",
+        "--extended-regexp",
+        *case,
+        "-e",
+        pattern,
+        "--",
+        *_git_globs(scope),
+    )
     output = await _run(workspace, scope, ripgrep, git)
     lines = output.head.split(b"\n")[:-1] if output.elided else (output.head + output.tail).split(b"\n")
     matches: list[Match] = []
