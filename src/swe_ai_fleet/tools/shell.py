@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, ClassVar
 
@@ -12,8 +13,15 @@ from pydantic import Field
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
+from swe_ai_fleet.tools.pipeline import WHOLE
+from swe_ai_fleet.tools.truncation import truncate
 
+SHELL_CHARS = 6_000
+"""What is shown of an output at once: it stays in every later prompt. The rest can be read in a file."""
+_KEPT_CHARS = 600_000
+_PART_CHARS = 30_000
+"""What fits into an argument, at four bytes a character."""
 _SIGNAL_BASE = 128
 
 
@@ -21,8 +29,9 @@ class ShellTool(Toolkit):
     """Shell commands in the workspace."""
 
     name: ClassVar[str] = "shell"
+    _kept = 0
 
-    @operation(executes=True, risk=Risk.HIGH)
+    @operation(executes=True, risk=Risk.HIGH, observation_chars=SHELL_CHARS)
     async def run_command(
         self,
         command: Annotated[str, Field(description="As typed into a shell.")],
@@ -54,7 +63,23 @@ class ShellTool(Toolkit):
                 merge_stderr=True,
             )
         )
-        return command_result("shell_run_command", result)
+        done = command_result("shell_run_command", result)
+        if len(done.content) <= SHELL_CHARS or isinstance(self.workspace, BareDirectory):
+            return done
+        return replace(done, metadata={WHOLE: path}) if (path := await self._keep(done.content)) else done
+
+    async def _keep(self, text: str) -> str:
+        """Write an output where commands can read it, outside of the clone; where that is, empty if it cannot be."""
+        self._kept += 1
+        text, path = truncate(text, _KEPT_CHARS).replace("\0", "\ufffd"), ""
+        for start in range(0, len(text), _PART_CHARS):
+            script = f'printf %s "$1" >{">" if start else ""} "${{TMPDIR:-/tmp}}/$0" && echo "${{TMPDIR:-/tmp}}/$0"'
+            argv = ("sh", "-c", script, f"output-{self._kept}.txt", text[start : start + _PART_CHARS])
+            written = await self.workspace.run(Command(argv=argv, light=True))
+            path = written.stdout.text().strip()
+            if not written.ok:
+                return ""
+        return path
 
 
 @cache

@@ -25,7 +25,16 @@ from swe_ai_fleet.tools.git.repository import (
     pathspecs,
     printed,
 )
-from swe_ai_fleet.tools.git.text import cloned, conflict, fetched, no_difference, numstat, pushed, reported
+from swe_ai_fleet.tools.git.text import (
+    cloned,
+    conflict,
+    fetched,
+    no_difference,
+    numstat,
+    pushed,
+    reported,
+    without_untouched,
+)
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -108,12 +117,12 @@ class GitTool(Toolkit):
         result = await self._repository.git(
             "diff", *READ_ONLY_DIFF, "--numstat", "-p", *options, *revision, "--", *specs
         )
-        if not result.stdout.total:
+        shown = printed("git_diff", result, {})
+        if not (text := without_untouched(shown.content)):
             if paths:
                 await self._repository.must_match(specs)
             return ToolResult(success=True, operation="git_diff", content=no_difference(staged, base))
-        counted = numstat(result.stdout)
-        return printed("git_diff", result, counted)
+        return replace(shown, content=text, metadata=numstat(text))
 
     @operation(read_only=True)
     async def log(

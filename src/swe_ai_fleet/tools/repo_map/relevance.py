@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from .focus import focus_of, words_of
 from .graph import MappedFile, Ranked
 
-_CODE = re.compile(r"`([^`\n]{2,120})`|\b([\w.]+)\(")
+_CODE = re.compile(r"`([^`\n]{2,120})`|\b([\w.]+)\(|\b([^\W\d]\w*\.[^\W\d][\w.]*)")
 _TERM = re.compile(r"[\w./-]*\w")
 _IDENTIFIER = re.compile(r"[^\W\d]\w+")
 _COMPOUND = re.compile(r"[^_]_[^_]|[a-z][A-Z]|^[A-Z][a-z]{3,}")
@@ -88,7 +88,7 @@ def _identifiers(texts: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for text in texts:
         for code in _CODE.finditer(text):
-            found |= {name for name in _IDENTIFIER.findall(code[1] or code[2]) if len(name) > 2}
+            found |= {name for name in _IDENTIFIER.findall(code[1] or code[2] or code[3]) if len(name) > 2}
         found |= {name for name in _IDENTIFIER.findall(text) if _COMPOUND.search(name)}
     return found
 
