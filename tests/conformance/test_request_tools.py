@@ -28,4 +28,4 @@ async def test_what_was_asked_for_is_shown_from_the_next_request_on_and_nothing_
     assert "git_log(limit: integer = 20" in ran.told
     assert "no tool 'files_info' for this run. Did you mean files_file_info" in ran.told
     # A line each, not a schema each.
-    assert len(json.dumps(first)) < 12_000
+    assert len(json.dumps(first)) < 5_000

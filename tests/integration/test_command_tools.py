@@ -97,6 +97,17 @@ class TestGit:
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
         assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
 
+    async def test_a_binary_file_whose_time_alone_is_another_is_no_change(self, workspace: LocalWorkspace) -> None:
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        made = "for n in a b c; do head -c 5000 /dev/urandom > $n.png; done; git add . && git commit -qm pictures"
+        await ok(shell.run_command(f"git config user.name x; git config user.email x@example.org; {made}"))
+        await ok(shell.run_command("touch -d 2001-01-01 *.png app.py"))
+        assert (await ok(tool.diff())).content.startswith("No differences")
+        await ok(shell.run_command("echo >> b.png; rm c.png; echo '# end' >> app.py"))
+        diff = await ok(tool.diff())
+        assert diff.metadata == {"files": ["app.py", "b.png", "c.png"], "insertions": 1, "deletions": 0}
+        assert "a.png" not in diff.content
+
     async def test_failures_say_what_would_work(self, workspace: LocalWorkspace, root: Path) -> None:
         tool, shell = GitTool(workspace), ShellTool(workspace)
         await refused(tool.commit("m"), "nothing to commit", "change a file first")
@@ -255,6 +266,24 @@ class TestShell:
         idle = tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2)
         assert late.outcome is (await refused(idle, "partial", "printed nothing")).outcome is Outcome.TIMEOUT
         assert 0.9 < late.duration < 15
+
+    async def test_of_a_long_output_the_middle_can_be_read_in_a_file(
+        self, workspace: LocalWorkspace, root: Path
+    ) -> None:
+        tool = ShellTool(workspace)
+        whole = [f"{number:06} \u00e9" for number in range(1, 20_001)]
+        result = await ok(tool.run_command("for n in $(seq 20000); do printf '%06d \u00e9\\n' $n; done"))
+        assert len(result.content) < 6_200 and result.truncated
+        head, note, tail = result.content.partition(" lines left out; all of it: /tmp/output-1.txt ...]\n")
+        assert note and head.startswith(whole[0]) and tail.endswith(whole[-1])
+        assert (await ok(tool.run_command("sed -n 10000,10002p /tmp/output-1.txt"))).content.split("\n") == whole[
+            9999:10002
+        ]
+        digests = "sha256sum < /tmp/output-1.txt; printf %s \"$(seq -f '%06g \u00e9' 20000)\" | sha256sum"
+        assert len(set((await ok(tool.run_command(digests))).content.split("\n"))) == 1
+        assert (await ok(GitTool(workspace).status())).metadata["clean"]
+        await ok(tool.run_command("seq 5000"))
+        assert "/tmp/output-2.txt" in (await ok(tool.run_command("ls /tmp/output-*"))).content
 
 
 SUITE = """

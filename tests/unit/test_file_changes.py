@@ -423,11 +423,12 @@ async def test_every_occurrence_and_what_is_shown_of_a_change() -> None:
     assert (after, result.metadata["count"]) == (MODULE.replace("(path", "(\n    path"), 4)
     lines = "".join(f"line {number}\n" for number in range(1, 101))
     _, result = await edited(lines, "line 10\n", "line X\n")
-    shown = [f"{n:5}\tline {'X' if n == 10 else n}" for n in range(7, 14)]
-    assert result.content.split("\n")[1:] == shown
-    _, result = await edited(lines, lines, lines.replace("line", "row"))
-    assert "  ... 40 lines ..." in result.content
-    assert len(result.content.split("\n")) == 62
+    # A model knows what it wrote: it is told where that stands, and what is around it.
+    assert result.content.split("\n")[1:] == [f"{n:5}\tline {'X' if n == 10 else n}" for n in range(9, 12)]
+    _, result = await edited(lines, "line 10\nline 11\n", "row 1\nrow 2\nrow 3\n")
+    assert result.content.partition(", now ")[2] == "lines 10-12.\n    9\tline 9\n   13\tline 12"
+    _, result = await edited(lines, "line 5", "row 5", replace_all=True)
+    assert result.content.endswith("now lines 5, 50, 51, 52, 53, 54, 55, 56, 57, 58 and 1 more.")
     _, result = await edited("a\n", "a", "x" * 5000)
     assert result.content.endswith("[... 3000 more characters in this line]")
 

@@ -72,11 +72,28 @@ class TestReadFile:
         files = FileTool(root, Pipeline(limits=ToolLimits(observation_chars=4000)))
         seen: list[str] = []
         while len(seen) < 1000:
-            result = await files.read_file("long.txt", len(seen) + 1)
+            start = str(len(seen) + 1)
+            result = await files.read_file("long.txt", f"{start}-")
             *rows, note = result.content.split("\n")
             seen += [row.split("\t", 1)[1] for row in rows]
-            assert (result.truncated, "start_line=" in note) == (False, len(seen) < 1000)
+            assert (result.truncated, "more: lines=" in note) == (False, len(seen) < 1000)
         assert seen == lines
+        # Parts of a file in one call, however a model writes them.
+        for asked in ("2-3, 999-", "2-3,999-1000", "[2-3; 999:1000]", "2..3 999-2000"):
+            several = await files.read_file("long.txt", asked)
+            *rows, note = several.content.split("\n")
+            assert [row.partition("\t")[0].strip() for row in rows] == ["2", "3", "...", "999", "1000"]
+            assert note == "[lines 2-3, 999-1000 of 1000]"
+        assert (await files.read_file("long.txt", start_line=7, end_line=7)).content.endswith(
+            "[lines 7-7 of 1000; more: lines='8-']"
+        )
+        for asked, words in (
+            ("0-3", "no range"),
+            ("x", "no range"),
+            ("5-4", "before start_line"),
+            ("2000-", "1000 lines"),
+        ):
+            failed(await files.read_file("long.txt", asked), words)
 
     @pytest.mark.parametrize(
         "data",
@@ -145,10 +162,16 @@ class TestEditFile:
         result = await files.edit_file("src/double.py", "return x + x", "return 2 * x")
         assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
         assert result.content == (
-            "Edited src/double.py. Now it reads:\n"
-            "    1\tdef double(x):\n    2\t    return 2 * x\n    3\t\n    4\t\n    5\tprint(double(2))"
+            "Edited src/double.py, now line 2.\n    1\tdef double(x):\n    2\t    return 2 * x\n    3\t"
         )
         assert (result.metadata["count"], result.metadata["syntax_error"]) == (1, "")
+        # Where no file is, an empty passage stands for the whole of it.
+        created = await files.edit_file("new/deep.py", "", "x = 1\n")
+        assert created.content == "Created new/deep.py: 1 line, 6 bytes." and created.operation == "files_edit_file"
+        failed(await files.edit_file("new/deep.py", "", "x = 2\n"), "only creates a file", "files_write_file")
+        assert (root / "new/deep.py").read_text() == "x = 1\n"
+        await files.undo_edit("new/deep.py")
+        assert not (root / "new/deep.py").exists()
 
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
     @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -233,6 +256,12 @@ class TestSearching:
         assert (await searching.search_in_files("double\\(")).content == told
         assert (await searching.search_in_files("DOUBLE THINGS", ignore_case=True)).metadata["matches"] == 1
         assert (await searching.search_in_files("DOUBLE THINGS")).content == "No line matches 'DOUBLE THINGS' in '.'."
+        # With the lines around them each file is named once.
+        around = "    1:\tdef double(x):\n    2 \t    return x + x\n  ...\n    4 \t\n    5:\tprint(double(2))"
+        found = await searching.search_in_files("double\\(", context=1)
+        assert (found.content, found.metadata["matches"]) == (f"src/double.py:\n{around}\n[2 matches in 1 file]", 2)
+        first = await searching.search_in_files("double\\(", context=1, max_results=1)
+        assert first.metadata == {"matches": 1, "files": 1, "complete": False}
 
     async def test_patterns_and_globs_are_never_options(self, searching: FileTool, root: Path) -> None:
         for pattern in ("--pre=touch owned", "-f/etc/passwd", "--files", "-e", "--open-files-in-pager=touch owned"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,20 +24,42 @@ from swe_ai_fleet.tools.tests.runners.linters import configured_linters
 from swe_ai_fleet.tools.truncation import beginning
 
 INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
-MAX_INSTRUCTION_CHARS = 6_000
+MAX_INSTRUCTION_CHARS = 2_500
 MAX_NESTED = 20
-MAP_TOKENS = 1_000
+MAP_TOKENS = 625
 _MAX_FILE_BYTES = 256 * 1024
 _MAX_LISTING_BYTES = 8 * 1024 * 1024
 _LISTING_SECONDS = 20.0
 _MOST_LANGUAGES = 4
 _KEPT = 64
+_FENCES = re.compile(r"(?ms)^\s*(```|~~~).*?^\s*\1\s*$|<!--.*?-->")
+_BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+#|<]|\d+[.)])\s?)")
+_HEADING = re.compile(r"#{1,6}\s+(.*)")
+_HEADINGS = re.compile(r"(?m)^(#{1,6}\s.*)$")
+_ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s+(?:\[[ x]\]\s*)?")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_RULES = re.compile(r"(?i)rule|style|convention|guideline|standard|principle|quality|practice")
+_RULE = re.compile(
+    r"(?i)\b(must|never|always|don't|do not|should|shall|prefer|avoid|ensure|require[sd]?|mandatory|forbidden|"
+    r"not allowed)\b|"
+    r"^(?:please )?(use|keep|write|add|follow|make sure|put|name|run|test|document|update|only|no|every|all)\b"
+)
+_ELSEWHERE = re.compile(
+    r"(?i)install|set.?up|getting started|pull request|\bPRs?\b|commit|branch|release|publish|deploy|licen[sc]e|"
+    r"conduct|contact|communit|issue|report|support|question|where things are|structure|layout|overview|table of"
+)
+_NOT_HERE = re.compile(
+    r"(?i)https?://|\b(pip|npm|yarn|pnpm|brew|apt(-get)?|cargo|go) (install|ci|add|get)\b|"
+    r"\bgit (clone|push|rebase|checkout)\b|pull request|\bPRs?\b|\bfork\b|\bdocker\b|\bissues?\b|"
+    r"reviewers?\b|maintainers?\b|^see\b|^refer\b"
+)
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructions:
-    """One file of instructions for contributors; its text may be cut."""
+    """The rules of one file for contributors; the text may be cut."""
 
     path: str
     text: str
@@ -116,20 +139,44 @@ async def _listed(workspace: Workspace) -> list[str]:
 
 
 def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructions, ...]:
-    tree, found, texts = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
+    tree, found, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
     left = MAX_INSTRUCTION_CHARS
     for name in names:
         try:
-            text = tree.read(name, limit=_MAX_FILE_BYTES).data.decode("utf-8", "replace").strip()
+            text = tree.read(name, limit=_MAX_FILE_BYTES).data.decode("utf-8", "replace")
         except ToolFailure as error:
             _log.info("repository.instructions_not_read", path=name, reason=error.message)
             continue
-        if not text or text in texts or left <= 0:  # often one is a copy of, or a link to, another
+        # Often one is a copy of, a link to, or an excerpt of another.
+        rules = "\n".join(rule for rule in rules_in(text) if rule not in known)
+        if not rules or left <= 0:
             continue
-        texts.add(text)
-        found.append(Instructions(path=name, text=beginning(text, left)))
-        left -= len(text)
+        known |= set(rules.split("\n"))
+        found.append(Instructions(path=name, text=beginning(rules, left)))
+        left -= len(rules)
     return tuple(found)
+
+
+def rules_in(text: str) -> list[str]:
+    """The rules of a file for contributors that an agent in a clone can follow, a line each.
+
+    Left out are examples, tables, and what is about installing, pull requests, releases or people.
+    """
+    rules, section, skipped = list[str](), "", False
+    for block in _BLOCKS.split(_HEADINGS.sub(r"\n\1\n\n", _FENCES.sub("\n\n", text))):
+        line = " ".join(block.split())
+        if heading := _HEADING.match(line):
+            section, skipped = heading[1], _ELSEWHERE.search(heading[1]) is not None
+            continue
+        item = _ITEM.match(line)
+        line = _LINK.sub(r"\1", line[item.end() :] if item else line)
+        if skipped or not line or line[0] in "|<![@" or _NOT_HERE.search(line):
+            continue
+        if item and _RULES.search(section):
+            rules.append(f"- {line}")
+        elif sentences := [one for one in _SENTENCE.split(line) if _RULE.search(one)]:
+            rules.append(f"- {' '.join(sentences)}")
+    return rules
 
 
 def _linters(workspace: Workspace, paths: Sequence[str]) -> tuple[str, ...]:
@@ -139,7 +186,7 @@ def _linters(workspace: Workspace, paths: Sequence[str]) -> tuple[str, ...]:
 
 async def _map(workspace: Workspace, focus: str, max_tokens: int) -> str:
     try:
-        drawn = await RepoMapper(workspace).draw("", [focus[:2000]], max_tokens=max_tokens)
+        drawn = await RepoMapper(workspace).draw("", [focus[:4000]], max_tokens=max_tokens, narrow=True)
     except ToolFailure as error:
         _log.info("repository.not_mapped", reason=error.message)
         return ""

@@ -30,11 +30,14 @@ FINAL_ANSWER = OperationSpec(
     name="final_answer",
     tool="final_answer",
     operation="final_answer",
-    description="End the task. Call it once, when the work is done and checked, or when it cannot be done.",
+    description="End the task: it is done and checked, or it cannot be done.",
     parameters={
         "type": "object",
         "properties": {
-            "result": {"type": "string", "description": "What was changed and how it was checked, in a few sentences."}
+            "result": {
+                "type": "string",
+                "description": "What was changed and how it was checked. The first sentence heads the commit.",
+            }
         },
         "required": ["result"],
         "additionalProperties": False,
@@ -127,12 +130,10 @@ def _request_spec(listed: Sequence[OperationSpec]) -> OperationSpec:
         name=REQUEST_TOOLS,
         tool=REQUEST_TOOLS,
         operation=REQUEST_TOOLS,
-        description=f"Show what more tools do, which can then be called: {', '.join(names)}",
+        description=f"Show what more tools do: {', '.join(names)}",
         parameters={
             "type": "object",
-            "properties": {
-                "names": {"type": "array", "items": {"type": "string"}, "description": "Names from the list above."}
-            },
+            "properties": {"names": {"type": "array", "items": {"type": "string"}}},
             "required": ["names"],
             "additionalProperties": False,
         },

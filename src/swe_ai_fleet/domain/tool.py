@@ -44,8 +44,9 @@ class OperationSpec:
     """One function a model can call, with the traits that policy and scheduling go by.
 
     `name` is `<tool>_<operation>`; `parameters` is a JSON schema of type object; `locks` are the resources that two
-    concurrent calls must not share; `time_limit_seconds` is the default limit of one call; results of a read-only
-    operation may be given again to the same tenant for `cache_seconds`, in other runs too.
+    concurrent calls must not share; `time_limit_seconds` is the default limit of one call; of a result no more
+    than `observation_chars` is shown (0: the run's own limit); results of a read-only operation may be given again to
+    the same tenant for `cache_seconds`, in other runs too.
     """
 
     name: str
@@ -60,6 +61,7 @@ class OperationSpec:
     locks: frozenset[str] = frozenset()
     time_limit_seconds: float = 300.0
     cache_seconds: float = 0.0
+    observation_chars: int = 0
     roles: frozenset[Role] = frozenset(Role)
 
 

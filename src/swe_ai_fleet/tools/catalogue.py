@@ -53,7 +53,6 @@ _CODING = frozenset(
     {
         "shell_run_command",
         "files_read_file",
-        "files_write_file",
         "files_edit_file",
         "files_search_in_files",
         "tests_run",

@@ -221,6 +221,7 @@ def operation(
     locks: tuple[str, ...] = ("workspace",),
     time_limit_seconds: float = 60.0,
     cache_seconds: float = 0.0,
+    observation_chars: int = 0,
     roles: frozenset[Role] = frozenset(Role),
 ) -> Callable[
     [Callable[Concatenate[Kit, P], Awaitable[ToolResult]]], Callable[Concatenate[Kit, P], Awaitable[ToolResult]]
@@ -250,6 +251,7 @@ def operation(
             "locks": frozenset(locks),
             "time_limit_seconds": time_limit_seconds,
             "cache_seconds": cache_seconds,
+            "observation_chars": observation_chars,
             "roles": roles,
         }
         setattr(through_the_pipeline, _MARK, (function, traits))

@@ -27,6 +27,9 @@ MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
 """Of an argument's name and of a call's id, which models write, so much is recorded."""
 
+WHOLE = "whole_output"
+"""The metadata of a result whose whole output an agent can read: where."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -119,7 +122,7 @@ class Pipeline:
                 result = known.result or await self._run(definition, toolkit, checked)
             result = self._masked(replace(result, duration=time.monotonic() - started_at))
             known.keep(result)
-            artifact = await self._stored(result)
+            artifact = await self._stored(result, limit := self._limit(spec))
         except asyncio.CancelledError:
             # What had ended before the run was cancelled has happened, and stands in the audit as such.
             cancelled = _failed(spec, Outcome.CANCELLED, "the run was cancelled")
@@ -129,7 +132,7 @@ class Pipeline:
             broken = _failed(spec, Outcome.ERROR, f"the call was broken off by a fault: {type(bug).__name__}")
             record.abandon(result or replace(broken, duration=time.monotonic() - started_at))
             raise
-        final = self._cut(result, artifact)
+        final = self._cut(result, artifact, limit)
         if final.outcome is Outcome.REFUSED:
             # A tool's own rule said no, rather than the run's policy.
             return record.close(final, Decision.REFUSED, final.error, result.content)
@@ -152,9 +155,13 @@ class Pipeline:
             return replace(result, success=False, outcome=outcome)
         return result
 
-    async def _stored(self, result: ToolResult) -> str:
+    def _limit(self, spec: OperationSpec) -> int:
+        """The characters that are shown of a result."""
+        return min(self.limits.observation_chars, spec.observation_chars or self.limits.observation_chars)
+
+    async def _stored(self, result: ToolResult, limit: int) -> str:
         """The digest under which the whole masked output is kept where the observation will not hold it."""
-        if self._store is None or len(result.content) <= self.limits.observation_chars:
+        if self._store is None or len(result.content) <= limit:
             return result.artifact
         try:
             return (await self._store(result.content.encode("utf-8", "replace"))).digest
@@ -172,9 +179,11 @@ class Pipeline:
             artifact=self._mask(result.artifact),
         )
 
-    def _cut(self, result: ToolResult, artifact: str) -> ToolResult:
-        cut = beginning if self.limits.beginning_only else truncate
-        content = cut(result.content, self.limits.observation_chars)
+    def _cut(self, result: ToolResult, artifact: str, limit: int) -> ToolResult:
+        if self.limits.beginning_only:
+            content = beginning(result.content, limit)
+        else:
+            content = truncate(result.content, limit, str(result.metadata.get(WHOLE, "")))
         return replace(
             result,
             content=content,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, ClassVar
 
@@ -12,8 +13,15 @@ from pydantic import Field
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
+from swe_ai_fleet.tools.pipeline import WHOLE
+from swe_ai_fleet.tools.truncation import truncate
 
+SHELL_CHARS = 6_000
+"""What is shown of an output at once: it stays in every later prompt. The rest can be read in a file."""
+_KEPT_CHARS = 600_000
+_PART_CHARS = 30_000
+"""What fits into an argument, at four bytes a character."""
 _SIGNAL_BASE = 128
 
 
@@ -21,14 +29,15 @@ class ShellTool(Toolkit):
     """Shell commands in the workspace."""
 
     name: ClassVar[str] = "shell"
+    _kept = 0
 
-    @operation(executes=True, risk=Risk.HIGH)
+    @operation(executes=True, risk=Risk.HIGH, observation_chars=SHELL_CHARS)
     async def run_command(
         self,
-        command: Annotated[str, Field(description="What to run, as typed into a shell.")],
+        command: Annotated[str, Field(description="As typed into a shell.")],
         timeout_seconds: Annotated[
             float | None,
-            Field(description="Stop it after so many seconds (the run's limit is also the default).", gt=0),
+            Field(description="Below the run's own limit.", gt=0),
         ] = None,
         idle_timeout_seconds: Annotated[
             float | None,
@@ -39,10 +48,9 @@ class ShellTool(Toolkit):
             ),
         ] = None,
     ) -> ToolResult:
-        """Run a shell command in the repository's directory and read what it printed (stdout and stderr together).
+        """Run a command in a fresh shell in the repository; gives stdout and stderr together.
 
-        Each call starts a fresh shell: `cd` and variables do not carry over. Nothing can be typed into it, and whatever
-        it leaves running is killed at its end.
+        `cd` and variables do not carry over, and what it leaves running is killed.
         """
         if not command.strip() or "\0" in command:
             raise ToolFailure("command is empty or holds a NUL character")
@@ -55,7 +63,23 @@ class ShellTool(Toolkit):
                 merge_stderr=True,
             )
         )
-        return command_result("shell_run_command", result)
+        done = command_result("shell_run_command", result)
+        if len(done.content) <= SHELL_CHARS or isinstance(self.workspace, BareDirectory):
+            return done
+        return replace(done, metadata={WHOLE: path}) if (path := await self._keep(done.content)) else done
+
+    async def _keep(self, text: str) -> str:
+        """Write an output where commands can read it, outside of the clone; where that is, empty if it cannot be."""
+        self._kept += 1
+        text, path = truncate(text, _KEPT_CHARS).replace("\0", "\ufffd"), ""
+        for start in range(0, len(text), _PART_CHARS):
+            script = f'printf %s "$1" >{">" if start else ""} "${{TMPDIR:-/tmp}}/$0" && echo "${{TMPDIR:-/tmp}}/$0"'
+            argv = ("sh", "-c", script, f"output-{self._kept}.txt", text[start : start + _PART_CHARS])
+            written = await self.workspace.run(Command(argv=argv, light=True))
+            path = written.stdout.text().strip()
+            if not written.ok:
+                return ""
+        return path
 
 
 @cache

@@ -16,8 +16,10 @@ def beginning(text: str, limit: int) -> str:
     return f"{text[:limit]}\n[... these are the first {limit} of {len(text)} characters ...]"
 
 
-def truncate(text: str, limit: int) -> str:
+def truncate(text: str, limit: int, whole: str = "") -> str:
     """The text itself if it has at most `limit` characters, else its head and tail around a note of what is missing.
+
+    `whole` is where all of it can be read.
 
     Cuts fall on line ends where one lies in the kept part's outer quarter; the result never exceeds `limit` by more
     than the note.
@@ -31,7 +33,8 @@ def truncate(text: str, limit: int) -> str:
     line_start = text.find("\n", tail_start, tail_start + (len(text) - tail_start) // 4)
     tail_start = tail_start if line_start < 0 else line_start + 1
     left_out = text[head_end:tail_start]
-    note = f"[... {len(left_out)} characters, {left_out.count(chr(10))} lines left out ...]"
+    where = f"; all of it: {whole}" if whole else ""
+    note = f"[... {len(left_out)} characters, {left_out.count(chr(10))} lines left out{where} ...]"
     head, tail = text[:head_end], text[tail_start:]
     return f"{head}{'' if head.endswith(chr(10)) or not head else chr(10)}{note}\n{tail}"
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.tools.files.changes import Change, FileState, History, Patched
 from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, shown, wrong_kind
-from swe_ai_fleet.tools.files.text import MAX_LINES, Text, decode, regions, rewritten, syntax_error, unified_diff
+from swe_ai_fleet.tools.files.text import MAX_LINES, Text, border, decode, rewritten, syntax_error, unified_diff
 
 
 class Edit(BaseModel):
@@ -51,8 +51,8 @@ class Editor:
         self._limit = limit
         self._history = History()
 
-    def write(self, path: str, content: str) -> ToolResult:
-        """Create a file or replace one whole."""
+    def write(self, path: str, content: str, *, name: str = "write_file") -> ToolResult:
+        """Create a file or replace one whole, as the operation `name`."""
         before = self._replaceable(path)
         old = None
         if before is not None:
@@ -63,9 +63,9 @@ class Editor:
         elif self._tree.size(path):
             old = Text(content="")  # too large to be read
         text, data = rewritten(old, content, path)
-        real = self._put("write_file", path, before, data)
+        real = self._put(name, path, before, data)
         said = f"{'Replaced' if old else 'Created'} {real}: {count(text.lines, 'line')}, {len(data)} bytes."
-        return _written("write_file", real, said, data, text, before=old.content if old else "")
+        return _written(name, real, said, data, text, before=old.content if old else "")
 
     def append(self, path: str, content: str) -> ToolResult:
         """Add text at the end of a file, on a line of its own."""
@@ -79,7 +79,9 @@ class Editor:
         return _written("append_file", real, said, data, text, before=old.content)
 
     def edit(self, path: str, edit: Edit, expected_sha256: str | None) -> ToolResult:
-        """Replace one passage."""
+        """Replace one passage; an empty one stands for a file that is not there yet."""
+        if not edit.old and expected_sha256 is None and self._missing(path):
+            return self.write(path, edit.new, name="edit_file")
         real, before = self._read(path, expected_sha256)
         edited = _edited(path, before.data, edit)
         self._put("edit_file", real, before, edited.data)
@@ -194,6 +196,13 @@ class Editor:
         check_expected(path, state, expected_sha256)
         return content.path, state
 
+    def _missing(self, path: str) -> bool:
+        try:
+            self._tree.info(path)
+        except MissingPath:
+            return True
+        return False
+
     def _replaceable(self, path: str) -> FileState | None:
         """What a file holds that is about to be replaced whole; None also where that is more than can be read."""
         if self._tree.size(path) > self._limit:
@@ -301,6 +310,13 @@ def _written(
 
 
 def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
-    times = "" if replacement.count == 1 else f" in {replacement.count} places"
-    how = ", found by overlooking white space at line ends" if replacement.tolerant else ""
-    return f"Edited {path}{times}{how}. Now it reads:\n{regions(lines, replacement.changed)}"
+    places = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in replacement.changed)
+    more = (
+        f" and {replacement.count - len(replacement.changed)} more"
+        if replacement.count > len(replacement.changed)
+        else ""
+    )
+    noun = "line" if places.isdigit() else "lines"
+    how = "; found by overlooking white space at line ends" if replacement.tolerant else ""
+    said = f"Edited {path}, now {noun} {places}{more}{how}."
+    return f"{said}\n{border(lines, *replacement.changed[0])}" if replacement.count == 1 else said

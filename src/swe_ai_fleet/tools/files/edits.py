@@ -53,7 +53,10 @@ def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False)
         ToolFailure: It occurs more than once or not at all; the message names lines or shows what comes near.
     """
     if not old:
-        raise ToolFailure("old is empty; to add text give the line before it as old and both as new, or append")
+        raise ToolFailure(
+            "old is empty, which only creates a file; to add text give the line before it as old and both as new, "
+            "files_write_file replaces a file whole"
+        )
     if old == new:
         raise ToolFailure("old and new are the same: nothing would change")
     count = text.count(old)

@@ -6,7 +6,9 @@ argv is ours alone, so searching counts as reading. Both honour .gitignore, outs
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,6 +21,8 @@ TIMEOUT_SECONDS = 30.0
 OUTPUT_LIMIT = 1024 * 1024
 _LINE_CHARS = 300
 _NOT_INSTALLED = 127
+# A line's number, the mark of a match, its text. git marks all lines alike, but only a match has a column.
+_ROW = re.compile(rb"(\d+)(?:(\0\d+\0|:)|[-\0])(.*)", re.DOTALL)
 _RIPGREP = ("rg", "--no-config", "--hidden", "--no-require-git", "--no-ignore-global", "--sort", "path", "--null")
 _GIT_GREP = ("git", "--no-pager", "-c", "core.quotePath=false", "grep", "--no-index", "--exclude-standard", "--null")
 
@@ -38,11 +42,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A line that matched; `path` is relative to the workspace, `line` counts from 1."""
+    """A line that matched, or stands near one; `path` is relative to the workspace, `line` counts from 1."""
 
     path: str
     line: int
     text: str
+    matched: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +71,55 @@ async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found
 
 
 async def find_matches(
-    workspace: Workspace, scope: Scope, pattern: str, *, ignore_case: bool, limit: int
+    workspace: Workspace, scope: Scope, pattern: str, *, ignore_case: bool, limit: int, context: int = 0
 ) -> Found[Match]:
-    """The lines in scope that match a regular expression. Raises ToolFailure where it is none."""
-    case = ("--ignore-case",) if ignore_case else ()
+    """The lines in scope that match a regular expression, and `context` lines around each.
+
+    `limit` bounds those that match. Raises ToolFailure where the pattern is no regular expression.
+    """
+    case = (*(("--ignore-case",) if ignore_case else ()), *((f"--context={context}",) if context else ()))
     shape = ("--line-number", "--with-filename", "--no-heading", "--color=never", f"--max-columns={_LINE_CHARS}")
     ripgrep = (*_RIPGREP, *shape, "--max-columns-preview", f"--max-count={limit + 1}", *case)
     ripgrep = (*ripgrep, *_ripgrep_globs(scope.glob), "-e", pattern, "--", scope.file)
-    git = (*_GIT_GREP, "--line-number", "-I", "--extended-regexp", *case, "-e", pattern, "--", *_git_globs(scope))
+    git = (
+        *_GIT_GREP,
+        "--line-number",
+        "--column",
+        "-I",
+        "--extended-regexp",
+        *case,
+        "-e",
+        pattern,
+        "--",
+        *_git_globs(scope),
+    )
     output = await _run(workspace, scope, ripgrep, git)
     lines = output.head.split(b"\n")[:-1] if output.elided else (output.head + output.tail).split(b"\n")
     matches: list[Match] = []
     for line in lines:
-        name, mark, rest = line.partition(b"\0")
-        number, _, text = rest.replace(b"\0", b":", 1).partition(b":")
-        if mark and number.isdigit():
-            shown = text.decode("utf-8", "replace").rstrip("\r")[: _LINE_CHARS + 40]
-            matches.append(Match(path=_path(scope, name), line=int(number), text=shown))
-    return Found(items=tuple(matches[:limit]), complete=not output.elided and len(matches) <= limit)
+        name, _, rest = line.partition(b"\0")
+        if (row := _ROW.fullmatch(rest)) is None:
+            continue
+        matched = row[2] is not None
+        if matched and limit <= 0:
+            return Found(items=tuple(matches), complete=False)
+        limit -= matched
+        shown = row[3].decode("utf-8", "replace").rstrip("\r")[: _LINE_CHARS + 40]
+        matches.append(Match(path=_path(scope, name), line=int(row[1]), text=shown, matched=matched))
+    return Found(items=tuple(matches), complete=not output.elided)
+
+
+def excerpts(lines: Sequence[Match]) -> list[str]:
+    """Matches with the lines around them, each file's under its path, gaps marked."""
+    rows, last = list[str](), Match(path="", line=0, text="")
+    for one in lines:
+        if one.path != last.path:
+            rows.append(f"{one.path}:")
+        elif one.line > last.line + 1:
+            rows.append("  ...")
+        rows.append(f"{one.line:5}{':' if one.matched else ' '}\t{one.text}")
+        last = one
+    return rows
 
 
 async def _run(workspace: Workspace, scope: Scope, ripgrep: tuple[str, ...], git: tuple[str, ...]) -> Output:

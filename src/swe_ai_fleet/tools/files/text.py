@@ -156,9 +156,6 @@ def unified_diff(before: str, after: str, *, source: str, target: str) -> str:
 
 
 _LINE_CHARS = 2_000
-_CONTEXT_LINES = 3
-_REGION_LINES = 60
-_REGIONS_SHOWN = 3
 
 
 def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple[str, int]:
@@ -176,20 +173,10 @@ def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple
     return "\n".join(rows), first + len(rows) - 1
 
 
-def regions(lines: Sequence[str], changed: Sequence[tuple[int, int]]) -> str:
-    """The changed regions, each (first, last) from 1, with some lines around them; the first few if there are many."""
-    parts: list[str] = []
-    for first, last in changed[:_REGIONS_SHOWN]:
-        low, high = max(1, first - _CONTEXT_LINES), min(len(lines), last + _CONTEXT_LINES)
-        if high - low >= _REGION_LINES:
-            middle = f"  ... {high - low + 1 - 2 * (_REGION_LINES // 2)} lines ..."
-            head = [_row(number, lines[number - 1]) for number in range(low, low + _REGION_LINES // 2)]
-            tail = [_row(number, lines[number - 1]) for number in range(high + 1 - _REGION_LINES // 2, high + 1)]
-            rows = [*head, middle, *tail]
-        else:
-            rows = [_row(number, lines[number - 1]) for number in range(low, high + 1)]
-        parts.append("\n".join(rows) or "[the file is empty]")
-    return "\n  ...\n".join(parts)
+def border(lines: Sequence[str], first: int, last: int) -> str:
+    """The line before a changed passage and the one behind it, with the passage itself where it is a single line."""
+    numbers = (first - 1, *((first,) if first == last else ()), last + 1)
+    return "\n".join(_row(number, lines[number - 1]) for number in numbers if 0 < number <= len(lines))
 
 
 def _row(number: int, line: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -28,18 +29,17 @@ T = TypeVar("T")
 
 _HEAVY_BYTES = 128 * 1024
 _NOTE_CHARS = 300
+_RANGE = re.compile(r"(\d{1,9})\s*(?:(-|:|\.\.)\s*(\d{0,9}))?")
 
-FilePath = Annotated[str, Field(description="File, relative to the root of the workspace.")]
-NewPath = Annotated[str, Field(description="The new file, relative to the root of the workspace.")]
+FilePath = Annotated[str, Field(description="Relative to the repository.")]
+NewPath = Annotated[str, Field(description="The new file, relative to the repository.")]
 Overwrite = Annotated[bool, Field(description="Replace a file that is there already.")]
 Sha256 = Annotated[
     str | None,
     Field(description="Refuse if the file no longer has this SHA-256.", json_schema_extra={FOR_PROGRAMS: True}),
 ]
-Directory = Annotated[str, Field(description="Directory (or one file), relative to the root of the workspace.")]
-Glob = Annotated[
-    str | None, Field(description="Only these files, as '*.py' (at any depth) or 'tests/**/*.py'; '!*.md' leaves out.")
-]
+Directory = Annotated[str, Field(description="Directory or file.")]
+Glob = Annotated[str | None, Field(description="Only these: '*.py', 'tests/**'; '!*.md' leaves out.")]
 
 
 class FileTool(Toolkit):
@@ -62,11 +62,17 @@ class FileTool(Toolkit):
     async def read_file(
         self,
         path: FilePath,
-        start_line: Annotated[int, Field(description="First line to show, from 1.", ge=1)] = 1,
-        end_line: Annotated[int | None, Field(description="Last line to show; all that fit if left out.", ge=1)] = None,
+        lines: Annotated[str, Field(description="Such as '1-40, 200-'; as much as fits if left out.")] = "",
+        start_line: Annotated[
+            int, Field(description="First line to show, from 1.", ge=1, json_schema_extra={FOR_PROGRAMS: True})
+        ] = 1,
+        end_line: Annotated[
+            int | None, Field(description="Last line to show.", ge=1, json_schema_extra={FOR_PROGRAMS: True})
+        ] = None,
     ) -> ToolResult:
-        """Show a text file, each line with its number and a tab before it; a long file in parts."""
-        return await self._maybe_in_thread(self._tree.size(path), self._read_file, path, start_line, end_line)
+        """Show a text file, or parts of it, with line numbers."""
+        ranges = _ranges(lines) if lines.strip() else [(start_line, end_line)]
+        return await self._maybe_in_thread(self._tree.size(path), self._read_file, path, ranges)
 
     @operation()
     async def write_file(
@@ -88,14 +94,12 @@ class FileTool(Toolkit):
     async def edit_file(
         self,
         path: FilePath,
-        old: Annotated[str, Field(description="The passage to replace, exactly as in the file, without line numbers.")],
-        new: Annotated[str, Field(description="What to put in its place; empty deletes the passage.")],
-        replace_all: Annotated[
-            bool, Field(description="Replace every occurrence, not just one that is unique.")
-        ] = False,
+        old: Annotated[str, Field(description="The passage exactly as in the file, without line numbers.")],
+        new: Annotated[str, Field(description="What takes its place.")],
+        replace_all: Annotated[bool, Field(description="Replace every occurrence.")] = False,
         expected_sha256: Sha256 = None,
     ) -> ToolResult:
-        """Replace one passage of a file. It must occur exactly once: give a few lines around the change."""
+        """Replace a passage that occurs exactly once in a file; where `old` is empty, create the file."""
         size = self._tree.size(path) + len(old) + len(new)
         edit = Edit(old=old, new=new, replace_all=replace_all)
         return await self._maybe_in_thread(size, self._editor.edit, path, edit, expected_sha256)
@@ -158,28 +162,32 @@ class FileTool(Toolkit):
     @operation(read_only=True)
     async def search_in_files(
         self,
-        pattern: Annotated[str, Field(description="Regular expression, matched against each line.", min_length=1)],
+        pattern: Annotated[str, Field(description="Regular expression for a line.", min_length=1)],
         path: Directory = ".",
         glob: Glob = None,
-        ignore_case: Annotated[bool, Field(description="Take capital and small letters for the same.")] = False,
+        ignore_case: Annotated[bool, Field(description="aB matches Ab.")] = False,
+        context: Annotated[int, Field(description="Lines to show around each match.", ge=0, le=20)] = 0,
         max_results: Annotated[
             int, Field(description="Lines to show at most.", ge=1, le=2000, json_schema_extra={FOR_PROGRAMS: True})
         ] = 200,
     ) -> ToolResult:
-        """Find lines that match a regular expression; gives path:line:text. Skips what .gitignore names."""
+        """Find lines of files; what .gitignore names is skipped."""
         scope = self._scope(path, glob)
-        found = await search.find_matches(self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results)
-        files = {match.path for match in found.items}
-        lines = [f"{match.path}:{match.line}:{match.text}" for match in found.items]
+        found = await search.find_matches(
+            self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results, context=context
+        )
+        matches = [line for line in found.items if line.matched]
+        files = {match.path for match in matches}
+        lines = search.excerpts(found.items) if context else [f"{one.path}:{one.line}:{one.text}" for one in matches]
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif found.complete:
-            lines.append(f"[{count(lines, 'match')} in {count(files, 'file')}]")
+            lines.append(f"[{count(matches, 'match')} in {count(files, 'file')}]")
         else:
             lines.append(
-                f"[the first {count(lines, 'match')}; there are more: narrow the pattern, the path or the glob]"
+                f"[the first {count(matches, 'match')}; there are more: narrow the pattern, the path or the glob]"
             )
-        metadata = {"matches": len(found.items), "files": len(files), "complete": found.complete}
+        metadata = {"matches": len(matches), "files": len(files), "complete": found.complete}
         return done("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
@@ -249,22 +257,30 @@ class FileTool(Toolkit):
         content = self._tree.read(path, limit=self.pipeline.limits.max_file_bytes)
         return content.path, content.data, decode(path, content.data)
 
-    def _read_file(self, path: str, start_line: int, end_line: int | None) -> ToolResult:
+    def _read_file(self, path: str, ranges: Sequence[tuple[int, int | None]]) -> ToolResult:
         real, data, text = self._read(path)
-        lines = text.lines
-        if lines and start_line > len(lines):
-            raise ToolFailure(f"{shown(path)} has {len(lines)} lines; start_line is {start_line}")
-        if end_line is not None and end_line < start_line:
-            raise ToolFailure(f"end_line {end_line} lies before start_line {start_line}")
-        last = min(end_line or len(lines), len(lines))
-        body, end = numbered(
-            lines, start_line, last, room=self.pipeline.limits.observation_chars - _NOTE_CHARS - len(path)
-        )
-        content = f"{body}\n{_closing_note(path, start_line, end, len(lines))}" if lines else "[the file is empty]"
+        lines, parts, shown_ranges = text.lines, list[str](), list[str]()
+        room = self.pipeline.limits.observation_chars - _NOTE_CHARS - len(path)
+        first, end = ranges[0][0], 0
+        for start, stop in ranges:
+            if lines and start > len(lines):
+                raise ToolFailure(f"{shown(path)} has {len(lines)} lines; start_line is {start}")
+            if stop is not None and stop < start:
+                raise ToolFailure(f"end_line {stop} lies before start_line {start}")
+            last = min(stop or len(lines), len(lines))
+            body, end = numbered(lines, start, last, room=room)
+            parts.append(body)
+            shown_ranges.append(f"{start}-{end}")
+            room -= len(body)
+            if end < last or room <= 0:
+                break
+        content = "[the file is empty]"
+        if lines:
+            content = "\n  ...\n".join(parts) + f"\n{_closing_note(shown_ranges, first, end, len(lines))}"
         metadata: dict[str, object] = {
             "path": real,
             "lines": len(lines),
-            "start_line": start_line,
+            "start_line": first,
             "end_line": end,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
@@ -310,13 +326,23 @@ class FileTool(Toolkit):
         return search.Scope(directory=parent or ".", file=f"./{name}", glob=glob or "")
 
 
-def _closing_note(path: str, start: int, end: int, total: int) -> str:
-    if start == 1 and end == total:
+def _ranges(text: str) -> list[tuple[int, int | None]]:
+    """Ranges of lines as in '1-40, 200-': (first, last) from 1, None for the file's last. Raises ToolFailure."""
+    found: list[tuple[int, int | None]] = []
+    for part in re.split(r"[,;\s]+(?!-)", text.strip(" ,;[]")):
+        match = _RANGE.fullmatch(part)
+        if match is None or not int(match[1]):
+            raise ToolFailure(f"{part[:40]!r} is no range of lines; write them as '1-40, 200-'")
+        stop = match[1] if match[2] is None else match[3]
+        found.append((int(match[1]), int(stop) if stop else None))
+    return found
+
+
+def _closing_note(ranges: Sequence[str], start: int, end: int, total: int) -> str:
+    if len(ranges) == 1 and start == 1 and end == total:
         return "[the only line]" if total == 1 else f"[all {total} lines]"
-    note = f"[lines {start}-{end} of {total}"
-    if end < total:
-        note += f"; files_read_file(path={path!r}, start_line={end + 1}) shows what follows"
-    return note + "]"
+    rest = f"; more: lines='{end + 1}-'" if len(ranges) == 1 and end < total else ""
+    return f"[lines {', '.join(ranges)} of {total}{rest}]"
 
 
 def _words(path: str, glob: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.command import CommandResult, Output
+from swe_ai_fleet.domain.command import CommandResult
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools.git.remotes import Fetched, Pushed
 from swe_ai_fleet.tools.git.repository import MAX_FILES_LISTED
@@ -39,11 +39,28 @@ def no_difference(staged: bool, base: str | None) -> str:
     return f"No differences{against}. Untracked files are not compared; git_status lists them."
 
 
-def numstat(output: Output) -> dict[str, object]:
+def without_untouched(text: str) -> str:
+    """A diff without the binary files in it that are as they were.
+
+    Git counts one as changed whose time is another than in the index, which reading must not write; no part of the
+    patch is about it.
+    """
+    if not text.startswith("-\t-\t") and "\n-\t-\t" not in text:
+        return text
+    counts, gap, patch = text.partition("\n\n")
+    kept = [
+        line
+        for line in counts.split("\n")
+        if not (file := line.removeprefix("-\t-\t")) or file == line or "=>" in file or f" b/{file}\n" in patch
+    ]
+    return "\n".join(kept) + gap + patch if kept else ""
+
+
+def numstat(text: str) -> dict[str, object]:
     """Files and line counts from the lines `added<TAB>deleted<TAB>file` before the patch."""
     files: list[str] = []
     insertions = deletions = 0
-    for line in output.head.decode("utf-8", "replace").splitlines():
+    for line in text.splitlines():
         added, _, rest = line.partition("\t")
         deleted, _, file = rest.partition("\t")
         if not file:

@@ -25,11 +25,20 @@ from swe_ai_fleet.tools.git.repository import (
     pathspecs,
     printed,
 )
-from swe_ai_fleet.tools.git.text import cloned, conflict, fetched, no_difference, numstat, pushed, reported
+from swe_ai_fleet.tools.git.text import (
+    cloned,
+    conflict,
+    fetched,
+    no_difference,
+    numstat,
+    pushed,
+    reported,
+    without_untouched,
+)
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 
-Paths = Annotated[list[str], Field(description="Files or directories, relative to the repository; globs are allowed.")]
+Paths = Annotated[list[str], Field(description="Files, directories or globs.")]
 _REMOTE_SECONDS = 900.0
 """Above the limit that remotes have of their own, so that theirs is the one that tells."""
 _PUSHING = frozenset({Role.DEV, Role.DEVOPS})
@@ -99,21 +108,21 @@ class GitTool(Toolkit):
             bool,
             Field(description="Compare the index instead of the files.", json_schema_extra={FOR_PROGRAMS: True}),
         ] = False,
-        base: Annotated[str | None, Field(description="Compare with this commit; A..B compares two.")] = None,
+        base: Annotated[str | None, Field(description="A commit to compare with, or A..B.")] = None,
     ) -> ToolResult:
-        """Show changes of tracked files (not of untracked ones): lines added and deleted per file, then the patch."""
+        """Show the changes of tracked files: lines added and deleted per file, then the patch."""
         options = ["--cached"] if staged else []
         revision = ["--end-of-options", checked_ref(base)] if base else []
         specs = pathspecs(paths)
         result = await self._repository.git(
             "diff", *READ_ONLY_DIFF, "--numstat", "-p", *options, *revision, "--", *specs
         )
-        if not result.stdout.total:
+        shown = printed("git_diff", result, {})
+        if not (text := without_untouched(shown.content)):
             if paths:
                 await self._repository.must_match(specs)
             return ToolResult(success=True, operation="git_diff", content=no_difference(staged, base))
-        counted = numstat(result.stdout)
-        return printed("git_diff", result, counted)
+        return replace(shown, content=text, metadata=numstat(text))
 
     @operation(read_only=True)
     async def log(

@@ -72,8 +72,10 @@ class RepoMapper:
         self._workspace = workspace
         self._kept: OrderedDict[str, RepoMap] = OrderedDict()
 
-    async def draw(self, scope: str, focus: list[str], *, max_tokens: int) -> RepoMap:
+    async def draw(self, scope: str, focus: list[str], *, max_tokens: int, narrow: bool = False) -> RepoMap:
         """A map of at most `max_tokens` tokens of the files below `scope`, a real path beneath the root.
+
+        A `narrow` one holds only what the focus leads to.
 
         Raises ToolFailure where it takes too long or the program fails.
         """
@@ -81,6 +83,7 @@ class RepoMapper:
             "scope": scope,
             "focus": focus,
             "max_tokens": max_tokens,
+            "narrow": narrow,
             "seconds": PARSE_SECONDS,
             "known": list(self._kept),
         }

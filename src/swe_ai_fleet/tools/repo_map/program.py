@@ -14,19 +14,20 @@ from .cache import TagCache
 from .focus import focus_of
 from .graph import MappedFile, rank
 from .languages import LANGUAGES
-from .listing import Listing, SourceFile, list_sources
+from .listing import Listing, Reader, SourceFile, list_sources
 from .parsing import parse_files
-from .rendering import render
+from .relevance import relevant
+from .rendering import render, shown_path
 from .tags import FileTags
 
-_KEY_VERSION = "1"
+_KEY_VERSION = "2"
 
 
 def main(argument: str) -> None:
     """Draw a map of the working directory and print it.
 
-    The request has scope, focus (a list of texts), max_tokens, seconds (for parsing) and known: keys of maps that the
-    asker still has. The answer is `{"key": …}` alone for one of those.
+    The request has scope, focus (a list of texts), max_tokens, seconds (for parsing), narrow (only what the
+    texts lead to) and known: keys of maps that the asker still has. The answer is `{"key": …}` alone for one of those.
     """
     request = cast("Mapping[str, object]", json.loads(argument))
     json.dump(draw(os.getcwd(), request), sys.stdout)  # noqa: PTH109
@@ -45,13 +46,18 @@ def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
         for file in listing.files
         if (known := tags.get(file.path)) is not None
     ]
-    ranked = rank(files, focus_of(texts))
+    tests: list[str] = []
+    if request.get("narrow"):
+        with Reader(root) as reader:
+            ranked, tests = relevant(files, texts, reader.read)
+    else:
+        ranked = rank(files, focus_of(texts))
     rendered = render(files, ranked, max_tokens=int(cast("int", request["max_tokens"])))
     unread = sum(file.path not in tags for file in listing.files)
     return {
         # A map that is not whole is not to be kept: the next call goes on where this one stopped.
         "key": "" if unread else key,
-        "text": rendered.text,
+        "text": rendered.text + (f"\nTests: {', '.join(map(shown_path, tests))}" if tests else ""),
         "shown_definitions": rendered.definitions,
         "shown_files": rendered.files,
         "definitions": sum(len(file.tags.definitions) for file in files),
@@ -64,7 +70,14 @@ def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
 def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, object]) -> str:
     """A digest of all that the map depends on: the files' contents, and what was asked."""
     digest = hashlib.sha256()
-    parts = [_KEY_VERSION, request["scope"], request["max_tokens"], list(texts), listing.left_out]
+    parts = [
+        _KEY_VERSION,
+        request["scope"],
+        request["max_tokens"],
+        request.get("narrow"),
+        list(texts),
+        listing.left_out,
+    ]
     parts += [[file.path, file.digest] for file in listing.files]
     digest.update(json.dumps(parts).encode())
     return digest.hexdigest()

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
@@ -21,11 +21,12 @@ from swe_ai_fleet.tools.tests.runners.suites import make_plan, suite_for
 from swe_ai_fleet.tools.tests.runners.wording import told
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 
-Paths = Annotated[
-    list[str], Field(description="Test files, directories or ids (tests/test_a.py::test_b); all if empty.")
+Paths = Annotated[list[str], Field(description="Files, directories or ids (tests/test_a.py::test_b); all if empty.")]
+Keyword = Annotated[str | None, Field(description="A -k expression for names.")]
+Deselect = Annotated[
+    list[str],
+    Field(description="Ids of tests to leave out, such as one that hangs.", json_schema_extra={FOR_PROGRAMS: True}),
 ]
-Keyword = Annotated[str | None, Field(description="Only tests whose name matches this -k expression.")]
-Deselect = Annotated[list[str], Field(description="Ids of tests to leave out, such as one that hangs.")]
 FilePaths = Annotated[list[str], Field(description="Files, directories or ids (file::test) to run; all if empty.")]
 Name = Annotated[str | None, Field(description="Only tests whose name contains this.")]
 Pattern = Annotated[str | None, Field(description="Only tests whose name matches this regular expression.")]
@@ -59,10 +60,7 @@ class TestTool(Toolkit):
         keyword: Keyword = None,
         deselect: Deselect = [],  # noqa: B006
     ) -> ToolResult:
-        """Run the repository's tests the way the repository runs them, all or some.
-
-        Knows pytest, unittest, go, npm, cargo and make. In a repository of several projects, paths say which.
-        """
+        """Run the repository's tests the way it runs them, all or some. Of several projects, paths say which."""
         own = self.workspace.environment.test_command
         argv, directory = own, "."
         if paths or framework_of(own) not in ("pytest", "unittest"):

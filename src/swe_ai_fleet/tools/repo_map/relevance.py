@@ -1,0 +1,131 @@
+"""What a prompt says of the code: where the names of a task are defined and used, and nothing where it names none.
+
+Unlike a map of the repository, which fills what room there is, this is as long as the task's words lead somewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
+
+from .focus import focus_of, words_of
+from .graph import MappedFile, Ranked
+
+_CODE = re.compile(r"`([^`\n]{2,120})`|\b([\w.]+)\(|\b([^\W\d]\w*\.[^\W\d][\w.]*)")
+_TERM = re.compile(r"[\w./-]*\w")
+_IDENTIFIER = re.compile(r"[^\W\d]\w+")
+_COMPOUND = re.compile(r"[^_]_[^_]|[a-z][A-Z]|^[A-Z][a-z]{3,}")
+_TEST = re.compile(r"(^|/)(tests?|specs?|__tests__)/|(^|/)(test_|conftest)|[._-](test|spec)\.\w+$|_tests?\.\w+$")
+_ASIDE = re.compile(r"(^|/)(examples?|samples?|demos?|docs?|benchmarks?|vendor|third_party|dist)/|_pb2")
+_MOST_DEFINERS = 6
+_MOST_USERS = 40
+_MOST_FILES = 6
+_MOST_IN_A_FILE = 6
+_MOST_TESTS = 3
+_LEAST_SHARE = 0.1
+_DEFINES, _NAMED = 2.0, 4.0
+
+Read = Callable[[str], bytes | None]
+
+
+def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> tuple[list[Ranked], list[str]]:
+    """The definitions that a task is about, by file, the most telling file first; and the tests of them by path.
+
+    Args:
+        files: Those of the repository.
+        texts: The task.
+        read: Gives the content of a file, None where it cannot.
+    """
+    words, names, paths = focus_of(texts).words, _identifiers(texts), _paths(texts)
+    definers, users = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for index, file in enumerate(files):
+        for name in names & {tag.name for tag in file.tags.definitions}:
+            definers[name].append(index)
+        for name in names & file.tags.references.keys():
+            users[name].append(index)
+    scores, shown, used = (
+        defaultdict[int, float](float),
+        defaultdict[int, set[int]](set),
+        defaultdict[int, set[str]](set),
+    )
+    for name in sorted(names):
+        if len(definers[name] or users[name]) > _MOST_DEFINERS:  # which of them is meant, it does not say
+            continue
+        for index in definers[name]:
+            scores[index] += _DEFINES / len(definers[name])
+            tags = files[index].tags.definitions
+            shown[index] |= {number for number, tag in enumerate(tags) if tag.name == name}
+        for index in users[name] if len(users[name]) <= _MOST_USERS else ():
+            overlap = len(words & _words_in(files[index])) / max(1, len(words))
+            scores[index] += (0.5 + 2 * overlap) / len(users[name]) ** 0.5
+            used[index].add(name)
+    named = {i for i, file in enumerate(files) if any(f"/{file.path}".endswith(f"/{path}") for path in paths)}
+    for index in named:
+        scores[index] += _NAMED
+    if not scores:
+        return _by_words(files, words), []
+    tests = [index for index in scores if _TEST.search(files[index].path)]
+    code = [i for i in scores.keys() - set(tests) if i in named or not _ASIDE.search(files[i].path)]
+    code.sort(key=lambda index: (-scores[index], index))
+    tests.sort(key=lambda index: (-scores[index], index))
+    ranked: list[Ranked] = []
+    for index in code[:_MOST_FILES]:
+        if scores[index] < _LEAST_SHARE * scores[code[0]]:
+            break
+        tags = files[index].tags.definitions
+        numbers = sorted(shown[index])
+        around = _around(files[index], used[index], read)
+        around += [number for number, tag in enumerate(tags) if len(words_of(tag.name) & words) > 1 or len(tags) < 4]
+        numbers += [number for number in dict.fromkeys(around) if number not in shown[index] and tags[number].name]
+        ranked += [Ranked(file=index, definition=number, score=scores[index]) for number in numbers[:_MOST_IN_A_FILE]]
+    return ranked, [files[index].path for index in tests[:_MOST_TESTS]]
+
+
+def _identifiers(texts: Iterable[str]) -> set[str]:
+    """The names in a task that are no mere words: written as code, or as nobody writes prose."""
+    found: set[str] = set()
+    for text in texts:
+        for code in _CODE.finditer(text):
+            found |= {name for name in _IDENTIFIER.findall(code[1] or code[2] or code[3]) if len(name) > 2}
+        found |= {name for name in _IDENTIFIER.findall(text) if _COMPOUND.search(name)}
+    return found
+
+
+def _paths(texts: Iterable[str]) -> set[str]:
+    terms = (term.strip("./-") for text in texts for term in _TERM.findall(text))
+    return {term for term in terms if PurePosixPath(term).suffix and len(term) > 3}
+
+
+def _words_in(file: MappedFile) -> set[str]:
+    return {word for text in (file.path, *(tag.name for tag in file.tags.definitions)) for word in words_of(text)}
+
+
+def _around(file: MappedFile, names: set[str], read: Read) -> list[int]:
+    """The definitions in which a file uses names, in order."""
+    definitions = file.tags.definitions
+    if not names or not definitions or (data := read(file.path)) is None:
+        return []
+    use = re.compile(r"\b(" + "|".join(map(re.escape, sorted(names))) + r")\b")
+    found: dict[int, None] = {}
+    at = -1
+    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), start=1):
+        while at + 1 < len(definitions) and definitions[at + 1].line <= number:
+            at += 1
+        if at >= 0 and line[:1].isspace() and use.search(line):
+            found[at] = None
+    return list(found)
+
+
+def _by_words(files: Sequence[MappedFile], words: frozenset[str]) -> list[Ranked]:
+    """Where a task names nothing: the definitions whose names have two of its words at least, the rarest first."""
+    found: list[Ranked] = []
+    for index, file in enumerate(files):
+        if _TEST.search(file.path) or _ASIDE.search(file.path):
+            continue
+        for number, tag in enumerate(file.tags.definitions):
+            if len(both := words_of(tag.name) & words) > 1:
+                found.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
+    found.sort(key=lambda one: (-one.score, one.file, one.definition))
+    return found[:_MOST_FILES]
