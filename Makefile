@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection
+.PHONY: help pictures demo test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -101,6 +101,9 @@ zoo: $(VENV)/ready ## Real projects from package registries, and changes made by
 
 selection: $(VENV)/ready ## How often the right candidate wins, in pools made of the zoo's projects; ONLY=parse JOBS=2 BEFORE=python; writes selection.json
 	ONLY="$(ONLY)" JOBS="$(JOBS)" POOLS="$(POOLS)" BEFORE="$(BEFORE)" $(BIN)/python -m labs.selection
+
+tokens: $(VENV)/ready ## Characters that models are sent in recorded tasks, by part; BEFORE=python of another built copy; ONLY=overnight; writes tokens.json
+	$(BIN)/python -m labs.tokens --only "$(ONLY)" $(if $(BEFORE),--before "$(BEFORE)")
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
 	$(BIN)/python -m labs.mutation $(MODULES)

@@ -1,7 +1,7 @@
 """What a request to a model is made of, in characters.
 
-Tools count as the JSON that they are sent as, messages by their texts, calls by names and arguments: what a model reads, without
-the punctuation of the protocol.
+Tools count as the JSON that they are sent as, messages by their texts, calls by names and arguments: what a model
+reads, without the punctuation of the protocol.
 """
 
 from __future__ import annotations
@@ -69,11 +69,10 @@ def observations(body: Mapping[str, Any]) -> list[str]:
 
 
 def _opening(text: str, task: str) -> dict[str, int]:
-    before, heading, behind = text.partition(_TASK)
+    before, _, behind = text.partition(_TASK)
     told = len(task) if task in behind else 0
-    mapped = _MAP.search(before)
-    rest = before.replace(mapped[0], "", 1) if mapped else before
-    rules = _CONTRIBUTORS.search(rest)
+    rules = _CONTRIBUTORS.search(before)
+    mapped = _MAP.search(before[: rules.start()] if rules else before)
     shares = {MAP: len(mapped[0]) if mapped else 0, CONTRIBUTORS: len(rules[0]) if rules else 0, TASK: told}
     return shares | {OPENING: len(text) - sum(shares.values())}
 

@@ -1,6 +1,6 @@
 """A recording replayed by a fleet as it is installed: `fleet run --local` of any built copy, from the outside.
 
-Nothing of the measured fleet is imported. It is a program that talks to a model server, and the server keeps what it says.
+Nothing of the measured fleet is imported: it is a program that talks to a model server, which keeps what it is sent.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ async def replayed(recording: Recording, interpreter: Path) -> Replay:
             bodies = server.bodies
         at_work = [body for body in bodies if _has(body, _AT_WORK)]
         others = [body for body in bodies if not _has(body, _AT_WORK) and "max_tokens" not in body]
+        if len(at_work) < len(recording.replies):
+            told = f"{len(at_work)} requests for {len(recording.replies)} replies"
+            raise Strayed(f"{told}; fleet run ended with {status}: {printed[-2_000:]}")
         _expect_observations(recording, at_work)
         if status not in _WON:
             raise Strayed(f"fleet run ended with {status}: {printed[-2_000:]}")
@@ -118,8 +121,6 @@ async def _run(
 
 
 def _expect_observations(recording: Recording, bodies: Sequence[Mapping[str, Any]]) -> None:
-    if len(bodies) < len(recording.replies):
-        raise Strayed(f"{len(bodies)} requests for {len(recording.replies)} replies")
     for number, (reply, body) in enumerate(zip(recording.replies[:-1], bodies[1:], strict=False), start=1):
         seen = observations(body)
         if len(seen) != len(reply.calls):

@@ -1,0 +1,72 @@
+"""`make tokens`: how many characters models are sent in recorded tasks, by part, step by step and in all.
+
+BEFORE is the interpreter of a built copy of another commit, whose figures stand beside. ONLY=name,name takes some
+recordings. Prints tables and writes tokens.json. Ends with 1 where a replay went another way than the
+recording: a tool call failed, or showed something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from labs.tokens.recordings import Recording, recordings
+from labs.tokens.replaying import Replay, Strayed, replayed
+from labs.tokens.report import figures, tables
+
+AT_ONCE = 2
+
+
+async def main(chosen: Sequence[Recording], before: Path | None) -> int:
+    room = asyncio.Semaphore(AT_ONCE)
+    strayed: list[str] = []
+
+    async def one(recording: Recording, interpreter: Path) -> Replay | None:
+        async with room:
+            try:
+                return await replayed(recording, interpreter)
+            except Strayed as error:
+                strayed.append(f"{recording.name} by {interpreter}: {error}")
+                return None
+
+    async def all_by(interpreter: Path) -> dict[str, Replay]:
+        ended = await asyncio.gather(*(one(recording, interpreter) for recording in chosen))
+        return {recording.name: replay for recording, replay in zip(chosen, ended, strict=True) if replay}
+
+    now, *others = await asyncio.gather(*map(all_by, (Path(sys.executable), *([before] if before else []))))
+    earlier = others[0] if others else None
+    strayed += [
+        f"{name}: the two fleets delivered different trees"
+        for name, replay in now.items()
+        if earlier and name in earlier and earlier[name].tree != replay.tree
+    ]
+    if strayed:
+        print("\n".join(strayed), file=sys.stderr)
+        return 1
+    Path("tokens.json").write_text(json.dumps(figures(now, earlier), indent=1) + "\n")
+    console = Console(width=160)
+    for table in tables(now, earlier):
+        console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="labs.tokens", description="Replay recorded tasks and count what models are sent."
+    )
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="these recordings; all by default")
+    parser.add_argument("--before", type=Path, help="the interpreter of a built copy of another commit")
+    options = parser.parse_args()
+    if options.before and not options.before.exists():
+        parser.error(f"there is no {options.before}")
+    try:
+        chosen = recordings([name for name in options.only.split(",") if name])
+    except ValueError as error:
+        parser.error(str(error))
+    sys.exit(asyncio.run(main(chosen, options.before)))

@@ -1,0 +1,95 @@
+"""The lab of the tokens: its report adds up, its recordings fit their repositories, and one replay by a real fleet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labs.tokens.parts import parts_of
+from labs.tokens.recordings import Call, Recording, make_example, recordings
+from labs.tokens.replaying import Replay, Strayed, replayed
+from labs.tokens.report import figures, first_request, tables
+
+TASK = "Mend the parser.\n\nIt is torn."
+MAP = "Where the code is:\n```\na.py:\n  1: def parse\n```\n"
+RULES = "Instructions for contributors, from its AGENTS.md:\n<<<\n```\nmake test\n```\n>>>\n\n"
+TOOLS = [{"type": "function", "function": {"name": "files_read_file", "parameters": {}}}]
+BODY = {
+    "tools": TOOLS,
+    "messages": [
+        {"role": "system", "content": "You are a developer."},
+        {"role": "user", "content": f"# The repository\n{MAP}{RULES}# Task\n{TASK}\n"},
+        {
+            "role": "assistant",
+            "content": "I read it.",
+            "tool_calls": [{"id": "c1", "function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "def parse(): ..."},
+        {"role": "user", "content": "One reply is left."},
+    ],
+}
+
+
+def test_a_requests_parts_add_up_to_all_that_it_says() -> None:
+    assert parts_of(BODY, TASK) == {
+        "tools": len(json.dumps(TOOLS)),
+        "system": len("You are a developer."),
+        "map": len(MAP),
+        "contributors": len(RULES),
+        "task": len(TASK),
+        "opening": len("# The repository\n# Task\n\n"),
+        "assistant text": len("I read it."),
+        "tool calls": len('files_read_file{"path": "a.py"}'),
+        "observed: files_read_file": len("def parse(): ..."),
+        "remarks": len("One reply is left."),
+    }
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_report_has_both_fleets_and_what_is_saved(before: bool) -> None:
+    now = {"parser": Replay(requests=[{"tools": 60, "map": 5}, {"tools": 60, "map": 5}], others=[], tree="t")}
+    then = {"parser": Replay(requests=[{"tools": 100}], others=[{"tools": 160}], tree="t")}
+    console = Console(width=160, record=True)
+    for table in tables(now, then if before else None):
+        console.print(table)
+    told, printed = figures(now, then if before else None), console.export_text()
+    assert told["now"]["parts"] == {"tools": 120, "map": 10}
+    assert told["now"]["first_request"] == first_request(now["parser"]) == 60
+    assert told.get("saved") == (0.5 if before else None)
+    assert ("-20" in printed) is before
+
+
+@pytest.mark.parametrize("recording", recordings(), ids=lambda recording: recording.name)
+def test_a_recordings_edits_fit_its_repository(recording: Recording, tmp_path: Path) -> None:
+    root = make_example(recording.repository, tmp_path / "repository")
+    edits = [call.arguments for reply in recording.replies for call in reply.calls if call.tool == "files_edit_file"]
+    for edit in edits:
+        text = (root / edit["path"]).read_text()
+        assert text.count(edit["old"]) == 1
+        (root / edit["path"]).write_text(text.replace(edit["old"], edit["new"]))
+    assert edits
+    assert [call.tool for call in recording.replies[-1].calls] == ["final_answer"]
+
+
+def test_an_unknown_recording_is_refused() -> None:
+    with pytest.raises(ValueError, match="no recording is called nothing; there are "):
+        recordings(["nothing"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_replay_goes_the_recorded_way_or_says_where_it_does_not() -> None:
+    (recording,) = recordings(["expired-lot"])
+    replay = await replayed(recording, Path(sys.executable))
+    assert len(replay.requests) >= len(recording.replies)
+    assert all(later["tools"] == replay.requests[0]["tools"] for later in replay.requests)
+    first = recording.replies[0]
+    missing = Call(tool="files_read_file", arguments={"path": "nothing.py"}, shows="def nothing")
+    other = replace(recording, replies=(replace(first, calls=(*first.calls, missing)), *recording.replies[1:]))
+    with pytest.raises(Strayed, match="reply 1, files_read_file: 'def nothing' is not shown in: Error: there is no"):
+        await replayed(other, Path(sys.executable))
