@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
 from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.task import SubmittedPatch, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.drive import discard_checkpoints
+from swe_ai_fleet.orchestrator.drive import KeptCheckpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas, StorageUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.sandbox import IsolationLevel
@@ -195,7 +195,10 @@ async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> 
                 await journal.append(
                     RunFinished(stop_reason=reason, artifacts=Artifacts(), usage=Usage(), audit_head="")
                 )
-    await discard_checkpoints(log, log, "acme", "ended")
+    kept = KeptCheckpoints()
+    async for stored in log.read("acme", "ended"):
+        kept.hear(stored)
+    await kept.discard(log)
     for agent in ("cancelled", "waiting"):
         with pytest.raises(NotFound):
             await log.get(refs[agent])

@@ -72,8 +72,8 @@ class ToolRecord:
                 self.operations[entry.agent_id].append(_operation(entry, body.result, self._steps.get(agent_id, 0)))
 
 
-async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> ToolRecord:
-    """What the log has of one agent's tools. Raises as reading does."""
+async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: str = "") -> ToolRecord:
+    """What the log has of one agent's tools, or of all agents'. Raises as reading does."""
     record = ToolRecord()
     async with aclosing(log.read(tenant, execution_id, agent_id=agent_id)) as events:
         async for stored in events:

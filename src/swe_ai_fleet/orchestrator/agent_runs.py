@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from swe_ai_fleet.domain.event import AuditHeadSigned, RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.ports import EventLog, Fleet, HeadSigner, Journal
+from swe_ai_fleet.ports import Fleet, HeadSigner, Journal
 
 PAUSES = (0.0, 1.0, 4.0, 15.0)
 """Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
@@ -31,23 +30,21 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class HeadSigning:
-    """Signs chains of one driven execution into its log; each event is read once.
+    """Signs chains of one driven execution into its log.
 
     Args:
         signer: Holds the key.
-        log: Has the chains.
+        approvals: Reads the log.
+        chains: Hear of each event that is read.
         journal: The execution's own.
-        tenant: Whose execution it is.
         execution_id: Which.
     """
 
     signer: HeadSigner
-    log: EventLog
+    approvals: Approvals
+    chains: AuditChains
     journal: Journal
-    tenant: str
     execution_id: str
-    _chains: AuditChains = field(default_factory=AuditChains)
-    _next: int = 0
     _told: set[tuple[str, int, int]] = field(default_factory=set[tuple[str, int, int]])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -56,12 +53,9 @@ class HeadSigning:
 
         A chain that does not fit is left unsigned, for whoever verifies it to find. Raises Fenced, Unavailable.
         """
+        await self.approvals.refresh()
         async with self._turn:
-            async with aclosing(self.log.read(self.tenant, self.execution_id, from_sequence=self._next)) as events:
-                async for stored in events:
-                    self._chains.take(stored)
-                    self._next = stored.sequence + 1
-            for head in tuple(self._chains.unsigned(agent_id)):
+            for head in tuple(self.chains.unsigned(agent_id)):
                 name = (head.agent_id, head.run, head.entries)
                 if name not in self._told:
                     await self.journal.append(AuditHeadSigned(head=self.signer.signed(head, self.execution_id)))
@@ -108,7 +102,8 @@ class AgentRuns:
         async def once(generation: int) -> Candidate:
             nonlocal resume
             while True:
-                await self.approvals.settled(agent_id)
+                if resume:
+                    await self.approvals.settled(agent_id)
                 attempt = replace(assignment, generation=generation, resume=resume)
                 # Whatever becomes of this process, the next one finds what it wrote.
                 resume = True

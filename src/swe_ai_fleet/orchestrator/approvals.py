@@ -6,7 +6,7 @@ Requests and decisions are found in the execution's log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.event import (
     ApprovalRefused,
     ApprovalResolved,
     BreakpointsSet,
+    StoredEvent,
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
@@ -46,23 +47,33 @@ class Approvals:
     Args:
         log: Where agents ask and people decide.
         task: Whose execution it is.
+        hears: Hear of each event that is read, once and in order.
     """
 
-    def __init__(self, log: EventLog, task: Task) -> None:
+    def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], None]] = ()) -> None:
         self._log = log
         self._task = task
+        self._hears = hears
         self._state: ExecutionState | None = None
+        self._next = 0
+        self._asked = self._answered = 0
         self._reading = asyncio.Lock()
         self._known: dict[str, asyncio.Event] = {}
 
     async def refresh(self) -> ExecutionState:
-        """The execution as its log tells it now; only what is new is read."""
+        """The execution as its log tells it now; only what is new is read, once for all who ask meanwhile."""
+        self._asked = mine = self._asked + 1
         async with self._reading:
-            start = self._state.last_sequence + 1 if self._state else 0
-            events = self._log.read(self._task.tenant, self._task.execution_id, from_sequence=start)
-            async with aclosing(events) as new:
-                async for stored in new:
-                    self._state = advance(self._state, stored)
+            if self._answered < mine:
+                answers = self._asked
+                events = self._log.read(self._task.tenant, self._task.execution_id, from_sequence=self._next)
+                async with aclosing(events) as new:
+                    async for stored in new:
+                        self._state = advance(self._state, stored)
+                        self._next = stored.sequence + 1
+                        for hear in self._hears:
+                            hear(stored)
+                self._answered = answers
         if self._state is None:
             raise RuntimeError("an execution without events is driven")
         return self._state

@@ -95,6 +95,11 @@ class Dispatcher:
         if isinstance(stored.event.body, _NEWS):
             self._news.set()
 
+    def drive(self, tenant: str, execution_id: str) -> Drive | None:
+        """The drive of an execution, where it is here."""
+        drive, _ = self._drives.get(execution_id, (None, None))
+        return drive if drive is not None and drive.task.tenant == tenant else None
+
     def queued(self) -> list[ExecutionState]:
         """What waits for somebody to drive it."""
         return [state for state in self._projection.unfinished() if not state.owner and not state.status.terminal]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
+from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable, innermost
 from swe_ai_fleet.domain.event import (
@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStatus,
     ResultPublished,
     RunFinished,
+    StoredEvent,
     WorkspaceCheckpointed,
     Writer,
 )
@@ -46,40 +47,35 @@ from swe_ai_fleet.orchestrator.delivery import Delivering
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps, Parts, WorkflowDrive
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
-from swe_ai_fleet.ports import (
-    BlobStore,
-    EventLog,
-    Journal,
-)
+from swe_ai_fleet.ports import BlobStore, Journal
 
-_checkpoint_log = structlog.get_logger(__name__)
 _log = structlog.get_logger()
 CANCELLED = "cancelled by a caller"
 _MOST_DRIVES = 10
 """So often an execution is taken up again because something does not answer; then it fails with the reason."""
 
 
-async def discard_checkpoints(log: EventLog, blobs: BlobStore, tenant: str, execution_id: str) -> None:
-    """Give back the room of an ended execution's checkpoints; runs that came to their end have done so themselves.
+class KeptCheckpoints:
+    """The checkpoints that runs of an execution have left, told from its events in their order."""
 
-    What cannot be given back now is forgotten with the events.
-    """
-    left: dict[str, BlobRef] = {}
-    try:
-        async with aclosing(log.read(tenant, execution_id)) as events:
-            async for stored in events:
-                body, agent_id = stored.event.body, stored.event.agent_id
-                if isinstance(body, RunFinished) and body.stop_reason is not StopReason.CANCELLED:
-                    left.pop(agent_id, None)
-                elif isinstance(body, WorkspaceCheckpointed):
-                    left.pop(agent_id, None)
-                    # One that is named by its content may be another's as well.
-                    if body.bundle is not None and not body.bundle.name.endswith(f"/{body.bundle.digest}"):
-                        left[agent_id] = body.bundle
-        for bundle in left.values():
+    def __init__(self) -> None:
+        self._left: dict[str, BlobRef] = {}
+
+    def hear(self, stored: StoredEvent) -> None:
+        """Take in the next event."""
+        body, agent_id = stored.event.body, stored.event.agent_id
+        if isinstance(body, RunFinished) and body.stop_reason is not StopReason.CANCELLED:
+            self._left.pop(agent_id, None)
+        elif isinstance(body, WorkspaceCheckpointed):
+            self._left.pop(agent_id, None)
+            # One that is named by its content may be another's as well.
+            if body.bundle is not None and not body.bundle.name.endswith(f"/{body.bundle.digest}"):
+                self._left[agent_id] = body.bundle
+
+    async def discard(self, blobs: BlobStore) -> None:
+        """Give back their room; runs that came to their end have done so themselves. Raises FleetError."""
+        for bundle in self._left.values():
             await blobs.discard(bundle)
-    except FleetError as error:
-        _checkpoint_log.warning("checkpoints were not discarded", execution_id=execution_id, reason=str(error))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +123,9 @@ class Drive:
         self._task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
-        self._approvals = Approvals(deps.log, state.task)
+        self._chains, self._checkpoints = AuditChains(), KeptCheckpoints()
+        hears = (self._checkpoints.hear, self._chains.take) if deps.signer is not None else (self._checkpoints.hear,)
+        self._approvals = Approvals(deps.log, state.task, hears)
         self._workflow: WorkflowDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._cancel_reason = ""
@@ -173,12 +171,25 @@ class Drive:
                 if not known.result_published:
                     await self._publish(journal)
             if not whole:
-                await discard_checkpoints(self._deps.log, self._deps.blobs, self._task.tenant, self._task.execution_id)
+                await self._discard_checkpoints()
             await self._deps.workspaces.release(self._task.execution_id)
         except Fenced:
             log.info("another orchestrator drives the execution")
         except FleetError as error:
             log.error("the execution could not be recorded to its end; it will be taken up again", error=str(error))
+
+    async def state(self) -> ExecutionState:
+        """The execution as its log tells it now. Raises Unavailable."""
+        return await self._approvals.refresh()
+
+    async def _discard_checkpoints(self) -> None:
+        """Give back the room of checkpoints; what cannot be given back now is forgotten with the events."""
+        try:
+            await self._approvals.refresh()
+            await self._checkpoints.discard(self._deps.blobs)
+        except FleetError as error:
+            execution_id = self._task.execution_id
+            _log.warning("checkpoints were not discarded", execution_id=execution_id, reason=str(error))
 
     def _cancel(self, reason: str) -> None:
         """Stop the agents and end the execution as cancelled. The first reason stands."""
@@ -212,9 +223,9 @@ class Drive:
             return None
         return HeadSigning(
             signer=self._deps.signer,
-            log=self._deps.log,
+            approvals=self._approvals,
+            chains=self._chains,
             journal=journal,
-            tenant=self._task.tenant,
             execution_id=self._task.execution_id,
         )
 
@@ -300,6 +311,6 @@ class Drive:
             task_id=self._task.task_id,
             execution_id=self._task.execution_id,
             agent_id="",
-            payload=await execution_result(self._deps.log, self._deps.blobs, self._task),
+            payload=await execution_result(self._deps.log, self._deps.blobs, await self._approvals.refresh()),
         )
         await journal.append(ResultPublished())

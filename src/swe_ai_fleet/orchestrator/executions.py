@@ -122,6 +122,9 @@ class Executions:
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
+        if (drive := self._dispatcher.drive(tenant, execution_id)) is not None:
+            # Most of its events are read already.
+            return await drive.state()
         state: ExecutionState | None = None
         async with aclosing(self._log.read(tenant, execution_id)) as events:
             async for stored in events:

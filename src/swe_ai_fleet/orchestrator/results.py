@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import cast
 
-from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_OUTPUT_CHARS, MAX_RESULT_BYTES, ToolRecord
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_OUTPUT_CHARS, MAX_RESULT_BYTES, tool_record
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.tools.truncation import truncate
 
 
-async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes:
+async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionState) -> bytes:
     """The final result of an execution as JSON of at most 512 KiB; what is too long stands there by reference."""
-    state: ExecutionState | None = None
-    record = ToolRecord()
-    async with aclosing(log.read(task.tenant, task.execution_id)) as events:
-        async for stored in events:
-            state = advance(state, stored)
-            record.hear(stored.event)
-    if state is None:
-        raise RuntimeError("an execution without events has no result")
+    task = state.task
     winner = state.candidates.get(state.winner_id)
+    # Of one agent where there is a winner, else of all.
+    record = await tool_record(log, task.tenant, task.execution_id, winner.agent_id if winner else "")
     best = state.best_report
     agents = [winner.agent_id] if winner else list(record.entries)
     payload: dict[str, object] = {
