@@ -79,8 +79,8 @@ simulate: $(VENV)/ready ## 10,000 executions on 100 nodes on virtual time; write
 pictures: simulate ## Everything drawn: the plots of docs/scale.md, and the page's views in tests/web/.artifacts
 	$(PYTEST) tests/web -k test_every_view_is_sound_and_fits
 
-bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
-	$(BIN)/python -m labs.bench
+bench: $(VENV)/ready ## Measure overhead and scale on this machine; PARTS=single,hundred; writes bench.json
+	$(BIN)/python -m labs.bench $(PARTS)
 
 chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEED=… EXECUTIONS=…; writes chaos.json
 	$(BIN)/python -m labs.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"

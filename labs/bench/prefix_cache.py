@@ -25,7 +25,7 @@ from swe_ai_fleet.tools.audit import AuditTrail
 from tests.vllm.server import VLLMServer, interpreter, make_model, serve
 
 STEPS = 20
-TARGET_SHARE = 0.9
+TARGET_SHARE = 0.95
 _COMMANDS = (
     "ls -la && wc -l *.py",
     "cat module_{step}.py",

@@ -24,9 +24,7 @@ from labs.bench.__main__ import hundred, single
 from labs.bench.peers.page import Machine, page
 from labs.bench.peers.peers import PEERS
 from labs.bench.peers.running import RUN_SECONDS, Figures, best, measure
-from labs.bench.steps import FILES
 from swe_ai_fleet.telemetry import configure_logging
-from swe_ai_fleet.testing.repositories import make_repository
 
 STEPS, AGENTS, LATENCY = 20, 100, 0.5
 ROUNDS = 3
@@ -37,11 +35,10 @@ async def ours() -> Figures:
     figures: dict[str, float] = {}
     problem = ""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
-        repository = make_repository(Path(name) / "repository", FILES)
         try:
             for part in (single, hundred):
                 async with asyncio.timeout(RUN_SECONDS):
-                    await part(Path(name), repository, figures)
+                    figures |= await part(Path(name) / part.__name__)
         except TimeoutError:
             problem = f"did not finish within {RUN_SECONDS:g} s"
     return Figures(
