@@ -46,8 +46,8 @@ class ChatModel(Protocol):
 class ModelSessions(Protocol):
     """A model behind several servers; a run stays with the one that has its prompts cached, as long as it can."""
 
-    def session(self, key: str) -> ChatModel:
-        """The model for one run; the same key is the same server."""
+    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ChatModel:
+        """The model for one run; the same key is the same server. Where calls wait, `tenant` says whose turn it is."""
         ...
 
 

@@ -90,6 +90,10 @@ class Settings(BaseSettings):
     model_tokens_per_minute: int = Field(
         default=0, ge=0, description="Most tokens a minute, prompt and completion, in the whole fleet; 0 = no limit."
     )
+    model_session_headers: str = Field(
+        default="X-Session-ID, x-session-affinity, x-smg-routing-key",
+        description="Headers that tell routers which agent run a call to a model belongs to; empty: none is sent.",
+    )
     model_prices: dict[str, dict[str, float]] = Field(
         default_factory=dict[str, dict[str, float]],
         description='Prices of a million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from heapq import heappop
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +30,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def _run_once(self) -> None:
+        # A timer that was called off must not be waited for: what comes after it would take real time.
+        while self._scheduled and self._scheduled[0].cancelled():
+            self._timer_cancelled_count -= 1
+            heappop(self._scheduled)._scheduled = False
         if not self._ready:
             if not self._scheduled:
                 raise RuntimeError("everybody waits for somebody else")

@@ -78,7 +78,7 @@ class Equipment:
             raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile")
         model = self.models[profile]
         if isinstance(model, ModelSessions):
-            model = model.session(f"{task.execution_id}/{trail.agent_id}")
+            model = model.session(f"{task.execution_id}/{trail.agent_id}", tenant=task.tenant, priority=task.priority)
         if self.live is None:
             return model
         return WatchedModel(

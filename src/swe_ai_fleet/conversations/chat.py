@@ -253,7 +253,8 @@ class Chat:
         model, key = self._answering.model, session.session_id
         if not isinstance(model, ModelSessions):
             return self._answering
-        held = self._models.pop(key, None) or model.session(f"chat-{session.tenant}-{key}")
+        held = self._models.pop(key, None)
+        held = held or model.session(f"chat-{session.tenant}-{key}", tenant=session.tenant)
         self._models[key] = held
         if len(self._models) > _MAX_HELD:
             self._models.popitem(last=False)

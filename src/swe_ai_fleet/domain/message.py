@@ -108,6 +108,8 @@ class ModelRequest:
             so check the text. Without tools only.
         top_logprobs: So many likely first tokens of the reply come with their log-probabilities, at most 20; 0: none. A
             server that gives none answers without, and its capabilities say so from then on.
+        session: The same for all requests of one agent run, so that a router takes them to one server; empty: it is
+            alone.
         on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
             begins anew.
     """
@@ -117,6 +119,7 @@ class ModelRequest:
     sampling: Sampling = field(default_factory=Sampling)
     schema: Mapping[str, object] | None = None
     top_logprobs: int = 0
+    session: str = ""
     on_delta: Callable[[str], None] | None = None
 
 

@@ -106,8 +106,7 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
     """
     endpoints = model_endpoints(settings)
     async with AsyncExitStack() as stack:
-        alone = len(endpoints) == 1
-        members = [await _member(stack, one, settings.model_timeout_seconds, alone=alone) for one in endpoints]
+        members = [await _member(stack, one, settings) for one in endpoints]
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)
@@ -117,7 +116,7 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
         )
 
 
-def model_client(endpoint: ModelEndpoint, timeout_seconds: float) -> OpenAIChatModel:
+def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel:
     """The client of one model server. It tries nothing twice: whoever holds it does."""
     if endpoint.note:
         _log.warning("model.provider_not_asked", server=public_url(endpoint.base_url), reason=endpoint.note)
@@ -125,16 +124,15 @@ def model_client(endpoint: ModelEndpoint, timeout_seconds: float) -> OpenAIChatM
         base_url=endpoint.base_url,
         model=endpoint.model,
         api_key=endpoint.api_key,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=settings.model_timeout_seconds,
         max_retries=1,
+        session_headers=listed(settings.model_session_headers),
     )
 
 
-async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_seconds: float, *, alone: bool) -> Member:
-    model = await stack.enter_async_context(model_client(endpoint, timeout_seconds))
-    load = None
-    if not alone:
-        load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
+async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, settings: Settings) -> Member:
+    model = await stack.enter_async_context(model_client(endpoint, settings))
+    load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
     return Member(name=public_url(endpoint.base_url), model=model, load=load)
 
 

@@ -116,7 +116,7 @@ class NamedModel:
         if self.pooled:
             return open_model(chosen)
         (endpoint,) = model_endpoints(chosen)
-        return model_client(endpoint, chosen.model_timeout_seconds)
+        return model_client(endpoint, chosen)
 
 
 def _taken(given: dict[str, object], kind: type[T], *names: str) -> T | None:

@@ -81,11 +81,13 @@ class MeteredModel(ModelWrapper):
     tenant: str
     spending: Spending
 
-    def session(self, key: str) -> ChatModel:
+    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ChatModel:
         """The model for one run, metered too."""
         if not isinstance(self.model, ModelSessions):
             return self
-        return self.spending.metered(self.tenant, self.model.session(key))
+        return self.spending.metered(
+            self.tenant, self.model.session(key, tenant=tenant or self.tenant, priority=priority)
+        )
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, once it is counted. Raises as the model does."""

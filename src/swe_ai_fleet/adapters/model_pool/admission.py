@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 import structlog
 
+from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line, Session
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
 
@@ -88,8 +89,8 @@ class Ledger(Protocol):
 class Admission(Protocol):
     """Lets calls to models through as the fleet's limits allow."""
 
-    async def admit(self, tokens: int) -> None:
-        """Wait until a call that may take so many tokens may begin; first come, first served."""
+    async def admit(self, tokens: int, session: Session | None = None) -> None:
+        """Wait until it is the turn of a call that may take so many tokens."""
         ...
 
     def settle(self, reserved: int, spent: int) -> None:
@@ -97,10 +98,20 @@ class Admission(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call in line, and the tokens that it may take."""
+
+    order: int
+    session: Session | None
+    tokens: int
+    place: asyncio.Future[None]
+
+
 class LeasedAdmission:
     """The `Admission` of one process: it leases calls and tokens from a ledger in batches and hands them out itself.
 
-    Within the process calls are let through in the order in which they came. No call asks the ledger itself: one task
+    Within the process calls are let through in the order of a `Line`. No call asks the ledger itself: one task
     renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
     nothing begins until there is another one. Use it as an async context manager.
 
@@ -108,14 +119,23 @@ class LeasedAdmission:
         ledger: of the fleet, or of this process alone.
         quota: the fleet's limits.
         clock: in seconds; not turned back.
+        quantum: as of `Line`.
     """
 
-    def __init__(self, ledger: Ledger, quota: Quota, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        quota: Quota,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        quantum: int = QUANTUM_TOKENS,
+    ) -> None:
         self._ledger = ledger
         self._quota = quota
         self._clock = clock
         self._host = uuid.uuid4().hex
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._line: Line[_Call] = Line(quantum)
+        self._orders = itertools.count()
         self.using = 0
         self._balance = 0
         self._typical = 0.0
@@ -144,15 +164,15 @@ class LeasedAdmission:
         """Calls that wait."""
         return len(self._line)
 
-    async def admit(self, tokens: int) -> None:
-        """Wait until a call that may take so many tokens may begin; first come, first served in this process."""
+    async def admit(self, tokens: int, session: Session | None = None) -> None:
+        """Wait until it is the turn, in this process, of a call that may take so many tokens."""
         self._typical = tokens if not self._typical else 0.9 * self._typical + 0.1 * tokens
         if not self._line and self._fits(tokens):
             self._take(tokens)
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (tokens, place)
-        self._line.append(entry)
+        call = _Call(order=next(self._orders), session=session, tokens=tokens, place=place)
+        self._line.add(call)
         self._wake.set()
         try:
             await place
@@ -160,7 +180,7 @@ class LeasedAdmission:
             if place.done() and not place.cancelled():
                 self.settle(tokens, 0)
             else:
-                self._line.remove(entry)
+                self._line.remove(call)
                 self._let_through()
             raise
 
@@ -189,10 +209,10 @@ class LeasedAdmission:
             self._wake.set()
 
     def _let_through(self) -> None:
-        while self._line and self._fits(self._line[0][0]):
-            tokens, place = self._line.popleft()
-            self._take(tokens)
-            place.set_result(None)
+        while (call := self._line.first()) is not None and self._fits(call.tokens):
+            self._line.take(call)
+            self._take(call.tokens)
+            call.place.set_result(None)
         if self._line:
             self._wake.set()
 
@@ -242,11 +262,12 @@ class LeasedAdmission:
     def _demand(self) -> Demand:
         want = head = spare = 0
         if self._quota.tokens_per_minute:
-            queued = sum(tokens for tokens, _ in self._line)
+            queued = sum(call.tokens for call in self._line)
             # What was spent since the last renewal will be wanted before the next one, or more.
             soon = round(self._typical * (self.using + 1)) + 2 * self._spent
             want = max(0, queued + soon - self._balance)
-            head = max(0, self._line[0][0] - self._balance) if self._line else 0
+            first = self._line.first()
+            head = max(0, first.tokens - self._balance) if first else 0
         if self._quota.max_in_flight:
             spare = max(1, self.using // 4)
         return Demand(

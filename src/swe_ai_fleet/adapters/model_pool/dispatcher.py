@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import TypeVar
 
 import structlog
@@ -23,6 +22,7 @@ from swe_ai_fleet.adapters.model_pool.endpoint import (
     Member,
     Window,
 )
+from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line
 from swe_ai_fleet.adapters.model_pool.status import Counters
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel
@@ -30,6 +30,7 @@ from swe_ai_fleet.ports import ChatModel
 _T = TypeVar("_T")
 _STALE_POLLS = 3
 _LOADED_MARGIN = 8
+_COLD_MARGIN = 2
 _SHORTEST_WAIT = 0.001
 _log = structlog.get_logger()
 
@@ -49,6 +50,7 @@ class PoolRules:
         ramp: the time in which an endpoint that is back may get twice as many calls at once.
         poll_every: between two looks at the servers' own metrics.
         ping_within: what a ping may take.
+        quantum: as of `Line`.
     """
 
     patience: float = 120.0
@@ -61,6 +63,7 @@ class PoolRules:
     ramp: float = 2.0
     poll_every: float = 2.0
     ping_within: float = 10.0
+    quantum: int = QUANTUM_TOKENS
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +71,8 @@ class _Call:
     """A call on its way. `deadline` is when its patience ends, None before its first fault."""
 
     order: int
-    binding: Binding | None
+    session: Binding | None
+    place: asyncio.Future[Endpoint] | None = None
     tries: int = 0
     broken: int = 0
     deadline: float | None = None
@@ -76,11 +80,59 @@ class _Call:
     error: ModelUnavailable | None = None
 
 
+class _Routes:
+    """Where calls can go at one moment: where their run is bound to while that serves, else where there is least to do.
+
+    A run leaves its endpoint where that has no room, or says that requests wait there, and another one is much less
+    busy; one whose prompt is no longer in the cache there has less to lose.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], now: float, *, stale_after: float) -> None:
+        self.ready = [one for one in endpoints if one.admits(now)]
+        self._now, self._stale_after = now, stale_after
+        self._alone = len(endpoints) == 1
+        self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
+        if self.ready and not self._alone:
+            ranked = [(self._pressure(one), random.random(), one) for one in self.ready]  # noqa: S311
+            self._ranked = [(pressure, one) for pressure, _, one in sorted(ranked, key=lambda rank: rank[:2])]
+        self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
+
+    def of(self, call: _Call) -> Endpoint | None:
+        """Where a call can go now; None where it is to wait."""
+        if self._alone or not self.ready:
+            return self.ready[0] if self.ready else None
+        best = next((one for _, one in self._ranked if one is not call.avoid), self._ranked[0][1])
+        session = call.session
+        if session is None or session.endpoint is None:
+            return best
+        bound = session.endpoint
+        if bound is call.avoid:
+            return best
+        key = bound, session.is_cold
+        if key not in self._known:
+            self._known[key] = self._from(bound, is_cold=session.is_cold)
+        return self._known[key]
+
+    def _from(self, bound: Endpoint, *, is_cold: bool) -> Endpoint | None:
+        (best_full, least, _), best = self._ranked[0]
+        if bound is best or not bound.up(self._now):
+            return best
+        is_ready = bound in self.ready
+        if not is_ready or bound.queues(self._now, stale_after=self._stale_after):
+            full, pressure, _ = self._pressure(bound)
+            limit = least + _COLD_MARGIN if is_cold else 2 * least + _LOADED_MARGIN
+            if (full and not best_full) or pressure > limit:
+                return best
+        return bound if is_ready else None
+
+    def _pressure(self, endpoint: Endpoint) -> tuple[bool, float, float]:
+        return endpoint.pressure(self._now, stale_after=self._stale_after)
+
+
 class Dispatcher:
     """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
-    Calls that no endpoint has room for wait in the order in which they came in; trying again does not cost a call its
-    place. An endpoint whose circuit is open is pinged, by one task, and gets calls again by and by.
+    Calls that no endpoint has room for wait in a `Line`; trying again does not cost a call its place. An endpoint whose circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
         members: the endpoints; at least one.
@@ -106,14 +158,14 @@ class Dispatcher:
         self.counters = Counters()
         self._stale_after = _STALE_POLLS * rules.poll_every
         self._orders = itertools.count()
-        self._line: list[tuple[int, asyncio.Future[Endpoint], _Call]] = []
+        self._line: Line[_Call] = Line(rules.quantum)
         self._timer: asyncio.TimerHandle | None = None
         self._recoveries: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
         """How many calls wait for an endpoint."""
-        return sum(not future.done() for _, future, _ in self._line)
+        return len(self._line)
 
     async def serve(self, operation: Callable[[ChatModel], Awaitable[_T]], binding: Binding | None = None) -> _T:
         """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
@@ -145,26 +197,24 @@ class Dispatcher:
         """End what runs in the background. Calls that still wait for an endpoint fail with ModelUnavailable."""
         if self._timer is not None:
             self._timer.cancel()
-        line, self._line = self._line, []
-        for _, place, _ in line:
-            if not place.done():
-                place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
+        for call in tuple(self._line):
+            self._line.remove(call)
+            if call.place is not None and not call.place.done():
+                call.place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
         recoveries = list(self._recoveries)
         for recovery in recoveries:
             recovery.cancel()
         await asyncio.gather(*recoveries, return_exceptions=True)
 
     async def _seat(self, call: _Call) -> Endpoint:
-        if not self._line and (endpoint := self._choose(call, _now())) is not None:
-            endpoint.in_flight += 1
-            return endpoint
-        return await self._wait(call)
-
-    async def _wait(self, call: _Call) -> Endpoint:
-        self.counters.waited += 1
-        place: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
-        heappush(self._line, (call.order, place, call))
+        if not self._line and (endpoint := self._routes(_now()).of(call)) is not None:
+            return self._seated(call, endpoint)
+        call.place = place = asyncio.get_running_loop().create_future()
+        self._line.add(call)
         self._dispatch()
+        if place.done():
+            return place.result()
+        self.counters.waited += 1
         limit = _now() + self._rules.patience if call.deadline is None else call.deadline
         try:
             while not place.done():
@@ -181,24 +231,23 @@ class Dispatcher:
             if place.done() and not place.cancelled() and place.exception() is None:
                 place.result().in_flight -= 1
             place.cancel()
+            self._line.remove(call)
             self._dispatch()
             raise
         return place.result()
 
     def _dispatch(self) -> None:
-        """Let those in front of the line go where there is room for them."""
+        """Let those whose turn it is go where there is room for them."""
         if not self._line:
             return
         now = _now()
         while self._line:
-            _, place, call = self._line[0]
-            if not place.done():
-                endpoint = self._choose(call, now)
-                if endpoint is None:
-                    break
-                endpoint.in_flight += 1
-                place.set_result(endpoint)
-            heappop(self._line)
+            routes = self._routes(now)
+            call = self._line.first(lambda call, to=routes.of: to(call) is not None) if routes.ready else None
+            if call is None or call.place is None or (endpoint := routes.of(call)) is None:
+                break
+            self._line.take(call)
+            call.place.set_result(self._seated(call, endpoint))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -212,37 +261,18 @@ class Dispatcher:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(max(at, now + _SHORTEST_WAIT), self._dispatch)
 
-    def _choose(self, call: _Call, now: float) -> Endpoint | None:
-        """Where a call can go now: where its run is bound to if that serves, else to the least loaded endpoint."""
-        if len(self.endpoints) == 1:
-            return self.endpoints[0] if self.endpoints[0].admits(now) else None
-        ready = [one for one in self.endpoints if one.admits(now)]
-        if not ready:
-            return None
-        stale_after = self._stale_after
-        best = min(
-            ready,
-            key=lambda one: (one is call.avoid, one.pressure(now, stale_after=stale_after), random.random()),  # noqa: S311
-        )
-        binding = call.binding
-        if binding is None:
-            return best
-        bound = binding.endpoint
-        if bound is not None and bound in ready and not self._much_busier(bound, best, now):
-            # One fault is no reason to leave a warm prefix cache for good.
-            return best if bound is call.avoid else bound
-        if bound is not best:
-            binding.bind(best)
-            self.counters.moved += bound is not None
-        return best
+    def _routes(self, now: float) -> _Routes:
+        return _Routes(self.endpoints, now, stale_after=self._stale_after)
 
-    def _much_busier(self, bound: Endpoint, best: Endpoint, now: float) -> bool:
-        if bound is best or not bound.queues(now, stale_after=self._stale_after):
-            return False
-        (full, pressure, _), (best_full, least, _) = (
-            one.pressure(now, stale_after=self._stale_after) for one in (bound, best)
-        )
-        return (full and not best_full) or pressure > 2 * least + _LOADED_MARGIN
+    def _seated(self, call: _Call, endpoint: Endpoint) -> Endpoint:
+        endpoint.in_flight += 1
+        session = call.session
+        # One fault is no reason to leave a warm prefix cache for good.
+        is_detour = session is None or (session.endpoint is not None and session.endpoint is call.avoid)
+        if session is not None and session.endpoint is not endpoint and not is_detour:
+            self.counters.moved += session.endpoint is not None
+            session.bind(endpoint)
+        return endpoint
 
     def _answered(self, endpoint: Endpoint, epoch: int) -> None:
         if endpoint.answered(epoch):

@@ -10,12 +10,16 @@ from typing import Self
 from weakref import WeakSet
 
 from swe_ai_fleet.adapters.model_pool.load import Load, LoadProbe
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
 from swe_ai_fleet.ports import ChatModel
 
 _WIDEST_WINDOW = 1024.0
 _WINDOW_GROWTH = 0.05
+_FEW = 2
+_CACHE_IN_USE = 0.7
+_HIT_SHARE = 0.9
 _LONGEST_PAUSE_SECONDS = 300.0
 _LONGEST_OWN_PAUSE_SECONDS = 30.0
 
@@ -109,6 +113,26 @@ class Window:
             return self._size
         return max(self._size, self._by_time(now))
 
+    def told(self, in_flight: int, load: Load, *, hit_share: float) -> None:
+        """The server says how much runs and waits there while so many of the requests are ours.
+
+        What would only wait there is held back here, where it can be put in order, but for a few that keep the server
+        busy. Where prompts are less and less found in its cache, a part of that is left to the sessions whose tools
+        run. Each process gives up the same share of what it has there, down to an eighth of what runs. Where none
+        waits any more, more are let through.
+        """
+        few = max(_FEW, load.running // 8)
+        share = math.inf
+        if load.waiting > few:
+            share = (load.running + few) / (load.running + load.waiting)
+        if hit_share < _HIT_SHARE and load.cache > _CACHE_IN_USE:
+            share = min(share, _CACHE_IN_USE / load.cache)
+        if share < math.inf:
+            self._size = min(self._size, max(share * in_flight, load.running / 8, 1.0))
+            self._ramp_from = None
+        elif not load.waiting and self._ramp_from is None and in_flight + 1 > self._size:
+            self._size += max(1.0, _WINDOW_GROWTH * self._size)
+
     def restart(self, now: float) -> None:
         """Begin again with one call: the server was away."""
         self._size = 1.0
@@ -185,10 +209,34 @@ class Member:
 
 @dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
 class Binding:
-    """Where an agent run's calls go, for as long as somebody holds it."""
+    """An agent run: where its calls go, for as long as somebody holds it, and what service they have had.
 
-    key: str
+    Attributes:
+        name: that servers and routers are told; it says nothing of the run.
+        started: when it made its first call, by a clock of the whole process.
+        attained: tokens that servers computed for it: of prompts what was not in the cache, and replies.
+        prompt_tokens: of its last prompt.
+        is_cold: less than half of the prompt before was in the cache of a server that has one.
+    """
+
+    name: str
+    tenant: str = ""
+    priority: int = 0
+    started: float = 0.0
+    attained: int = 0
+    prompt_tokens: int = 0
+    is_cold: bool = False
     endpoint: Endpoint | None = None
+
+    def served(self, usage: Usage) -> None:
+        """A call was answered: what it took of the server counts, and whether its prompt was found in the cache."""
+        self.attained += usage.total_tokens - usage.cached_tokens
+        self.is_cold = (
+            self.endpoint is not None and self.endpoint.caches and 2 * usage.cached_tokens < self.prompt_tokens
+        )
+        self.prompt_tokens = usage.prompt_tokens
+        if self.endpoint is not None and usage.cached_tokens:
+            self.endpoint.caches = True
 
     def bind(self, endpoint: Endpoint) -> None:
         """Let the next calls go to this endpoint."""
@@ -211,6 +259,7 @@ class Endpoint:
     last_fault: ModelUnavailable | None = None
     paused_until: float = 0.0
     load: Load | None = None
+    caches: bool = False
     _loaded_at: float = 0.0
     _in_flight_then: int = 0
     _pauses: int = 0
@@ -255,9 +304,13 @@ class Endpoint:
 
     def heard(self, load: Load, *, asked_with: int, now: float) -> None:
         """Its own word about its load came in; it was asked with so many calls of ours under way."""
-        self.load, self._loaded_at = load, now
+        before, self.load, self._loaded_at = self.load, load, now
         # Whichever is more: a call that ended meanwhile is nobody else's.
         self._in_flight_then = max(asked_with, self.in_flight)
+        self.caches = self.caches or load.prefix_hits > 0
+        queries = load.prefix_queries - before.prefix_queries if before else 0.0
+        hits = load.prefix_hits - before.prefix_hits if before else 0.0
+        self.window.told(asked_with, load, hit_share=hits / queries if queries > 0 and self.caches else 1.0)
 
     def pressure(self, now: float, *, stale_after: float) -> tuple[bool, float, float]:
         """How busy it is, to compare: out of cache, requests of everybody's there, part of its cache in use.

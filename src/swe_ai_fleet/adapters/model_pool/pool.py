@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 from weakref import WeakValueDictionary
@@ -58,8 +61,7 @@ class ModelPool:
         self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
 
     async def __aenter__(self) -> Self:
-        if len(self._endpoints) > 1:
-            self._polling = [asyncio.create_task(self._poll(one)) for one in self._endpoints if one.member.load]
+        self._polling = [asyncio.create_task(self._poll(one)) for one in self._endpoints if one.member.load]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,15 +76,18 @@ class ModelPool:
         """What was counted since the pool was opened."""
         return self._dispatcher.counters
 
-    def session(self, key: str) -> ModelSession:
+    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ModelSession:
         """A `ChatModel` for one agent run, whose calls stay at one endpoint while that serves and is not overloaded.
 
         Runs spread evenly over the endpoints. The binding lasts as long as a session with its key is held, so that
-        sub-agents that ask with their run's key share it.
+        sub-agents that ask with their run's key share it. Where calls wait, tenants take turns, and those of a higher
+        priority go before the others of their tenant.
         """
         binding = self._bindings.get(key)
         if binding is None:
-            binding = self._bindings[key] = Binding(key=key)
+            name = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
+            binding = Binding(name=name, tenant=tenant, priority=priority, started=time.monotonic())
+            self._bindings[key] = binding
         return ModelSession(self, binding)
 
     async def probe(self) -> ModelCapabilities:
@@ -127,19 +132,23 @@ class ModelPool:
 
         Raises ContextTooLong, ModelRejected, and ModelUnavailable once the patience or the tries are used up.
         """
-        return await self.reply_at(None, request)
+        # Routers take all that have no session, or the same one, to one server.
+        return await self.reply_at(None, replace(request, session=request.session or uuid.uuid4().hex))
 
     async def reply_at(self, binding: Binding | None, request: ModelRequest) -> ModelReply:
         """As `reply`, at the endpoint that a run is bound to."""
 
-        def ask(model: ChatModel) -> Awaitable[ModelReply]:
-            return model.reply(request)
+        async def ask(model: ChatModel) -> ModelReply:
+            reply = await model.reply(request)
+            if binding is not None:
+                binding.served(reply.usage)
+            return reply
 
         admission = self._admission
         if admission is None:
             return await self._dispatcher.serve(ask, binding)
         reserved = spent = estimated_tokens(request)
-        await admission.admit(reserved)
+        await admission.admit(reserved, binding)
         try:
             reply = await self._dispatcher.serve(ask, binding)
             spent = reply.usage.total_tokens or reserved
@@ -239,7 +248,7 @@ class ModelSession:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, as `ModelPool.reply` gives it, from the endpoint this run is bound to."""
-        return await self._pool.reply_at(self._binding, request)
+        return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name))
 
 
 def _note(endpoint: Endpoint, done: asyncio.Task[ModelCapabilities]) -> None:

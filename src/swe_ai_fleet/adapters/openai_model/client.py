@@ -164,6 +164,8 @@ class OpenAIChatModel:
         max_retries: how often a call is tried in all, at least once.
         retry_wait_seconds: before the second try, doubled before each further one, with as much jitter again.
         retry_wait_max_seconds: the longest wait; a server that asks for more with Retry-After is not asked again.
+        session_headers: that carry a request's `session`, the client's own id where a request has none. Empty: none
+            is sent.
         new_call_id: makes ids for tool calls, unique within a run.
 
     Raises ModelRejected for a base URL that is none.
@@ -179,6 +181,7 @@ class OpenAIChatModel:
         max_retries: int = 3,
         retry_wait_seconds: float = 1.0,
         retry_wait_max_seconds: float = 30.0,
+        session_headers: Sequence[str] = (),
         new_call_id: Callable[[], str] = _random_call_id,
     ) -> None:
         self._connection = Connection(
@@ -191,6 +194,7 @@ class OpenAIChatModel:
             retry_wait_max_seconds=retry_wait_max_seconds,
         )
         self._model = model
+        self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
         self._quirks = Quirks()
         self._requests = RequestWriter(self._quirks)
@@ -239,10 +243,11 @@ class OpenAIChatModel:
             raise ValueError("a reply can follow a schema or call tools, not both")
         findings = await self._findings()
         started = time.monotonic()
+        headers = dict.fromkeys(self._session_headers, request.session or self._session)
         while True:
             written = self._requests.write(request, findings)
             try:
-                reply = await self._ask(written, started, request.on_delta)
+                reply = await self._ask(written, started, request.on_delta, headers)
             except ModelError as error:
                 # Each turn of this loop leaves one more feature out for good.
                 if not self._quirks.learn(error, written.uses):
@@ -255,7 +260,13 @@ class OpenAIChatModel:
                 continue
             return reply
 
-    async def _ask(self, request: Request, started: float, on_delta: Callable[[str], None] | None) -> ModelReply:
+    async def _ask(
+        self,
+        request: Request,
+        started: float,
+        on_delta: Callable[[str], None] | None,
+        headers: Mapping[str, str],
+    ) -> ModelReply:
         streams = Feature.STREAM in request.uses
 
         async def attempt() -> ModelReply:
@@ -263,11 +274,11 @@ class OpenAIChatModel:
             try:
                 if streams:
                     stream = StreamedCompletion(_hearer(request.asked, on_delta))
-                    await self._connection.stream(request.body, stream.take)
+                    await self._connection.stream(request.body, stream.take, headers)
                     answer = stream.beginning
                     completion, repairs = stream.completion(), stream.repairs
                 else:
-                    answer = await self._connection.complete(request.body)
+                    answer = await self._connection.complete(request.body, headers=headers)
                     completion = read_answer(answer, repairs)
                 duration_ms = round((time.monotonic() - started) * 1000)
                 reply = read_reply(

@@ -8,9 +8,10 @@ import math
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
+from types import MappingProxyType
 from typing import Self, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,6 +26,7 @@ from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailab
 _T = TypeVar("_T")
 
 _CHAT = "/chat/completions"
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MODELS = "/models"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _MOST_CONNECTIONS = 1000
@@ -118,16 +120,16 @@ class Connection:
         """The answer to what models there are. Raises as `complete` does."""
         return await self._whole("GET", _MODELS)
 
-    async def complete(self, body: bytes, *, path: str = _CHAT) -> bytes:
+    async def complete(self, body: bytes, *, path: str = _CHAT, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
-        return await self._whole("POST", path, body)
+        return await self._whole("POST", path, body, headers)
 
-    async def stream(self, body: bytes, take: Callable[[bytes], bool], *, path: str = _CHAT) -> None:
+    async def stream(self, body: bytes, take: Callable[[bytes], bool], headers: Mapping[str, str]) -> None:
         """Hand over the answer to a request as it comes in, until `take` says that it is whole, or ends.
 
         Raises ModelError, and what `take` raises.
         """
-        async with self._answer("POST", path, body) as response:
+        async with self._answer("POST", _CHAT, body, headers) as response:
             chunks = response.content.iter_any()
             async for chunk in chunks:
                 if take(chunk):
@@ -154,8 +156,10 @@ class Connection:
         """The fault for an answer of success that is no completion."""
         return faults.unreadable(self.base_url, answer[:2000].decode(errors="replace"), secret=self._api_key)
 
-    async def _whole(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        async with self._answer(method, path, body) as response:
+    async def _whole(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> bytes:
+        async with self._answer(method, path, body, headers) as response:
             said = await _beginning(response, _LONGEST_ANSWER + 1)
             if len(said) > _LONGEST_ANSWER:
                 raise self.unreadable(said)
@@ -163,7 +167,7 @@ class Connection:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, body: bytes | None = None
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer of the server to one request, where it is one of success."""
         if self._opened is None:
@@ -173,7 +177,7 @@ class Connection:
             async with (
                 asyncio.timeout(self._timeout_seconds),
                 self._opened.request(
-                    method, url, data=body, proxy=self._proxy, proxy_auth=self._proxy_auth
+                    method, url, data=body, headers=headers, proxy=self._proxy, proxy_auth=self._proxy_auth
                 ) as response,
             ):
                 if response.status >= 400:

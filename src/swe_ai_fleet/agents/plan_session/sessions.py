@@ -433,7 +433,7 @@ class PlanSessions:
         model = self._model
         if isinstance(model, ModelSessions):
             # With one server for the whole request: it has the prompt cached.
-            model = model.session(f"plan-{session.session_id}")
+            model = model.session(f"plan-{session.session_id}", tenant=self._runs.tenant)
         async with self._runs.recorded(session) as (record, earlier):
             run = PlanningRun(
                 session,
