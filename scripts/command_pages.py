@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from swe_ai_fleet.cli.examples import ENVIRONMENT, EXIT_CODES
-from swe_ai_fleet.cli.main import COMMANDS, app
+from swe_ai_fleet.cli.listing import ENVIRONMENT, EXIT_CODES
+from swe_ai_fleet.cli.main import ALL_ENTRIES, app
 
 
 def commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
@@ -36,7 +36,7 @@ def command_reference() -> str:
     for name, command in every:
         shown = " ".join(["fleet", name, *(_metavar(one) for one in _arguments(command))])
         lines += ["", f"## fleet {name}", "", f"`{shown}`: {_cell(command.help)}"]
-        lines += ["", "```text", *COMMANDS.examples.get(name, ()), "```"]
+        lines += ["", "```text", *ALL_ENTRIES[name].examples, "```"]
         told = [one for one in command.params if getattr(one, "help", None)]
         lines += ["", "| option | meaning |", "| --- | --- |"] if told else []
         lines += [f"| `{_words(one)}` | {_cell(one.help + _default(one))} |" for one in told]
@@ -67,7 +67,7 @@ def manual_page() -> str:
         for one in command.params:
             if said := getattr(one, "help", None):
                 lines += [".TP", _option(one), _text(said + _default(one))]
-        lines += [".PP", ".nf", *(_text(example) for example in COMMANDS.examples.get(name, ())), ".fi"]
+        lines += [".PP", ".nf", *(_text(example) for example in ALL_ENTRIES[name].examples), ".fi"]
     lines.append(".SH EXIT STATUS")
     for code, meaning in EXIT_CODES.items():
         lines += [".TP", f".B {code}", _text(meaning)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import AliasChoices, Field, JsonValue, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -14,17 +16,54 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from swe_ai_fleet.client_settings import SUFFIX, configuration_file, default_home, read_file, read_secret, secret_file
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.secret_files import SecretFiles, read_secret
 
 _PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
 _FREE = "127.0.0.1:0"
-CONFIGURATION = "fleet.toml"
 
 
 def _named(*names: str) -> AliasChoices:
     """The setting's own name first, then the names that an earlier system used for it."""
     return AliasChoices(*names)
+
+
+class SecretFiles(PydanticBaseSettingsSource):
+    """Secret settings that are named by a file: `FLEET_<NAME>_FILE` in the environment, `<name>_file` in fleet.toml.
+
+    Settings that are secrets are those that are not shown (`repr=False`). A file holds the value, or the JSON of a
+    setting that has structure; the newline at its end does not count. Instantiating raises InvalidRequest, naming the
+    file's setting, for one that cannot be read, is empty, or stands beside the value itself.
+    """
+
+    def __init__(self, settings_cls: type[BaseSettings], toml: Path) -> None:
+        super().__init__(settings_cls)
+        self._table = read_file(toml)
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The value of one setting, None where no file is named."""
+        if field.repr:
+            return None, field_name, False
+        path = secret_file(field_name, self._table)
+        if path is None:
+            return None, field_name, False
+        name = f"{field_name}{SUFFIX}"
+        secret = read_secret(path, name)
+        if field.annotation is str:
+            return secret, field_name, False
+        try:
+            return json.loads(secret), field_name, False
+        except ValueError:
+            # What stands there is not repeated.
+            raise InvalidRequest(f"{path} holds no JSON", field=name, hint="as the setting itself takes it") from None
+
+    def __call__(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, field in self.settings_cls.model_fields.items():
+            value, key, _ = self.get_field_value(field, name)
+            if value is not None:
+                found[key] = value
+        return found
 
 
 class Settings(BaseSettings):
@@ -43,7 +82,7 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(
-        default_factory=lambda: default_home(),
+        default_factory=default_home,
         description="Where everything local is kept: NATS store, repository caches, environments, workspaces.",
     )
     model_url: str = Field(
@@ -584,31 +623,6 @@ def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:
     if not path or rest.get("api_key"):
         return rest
     return {**rest, "api_key": read_secret(Path(path), f"model_profiles.{name}.api_key_file")}
-
-
-def configuration_file() -> Path:
-    """The operator's file: the one that FLEET_CONFIG names, else `fleet.toml` in FLEET_HOME, which need not be there.
-
-    What lies in the working directory is a repository's, and decides nothing. Raises InvalidRequest where the named
-    file is missing.
-    """
-    import os
-
-    if named := os.environ.get("FLEET_CONFIG", ""):
-        path = Path(named).expanduser()
-        if not path.is_file():
-            raise InvalidRequest(f"there is no file {named}", field="config", hint="FLEET_CONFIG or --config names it")
-        return path
-    home = os.environ.get("FLEET_HOME", "")
-    return (Path(home).expanduser() if home else default_home()) / CONFIGURATION
-
-
-def default_home() -> Path:
-    """`$XDG_STATE_HOME/swe-ai-fleet`, else `~/.local/state/swe-ai-fleet`."""
-    import os
-
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "swe-ai-fleet"
 
 
 def listed(text: str) -> tuple[str, ...]:

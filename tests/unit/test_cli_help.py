@@ -12,14 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 from scripts.command_pages import commands, manual_page
-from swe_ai_fleet.cli import main
-from swe_ai_fleet.cli.examples import ENVIRONMENT, EXIT_CODES
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.cli.listing import ENVIRONMENT, EXIT_CODES
+from swe_ai_fleet.cli.main import ALL_ENTRIES, app
 from swe_ai_fleet.settings import Settings
 
 ROOT: Any = typer.main.get_command(app)
-EXAMPLES = main.COMMANDS.examples
+EXAMPLES = {words: entry.examples for words, entry in ALL_ENTRIES.items()}
 COMMANDS = dict(commands(ROOT))
 _BEFORE = re.compile(r"^(?:git [^|]*\| )?(?:[A-Z_]+=\S+ )*")
 

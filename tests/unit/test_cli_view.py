@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import exit_of_state
+from swe_ai_fleet.cli.documents import exit_of_state
 from swe_ai_fleet.cli.live import SILENT_SECONDS, Progress, View, view
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.cli.tables import candidates_table
+from swe_ai_fleet.cli.execution_tables import candidates_table
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.assignment import ExamineAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Totals, Usage

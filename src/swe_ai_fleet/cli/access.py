@@ -42,7 +42,6 @@ async def add(
     ] = "90d",
     file: _File = None,
 ) -> Exit:
-    """Make a token and print it, this once; the file keeps only its SHA-256."""
     from services.access.access_file import with_token
     from services.access.tokens import new_token, token_digest
 
@@ -61,7 +60,6 @@ async def add(
 
 
 async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None) -> Exit:
-    """List tokens: whose they are and until when they hold."""
     read = await _read(_path(file, settings))
     now = datetime.now(UTC)
     rows: list[tuple[str, ...]] = []
@@ -77,7 +75,6 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
 
 
 async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File = None) -> Exit:
-    """Take a token out; servers refuse it from the next request on."""
     from services.access.access_file import without_token
 
     path = _path(file, settings)
@@ -89,8 +86,6 @@ async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File
 
 
 def check(*, file: _File = None, json: Json = False) -> None:
-    """Read the access file as servers do, and ask issuers of JWTs for their keys."""
-
     async def work(screen: Screen, settings: Settings) -> Exit:
         path = _path(file, settings)
         read = await _read(path)

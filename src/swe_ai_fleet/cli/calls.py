@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
@@ -120,12 +118,3 @@ def open_calls(address: str, tls: ChannelTls | None) -> AbstractAsyncContextMana
     """The channel that commands call over; nothing is sent yet. Without `tls` what is sent goes as plain text."""
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
     return open_channel(address, tls, options=options)
-
-
-def caller_name() -> str:
-    """How this user is called where something they say is kept; empty where that cannot be said."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-    return re.sub(r"[^A-Za-z0-9._@-]", "-", name)[:64]

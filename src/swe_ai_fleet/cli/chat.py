@@ -50,7 +50,6 @@ class ChatOrder:
 
 
 async def chat(screen: Screen, client: FleetClient, order: ChatOrder) -> Exit:
-    """Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes."""
     return await converse(screen, client.calls, order)
 
 

@@ -10,10 +10,11 @@ import grpc
 import grpc.aio
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls, caller_name, fault_of_call, open_calls
+from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls, fault_of_call, open_calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import caller_name
+from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.runtime.channels import ChannelTls, find_context, tls_fault
-from swe_ai_fleet.settings import Settings
 
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
@@ -130,7 +131,7 @@ def is_execution_id(name: str) -> bool:
 
 
 @asynccontextmanager
-async def context_client(settings: Settings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
+async def context_client(settings: ClientSettings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
     """Calls to the context service that is meant, in this user's name. Raises CommandFault where there is none."""
     place = find_context(settings, server=server, token=token)
     if place is None:

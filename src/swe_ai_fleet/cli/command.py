@@ -10,32 +10,29 @@ A row is a command that is one request: which RPC, which fields its options set,
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from importlib import import_module
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from fleet.context.v1 import context_pb2
-from fleet.notification.v1 import notification_pb2
-from fleet.orchestrator.v1 import orchestrator_pb2
-from fleet.planning.v1 import planning_pb2
-from fleet.workflow.v1 import workflow_pb2
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls
 from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
-from swe_ai_fleet.cli.edge import run_command
+from swe_ai_fleet.cli.edge import run_client, run_command
 from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.listing import Entry
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
 from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.client_settings import ClientSettings
 
 Takes = Mapping[str, tuple[Any, Any]]
 """Of each parameter its type, with its marks, and its default."""
@@ -44,7 +41,7 @@ SERVER: Takes = {"server": (options.Server, ""), "token": (options.Token, "")}
 CONTEXT_SERVER: Takes = {"server": (options.ContextServer, ""), "token": (options.ContextToken, "")}
 _WORKS_WITH: Mapping[Any, Takes] = {
     Screen: {},
-    Settings: {},
+    ClientSettings: {},
     FleetClient: SERVER,
     Fleet: {"local": (options.Local, False), **SERVER},
 }
@@ -56,9 +53,13 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
     asks: Takes = {}
     works_with: list[Any] = []
     bundles: dict[str, Any] = {}
+    whole = False
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
-        kind = hints[name]
+        # Only commands that need all settings pay for reading them; what a command takes for them is the same here.
+        all_settings = getattr(hints[name], "__module__", "") == "swe_ai_fleet.settings"
+        kind = ClientSettings if all_settings else hints[name]
+        whole = whole or all_settings or kind is Fleet
         if kind in _WORKS_WITH:
             works_with.append(kind)
             asks = _WORKS_WITH[kind] or asks
@@ -77,21 +78,21 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
             return
         json, where = given.pop("json"), {name: given.pop(name) for name in asks}
 
-        async def work(screen: Screen, settings: Settings) -> Exit:
-            plain = [{Screen: screen, Settings: settings}[kind] for kind in works_with if not _WORKS_WITH[kind]]
+        async def work(screen: Screen, settings: Any) -> Exit:
+            plain = [{Screen: screen, ClientSettings: settings}[kind] for kind in works_with if not _WORKS_WITH[kind]]
             if FleetClient in works_with:
                 async with fleet_client(settings, **where) as client:
                     return await function(*plain, client, **given)
             fleet = [chosen_client(settings, screen, **where)] if asks else []
             return await function(*plain, *fleet, **given)
 
-        run_command(work, json=json)
+        (run_command if whole else run_client)(work, json=json)
 
     takes = {**own, **asks, **JSON} if works_with else own
-    return typed(command, takes, about=function.__doc__ or "", name=function.__name__)
+    return typed(command, takes, name=function.__name__)
 
 
-def typed(command: Callable[..., None], takes: Takes, *, about: str, name: str) -> Callable[..., None]:
+def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[..., None]:
     """A command as Typer takes it; while it runs, faults find its options."""
 
     def run(**given: Any) -> None:
@@ -104,7 +105,7 @@ def typed(command: Callable[..., None], takes: Takes, *, about: str, name: str) 
     run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
         [inspect.Parameter(one, keyword, annotation=kind, default=default) for one, (kind, default) in read.items()]
     )
-    run.__doc__, run.__name__ = about, name
+    run.__name__ = name
     return run
 
 
@@ -144,14 +145,6 @@ def meant(kind: Any, value: Any) -> Any:
     return tuple(value or ()) if is_list else value
 
 
-_FILES = (
-    orchestrator_pb2.DESCRIPTOR,
-    workflow_pb2.DESCRIPTOR,
-    planning_pb2.DESCRIPTOR,
-    notification_pb2.DESCRIPTOR,
-    context_pb2.DESCRIPTOR,
-)
-_SERVICES = {one.full_name: one for file in _FILES for one in file.services_by_name.values()}
 _PAGE = 500
 _KINDS = {
     FieldDescriptor.CPPTYPE_BOOL: bool,
@@ -160,6 +153,7 @@ _KINDS = {
     FieldDescriptor.CPPTYPE_INT64: int,
 }
 Document = Mapping[str, Any]
+Given = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +162,6 @@ class Row:
 
     Attributes:
         rpc: The full name of the method.
-        about: What the help says.
         takes: Arguments and options by the names of parameters, as annotations.
         fixed: Fields that no option sets.
         before: Called with the settings, the request and what was given, before the request is sent.
@@ -182,10 +175,9 @@ class Row:
     """
 
     rpc: str
-    about: str
     takes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    before: Callable[[Settings, Any, Document], Awaitable[None]] | None = None
+    before: Callable[[ClientSettings, Any, Document], Awaitable[None]] | None = None
     ends: Callable[[Any, Any], Exit] = lambda _, __: Exit.ACCEPTED
     json: str | Callable[[Any], Document] = ""
     line: str | Callable[[Document], str] = ""
@@ -196,12 +188,13 @@ class Row:
     @property
     def of_context(self) -> bool:
         """Whether the context service is asked, which may be another one than the fleet's."""
-        return self.rpc.startswith(context_pb2.DESCRIPTOR.package)
+        return self.rpc.startswith("fleet.context.")
 
     @property
     def method(self) -> MethodDescriptor:
-        service, _, name = self.rpc.rpartition(".")
-        return _SERVICES[service].methods_by_name[name]
+        package, service, name = self.rpc.rsplit(".", 2)
+        module = import_module(f"{package}.{package.split('.')[1]}_pb2")
+        return module.DESCRIPTOR.services_by_name[service].methods_by_name[name]
 
 
 def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothing: str) -> Callable[..., None]:
@@ -224,7 +217,7 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
     own = {one: _with_type(one, said, kind) for one, said in row.takes.items()}
 
     def command(json: bool, server: str, token: str, **read: Any) -> None:
-        async def work(screen: Screen, settings: Settings) -> Exit:
+        async def work(screen: Screen, settings: ClientSettings) -> Exit:
             request: Any = GetMessageClass(kind)()
             for path, value in row.fixed.items():
                 put(request, path, value, named=path)
@@ -240,45 +233,22 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
                 answer = await _answer(row, calls, request)
             return _shown(row, screen, request, answer)
 
-        run_command(work, json=json)
+        run_client(work, json=json)
 
-    return typed(command, {**own, **where, **JSON}, about=row.about, name=name)
+    return typed(command, {**own, **where, **JSON}, name=name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
-    """What `fleet` has, or what an extension adds to it; everything by the words behind `fleet`.
-
-    Attributes:
-        groups: What the help says of words that other words follow.
-        rows: The commands that are one request.
-        code: Those that are more.
-        examples: An example or more of every command; the help has the commands in this order.
-    """
-
-    groups: Mapping[str, str] = field(default_factory=dict[str, str])
-    rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
-    code: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
-    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-
-    def and_others(self, others: Iterable[Commands]) -> Commands:
-        """These, and others behind them."""
-        every = (self, *others)
-        return Commands(
-            groups={words: about for one in every for words, about in one.groups.items()},
-            rows={words: row for one in every for words, row in one.rows.items()},
-            code={words: function for one in every for words, function in one.code.items()},
-            examples={words: lines for one in every for words, lines in one.examples.items()},
-        )
-
-    def command(self, words: str) -> Callable[..., None]:
-        """The command behind these words, as Typer takes it."""
-        name = words.rpartition(" ")[2]
-        return row_command(name, self.rows[words]) if words in self.rows else as_command(self.code[words])
+def command_of(words: str, entry: Entry) -> Callable[..., None]:
+    """The command that an entry stands for, as Typer takes it."""
+    place, _, member = entry.at.partition(":")
+    module = import_module(f"swe_ai_fleet.{place}")
+    if not member:
+        return row_command(words.rpartition(" ")[2], module.ROWS[words])
+    return as_command(getattr(module, member))
 
 
 @asynccontextmanager
-async def _calls(row: Row, settings: Settings, server: str, token: str) -> AsyncGenerator[Calls]:
+async def _calls(row: Row, settings: ClientSettings, server: str, token: str) -> AsyncGenerator[Calls]:
     if row.of_context:
         async with context_client(settings, server=server, token=token) as calls:
             yield calls

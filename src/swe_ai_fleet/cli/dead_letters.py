@@ -22,7 +22,6 @@ _PATIENCE_SECONDS = 30.0
 
 
 async def list_letters(screen: Screen, settings: Settings) -> Exit:
-    """Show what could not be handled: its number, where it came from, how often it was tried, why it failed."""
     from swe_ai_fleet.adapters.jetstream import subjects
     from swe_ai_fleet.adapters.jetstream.reader import messages
     from swe_ai_fleet.runtime.factories import connect_log
@@ -51,12 +50,10 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
 
 
 async def replay(screen: Screen, settings: Settings, number: Number) -> Exit:
-    """Hand a message in again where it came from; the id of its task keeps it to once."""
     return await _settle(screen, settings, number, again=True)
 
 
 async def drop(screen: Screen, settings: Settings, number: Number) -> Exit:
-    """Forget a message."""
     return await _settle(screen, settings, number, again=False)
 
 

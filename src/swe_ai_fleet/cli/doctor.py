@@ -27,6 +27,7 @@ from swe_ai_fleet.cli.findings import (
     output,
     ports,
 )
+from swe_ai_fleet.cli.options import Server, Token
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
@@ -57,8 +58,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
 
 
-async def doctor(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
-    """Try every part and print what was found; UNAVAILABLE where a fleet could not start or work."""
+async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
     findings = await examine(settings, server=server, token=token)
     well = all(finding.state is not Health.FAULT for finding in findings)
     if screen.json:

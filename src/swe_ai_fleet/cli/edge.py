@@ -7,16 +7,20 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-import structlog
 import typer
-from pydantic import ValidationError
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.options import with_option
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.client_settings import CONFIGURATION, ClientSettings, configuration_file
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.settings import CONFIGURATION, Settings, configuration_file
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.settings import Settings
+
+S = TypeVar("S", "Settings", ClientSettings)
 
 
 def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
@@ -28,12 +32,22 @@ def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bo
         log_level: What the fleet's own parts, where they run in this process, log to standard error; empty takes the
             level of the settings, which also holds where it is `debug`.
     """
+    _run(work, _settings, json=json, log_level=log_level)
+
+
+def run_client(work: Callable[[Screen, ClientSettings], Awaitable[Exit]], *, json: bool) -> None:
+    """The same for a command that only calls a running fleet."""
+    _run(work, ClientSettings.read, json=json, log_level="error")
+
+
+def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *, json: bool, log_level: str) -> None:
     screen = Screen.open(json=json)
     try:
-        settings = _settings()
+        settings = _readable(read)
         _tell_of_a_file_that_is_not_read(screen)
         debugging = settings.log_level.lower() == "debug"
-        _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
+        if debugging or "structlog" in sys.modules:
+            _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
         code = asyncio.run(_awaited(work, screen, settings))
     except CommandFault as fault:
         screen.fault(with_option(fault))
@@ -50,18 +64,30 @@ def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bo
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
+        if structlog := sys.modules.get("structlog"):
+            structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
         message = f"internal fault: {type(error).__name__}: {error}"
         screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))
         code = Exit.NOT_ACCEPTED
     raise typer.Exit(int(code))
 
 
-async def _awaited(work: Callable[[Screen, Settings], Awaitable[Exit]], screen: Screen, settings: Settings) -> Exit:
+async def _awaited(work: Callable[[Screen, S], Awaitable[Exit]], screen: Screen, settings: S) -> Exit:
     return await work(screen, settings)
 
 
+def _readable(read: Callable[[], S]) -> S:
+    try:
+        return read()
+    except ValueError as error:
+        raise CommandFault(f"{configuration_file()} cannot be read: {error}", exit_code=Exit.USAGE) from None
+
+
 def _settings() -> Settings:
+    from pydantic import ValidationError
+
+    from swe_ai_fleet.settings import Settings
+
     try:
         return Settings()
     except ValidationError as error:
@@ -72,8 +98,6 @@ def _settings() -> Settings:
             exit_code=Exit.USAGE,
             hint=f"see the FLEET_ variables and {configuration_file()}",
         ) from None
-    except ValueError as error:
-        raise CommandFault(f"{configuration_file()} cannot be read: {error}", exit_code=Exit.USAGE) from None
 
 
 def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
@@ -87,6 +111,8 @@ def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
 
 def _log_to_stderr(level: str) -> None:
     """Standard output belongs to results. Tracebacks go without the values of variables: secrets are among them."""
+    import structlog
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

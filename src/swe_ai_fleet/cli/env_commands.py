@@ -8,6 +8,7 @@ from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import option
+from swe_ai_fleet.cli.order import IncludeDirty
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
@@ -24,9 +25,8 @@ async def explain(
     path: options.Path_ = (),
     test_command: options.TestCommand = "",
     no_detect: options.NoDetect = False,
-    include_dirty: options.IncludeDirty = UncommittedChanges.REFUSE,
+    include_dirty: IncludeDirty = UncommittedChanges.REFUSE,
 ) -> Exit:
-    """Build a repository's environment, or take it from the cache; say what was decided and what each step did."""
     from swe_ai_fleet.cli.environment import explain_environment as work
     from swe_ai_fleet.cli.environment import specification
 
@@ -46,7 +46,6 @@ async def export(
         bool, option("Installed packages instead, with hashes, as pip reads them; npm's as remarks.")
     ] = False,
 ) -> Exit:
-    """Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`."""
     from swe_ai_fleet.cli.environment import export_environment, export_lock
 
     work = export_lock if lock else export_environment

@@ -16,7 +16,6 @@ from swe_ai_fleet.settings import Settings
 
 
 async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
-    """Let several agents solve a task; show the verdict, the winner, its diff and its branch."""
     from swe_ai_fleet.cli.run import run as work
 
     return await work(screen, fleet, order)
@@ -29,14 +28,12 @@ async def watch(
     *,
     text: Annotated[bool, option("Also what the models say, while they say it.")] = False,
 ) -> Exit:
-    """Show an execution as it happens; with --json a line for each event."""
     from swe_ai_fleet.cli.run import watch as work
 
     return await work(screen, client, name, text=text)
 
 
 async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
-    """Show an execution as it stands: verdict, candidates, evidence, diff, branch."""
     from swe_ai_fleet.cli.outcome import current_state, show_outcome
 
     execution = await client.execution(await client.find(name))
@@ -64,7 +61,6 @@ async def export(
     ] = False,
     output: options.Output = None,
 ) -> Exit:
-    """Write an agent's run as an ATIF trajectory, OpenAI messages or Markdown, or its patch; or all agents' audit."""
     from swe_ai_fleet.cli.recordings import export as work
     from swe_ai_fleet.cli.recordings import export_batch
 
@@ -94,7 +90,6 @@ async def replay(
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:
-    """Carry an agent's run out again here, against its recorded replies; exit code 1 where it goes another way."""
     from swe_ai_fleet.cli.recordings import run_again
 
     if (model or prompt) and fork_at is None:
@@ -130,7 +125,6 @@ async def verify(
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:
-    """Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one does not fit."""
     if name.endswith(".jsonl"):
         from swe_ai_fleet.cli.tools import verify_audit_file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
     FleetError,
@@ -14,9 +13,6 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import TaskKind
 
 
 class Exit(IntEnum):
@@ -50,30 +46,6 @@ class CommandFault(Exception):
         """The whole of it in one line: `field: message (hint)`."""
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
-
-
-def exit_of(status: ExecutionStatus, verdict: Verdict | None = None) -> Exit:
-    """The exit code that tells how an execution stands; one that goes on counts as not accepted.
-
-    A winner without a verdict is one of before there were verdicts, or a workflow's output.
-    """
-    match status:
-        case ExecutionStatus.COMPLETED:
-            return Exit.UNVERIFIED if verdict is Verdict.UNVERIFIED else Exit.ACCEPTED
-        case ExecutionStatus.TIMEOUT | ExecutionStatus.CANCELLED:
-            return Exit.STOPPED
-        case ExecutionStatus.REJECTED:
-            return Exit.REJECTED
-        case _:
-            return Exit.NOT_ACCEPTED
-
-
-def exit_of_state(state: ExecutionState) -> Exit:
-    """The exit code that tells how an execution stands; of judged patches it is the verdict on the best."""
-    judged = state.task.kind is TaskKind.JUDGE and state.status is ExecutionStatus.NO_WINNER
-    if judged and state.verdict is Verdict.UNVERIFIED and not state.task.constraints.require_verified:
-        return Exit.UNVERIFIED
-    return exit_of(state.status, state.verdict)
 
 
 def fault_of(error: FleetError, *, starting: bool = False) -> CommandFault:

@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
-from swe_ai_fleet.watching.events import moment
+from swe_ai_fleet.domain.moment import iso_time
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
@@ -145,7 +145,7 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
     )
     lines = [
-        f"from {moment(reply.start_time_ms)[:19]} to {moment(reply.end_time_ms)[:19]} (UTC)",
+        f"from {iso_time(reply.start_time_ms)[:19]} to {iso_time(reply.end_time_ms)[:19]} (UTC)",
         f"executions ended: {ended}",
         f"agents: {agents.running} running now; {agents.started} started, {agents.succeeded} succeeded, "
         f"{agents.failed} failed, {agents.cancelled} cancelled",

@@ -29,7 +29,6 @@ async def init(
     ] = (),
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
-    """Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. Keys are never written twice."""
     from swe_ai_fleet.settings import listed
 
     if check:

@@ -106,7 +106,6 @@ def _read(place: str) -> bytes:
 
 
 async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
-    """Judge patches from anywhere: environment, baseline, verdict and rank; no agent and no model server."""
     from swe_ai_fleet.cli.run import run
 
     return await run(screen, fleet, order)

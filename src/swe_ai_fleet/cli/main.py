@@ -3,146 +3,129 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from swe_ai_fleet.cli import access, dead_letters, env_commands, execution_commands, tool_commands
-from swe_ai_fleet.cli.chat import chat
-from swe_ai_fleet.cli.command import Commands
-from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.examples import EXAMPLES, add_examples, top
-from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.init import init
-from swe_ai_fleet.cli.judge import judge
-from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.plan import GoalFirst, goal
-from swe_ai_fleet.cli.rows import ROWS
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.extensions import load_parts
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, Entry, top
+from swe_ai_fleet.extensions import extensions
 
-
-def up(
-    *,
-    vllm: Annotated[
-        str,
-        typer.Option("--vllm", metavar="MODEL", help="Serve this model (a name on a hub, a directory) by vLLM, too."),
-    ] = "",
-    vllm_args: Annotated[
-        str, typer.Option("--vllm-args", help="Further arguments of vLLM, such as '--max-model-len 65536'.")
-    ] = "",
-    vllm_tool_parser: Annotated[
-        str,
-        typer.Option(
-            "--vllm-tool-parser", help="What reads the model's tool calls; by its template or name where left out."
-        ),
-    ] = "",
-    vllm_drain: Annotated[
-        int, typer.Option("--vllm-drain", min=0, help="Seconds that running requests get when the fleet stops.")
-    ] = 30,
-    json: Json = False,
-) -> None:
-    """Start NATS, Ray and the orchestrator here, until Ctrl-C."""
-    from swe_ai_fleet.cli.up import up as work
-    from swe_ai_fleet.runtime.vllm_command import VLLMOrder
-
-    order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
-    run_command(lambda screen, settings: work(screen, settings, order if vllm else None), json=json, log_level="")
-
-
-async def open_command(
-    screen: Screen,
-    settings: Settings,
-    *,
-    browser: Annotated[bool, typer.Option("--browser", help="Open it in a browser too.")] = False,
-) -> Exit:
-    """Print the address of the running fleet's page; it lets in whoever opens it."""
-    from swe_ai_fleet.cli.web import open_page
-
-    return await open_page(screen, settings, browser=browser)
-
-
-async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
-    """Try everything the fleet stands on, and say what is wrong and how to mend it."""
-    from swe_ai_fleet.cli.doctor import doctor as work
-
-    return await work(screen, settings, server=server, token=token)
-
-
-CODE: Mapping[str, Callable[..., Any]] = {
-    "up": up,
-    "open": open_command,
-    "run": execution_commands.run,
-    "judge": judge,
-    "init": init,
-    "chat": chat,
-    "watch": execution_commands.watch,
-    "show": execution_commands.show,
-    "export": execution_commands.export,
-    "replay": execution_commands.replay,
-    "doctor": doctor,
-    "audit verify": execution_commands.verify,
-    "tools list": tool_commands.list_tools,
-    "tools run": tool_commands.run_tool,
-    "env explain": env_commands.explain,
-    "env export": env_commands.export,
-    "plan goal": goal,
-    "dlq list": dead_letters.list_letters,
-    "dlq replay": dead_letters.replay,
-    "dlq drop": dead_letters.drop,
-    "access check": access.check,
-    "access token add": access.add,
-    "access token list": access.list_tokens,
-    "access token revoke": access.revoke,
-}
-"""The commands that are more than one request, by their words."""
-GROUPS: Mapping[str, str] = {
-    "audit": "What the agents did, proven.",
-    "tools": "What agents can do, and one such operation by hand.",
-    "env": "What a repository's commands find when they run.",
-    "councils": "Who solves the tasks of each role.",
-    "context": "Stories, their tasks and decisions, and what agents are told of them.",
-    "memory": "What agents remember from one run to the next.",
-    "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
-    "dlq": "Messages on NATS that could not be handled.",
-    "access": "Who may come in: the access file.",
-    "access token": "Tokens of people, programs and services.",
-}
-
-
-COMMANDS = Commands(groups=GROUPS, rows=ROWS, code=CODE, examples=EXAMPLES).and_others(load_parts("commands"))
+ALL_GROUPS = {**GROUPS, **{words: about for one in extensions().values() for words, about in one.groups.items()}}
+ALL_ENTRIES = {**ENTRIES, **{words: entry for one in extensions().values() for words, entry in one.commands.items()}}
 """Those of the extensions, too."""
+_FIRST = "goal"
+_MOST = 2**31
 
 
-def _group(help_: str, **more: Any) -> typer.Typer:
-    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None, **more)
+class _Below(MutableMapping[str, Any]):
+    """The commands and groups below a group, by their names, each made when it is asked for: it imports its code."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._made: dict[str, Any] = {}
+        self.abouts = {
+            words.rpartition(" ")[2]: about
+            for words, about in (*((words, entry.about) for words, entry in ALL_ENTRIES.items()), *ALL_GROUPS.items())
+            if words.rpartition(" ")[0] == group
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        words = f"{self._group} {name}".lstrip()
+        if name not in self._made and words in ALL_GROUPS:
+            self._made[name] = typer.main.get_group(_group(words, ALL_GROUPS[words]))
+        elif name not in self._made:
+            self._made[name] = _command(name, words, ALL_ENTRIES[words])
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.abouts)
+
+    def __len__(self) -> int:
+        return len(self.abouts)
 
 
-def _app() -> typer.Typer:
-    """The command with all that is below it, in the order of the examples."""
-    groups = {
-        "": _group(
-            "Several coding agents solve a task in parallel; evidence picks the winner; every step is audited.",
-            name="fleet",
-            add_completion=False,
-            pretty_exceptions_enable=False,
-            epilog=top(),
-        )
-    }
-    groups[""].callback()(_configured)
-    for words, about in COMMANDS.groups.items():
-        within, _, name = words.rpartition(" ")
-        groups[words] = _group(about, **({"cls": GoalFirst} if words == "plan" else {}))
-        groups[within].add_typer(groups[words], name=name)
-    for words in COMMANDS.examples:
-        within, _, name = words.rpartition(" ")
-        command = COMMANDS.command(words)
-        groups[within].command(name)(command)
-    add_examples(groups[""], COMMANDS.examples)
-    return groups[""]
+class _Plain:
+    """Reads texts and numbers in their bounds; all else as Typer does, for which it loads pydantic."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        several = param.multiple or param.nargs == -1
+        kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        if value is None:
+            return () if several else None
+        if kind is str and type(value) is str and not several:
+            return value
+        if kind == list[str] and isinstance(value, list | tuple):
+            return list(value)
+        if kind is int and str(value).isdecimal() and (info.min or 0) <= int(value) <= (info.max or _MOST):
+            return int(value)
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+class _ReadsPlainly:
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # pyright: ignore
+        for one in params:
+            # Where Typer keeps what it reads a parameter with.
+            one._runtime_param = one._runtime_param or _Plain()
+        return params
+
+
+class _Command(_ReadsPlainly, TyperCommand):
+    pass
+
+
+class _Group(_ReadsPlainly, TyperGroup):
+    """A group whose help needs none of its commands."""
+
+    def __init__(self, **read: Any) -> None:
+        super().__init__(**read)
+        self.commands: Any = _Below("" if self.name == "fleet" else str(self.name))
+        self.name = str(self.name).rpartition(" ")[2]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        abouts = self.commands.abouts.items()
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, TyperCommand(name, help=about).get_short_help_str(limit)) for name, about in abouts]
+            )
+
+
+class _GoalFirst(_Group):
+    """A group whose first word is a goal where it is none of its commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [_FIRST, *args]
+        return super().parse_args(ctx, args)
+
+
+def _group(words: str, about: str, **more: Any) -> typer.Typer:
+    kind = _GoalFirst if words == "plan" else _Group
+    return typer.Typer(name=words, cls=kind, help=about, no_args_is_help=True, rich_markup_mode=None, **more)
+
+
+def _command(name: str, words: str, entry: Entry) -> Any:
+    """The command that an entry stands for."""
+    from swe_ai_fleet.cli.command import command_of
+
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in entry.examples)
+    alone.command(name, cls=_Command, help=entry.about, epilog=examples)(command_of(words, entry))
+    return typer.main.get_command(alone)
 
 
 def _configured(
@@ -155,7 +138,14 @@ def _configured(
         os.environ["FLEET_CONFIG"] = str(config)
 
 
-app = _app()
+app = _group(
+    "fleet",
+    "Several coding agents solve a task in parallel; evidence picks the winner; every step is audited.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=top(),
+    callback=_configured,
+)
 
 if __name__ == "__main__":
     app()

@@ -1,28 +1,17 @@
-"""Messages of the contract as people and programs write and read them: enumerations as words, all the rest as JSON.
-
-Executions have JSON documents of their own, for programs.
-"""
+"""Messages of the contract as people and programs write and read them: enumerations as words, all the rest as JSON."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
-from dataclasses import asdict
 from typing import Any, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
-from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import RankedCandidate
-from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.orchestrator.spending import expenses
-from swe_ai_fleet.watching.events import moment
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.domain.moment import iso_time
 
 
 def enum_word(kind: Any, number: int) -> str:
@@ -147,46 +136,6 @@ def _prefix(kind: EnumDescriptor) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.name).upper() + "_"
 
 
-def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]:
-    """An execution with its candidates, best first. `diff` is the winner's."""
-    delivered, best = state.delivered, state.best_report
-    return {
-        "execution_id": state.execution_id,
-        "task_id": state.task.task_id,
-        "kind": str(state.task.kind),
-        "task": state.task.description,
-        "status": str(state.status),
-        "exit_code": int(exit_of_state(state)),
-        "verdict": str(state.verdict or ""),
-        "verdict_reasons": list(best.reasons) if best else [],
-        "base_commit": state.repository.commit,
-        "baseline": _baseline(state),
-        "examination": to_plain(state.examination) if state.examination is not None else None,
-        "checklist": to_plain(state.checklist) if state.checklist is not None else None,
-        "environment_run": to_plain(state.environment_run) if state.environment_run is not None else None,
-        "context": _context(state.context) if state.context is not None else None,
-        "winner": state.winner_id,
-        "branch": delivered.branch if delivered else "",
-        "commit": delivered.commit_sha if delivered else "",
-        "refused_kept": to_plain(state.refused_kept) if state.refused_kept else None,
-        "hand_deliveries": [to_plain(one) for one in state.hand_deliveries],
-        "candidates": [_candidate(state, ranked) for ranked in state.ranking],
-        "agents": [
-            {**asdict(agent), "usage": _usage(agent.usage)}
-            for name, agent in state.agents.items()
-            if name != EXECUTION_SUBJECT
-        ],
-        "pending_approvals": [to_plain(request) for request in state.pending],
-        "diff": diff,
-        "error": state.error,
-        "usage": _usage(state.usage),
-        "expenses": [{**to_plain(one), "usage": _usage(one.usage)} for one in expenses(state)],
-        "duration_ms": state.duration_ms,
-        "started_at": state.started_at,
-        "finished_at": state.finished_at,
-    }
-
-
 def listed_document(execution: pb.Execution) -> dict[str, object]:
     """An execution as lists show it."""
     return {
@@ -198,59 +147,6 @@ def listed_document(execution: pb.Execution) -> dict[str, object]:
         "task": execution.task_description,
         "winner": execution.winner_id,
         "verdict": enum_word(pb.EvidenceVerdict, execution.verdict),
-        "created_at": moment(execution.created_at_ms),
-        "finished_at": moment(execution.finished_at_ms),
+        "created_at": iso_time(execution.created_at_ms),
+        "finished_at": iso_time(execution.finished_at_ms),
     }
-
-
-def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, object]:
-    candidate = state.candidates.get(ranked.candidate_id)
-    report = state.reports.get(ranked.candidate_id)
-    document: dict[str, object] = {
-        **asdict(ranked),
-        "duplicates": list(ranked.duplicates),
-        "verdict": str(report.verdict or "") if report else "",
-        "verdict_reasons": list(report.reasons) if report else [],
-        "checks": [to_plain(result) for result in report.results] if report else [],
-    }
-    if candidate is None:
-        return document
-    return document | {
-        "agent_id": candidate.agent_id,
-        "answer": candidate.summary,
-        "stop_reason": str(candidate.stop_reason),
-        "files_changed": list(candidate.artifacts.files_changed),
-        "insertions": candidate.artifacts.insertions,
-        "deletions": candidate.artifacts.deletions,
-        "usage": _usage(candidate.usage),
-        "audit_head": candidate.audit_head,
-    }
-
-
-def _baseline(state: ExecutionState) -> dict[str, object] | None:
-    if state.baseline is None and not state.baseline_error:
-        return None
-    plain = to_plain(state.baseline) if state.baseline is not None else None
-    return {"summary": state.baseline.line if state.baseline else "", "error": state.baseline_error, "tests": plain}
-
-
-def _context(context: GatheredContext) -> dict[str, object]:
-    return {
-        "tokens": context.tokens,
-        "version": context.version,
-        "omitted": list(context.omitted),
-        "recalled": [
-            {
-                "memory_id": found.memory.memory_id,
-                "namespace": found.memory.namespace,
-                "text": found.memory.text,
-                "source": found.memory.source,
-                "score": found.score,
-            }
-            for found in context.recalled
-        ],
-    }
-
-
-def _usage(usage: Usage) -> dict[str, object]:
-    return {**asdict(usage), "total_tokens": usage.total_tokens}

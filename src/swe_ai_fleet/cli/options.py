@@ -5,6 +5,7 @@ A fault that names a field of the contract is told with the option of the runnin
 
 from __future__ import annotations
 
+import getpass
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -14,12 +15,8 @@ from typing import Annotated, Any, get_args
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.domain.task import UncommittedChanges
 
-UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
-"""What `IncludeDirty` means."""
 ROLES = "DEV, QA, ARCHITECT, DEVOPS or DATA"
 PHASES = "plan, design, build, test, review or done"
 
@@ -105,16 +102,6 @@ Execution = Annotated[
 # Tasks: what is solved, from where, in what environment, by whom, and how far it may go.
 Repo = Annotated[str, option("The repository to work on.", "repo", metavar="PATH|URL")]
 Ref = Annotated[str, option("Branch, tag or commit to start from. Default: what is checked out.", "repo.ref")]
-IncludeDirty = Annotated[
-    UncommittedChanges,
-    option(
-        "Start from uncommitted changes too, or without them.",
-        "repo.uncommitted",
-        words="--include-dirty/--ignore-dirty",
-        kind=bool | None,
-        turn=UNCOMMITTED.__getitem__,
-    ),
-]
 Rounds = Annotated[
     int | None,
     option("Rounds of peer review. Default: the council's, or 1.", "options.deliberation_rounds", "rounds", min=0),
@@ -199,6 +186,15 @@ As = Annotated[
 Hints = Annotated[bool, option("Give agents what is in hints_text.")]
 Stagger = Annotated[float, option("Between the beginnings of two.", min=0, metavar="SECONDS")]
 Output = Annotated[Path | None, option("Default: print it.", words="-o --output", metavar="FILE")]
+
+
+def caller_name() -> str:
+    """How this user is called where something they say is kept; empty where that cannot be said."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+    return re.sub(r"[^A-Za-z0-9._@-]", "-", name)[:64]
 
 
 RUNNING: ContextVar[Mapping[str, Any]] = ContextVar("RUNNING")

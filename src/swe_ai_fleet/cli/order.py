@@ -17,6 +17,18 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
 
+UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
+"""What `IncludeDirty` means."""
+IncludeDirty = Annotated[
+    UncommittedChanges,
+    option(
+        "Start from uncommitted changes too, or without them.",
+        "repo.uncommitted",
+        words="--include-dirty/--ignore-dirty",
+        kind=bool | None,
+        turn=UNCOMMITTED.__getitem__,
+    ),
+]
 _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
 
@@ -70,7 +82,7 @@ class Order:
     network: options.Network = ()
     require_verified: options.RequireVerified = False
     branch: Annotated[str, option("The branch the winner is put on. Default: fleet/<task id>.", "delivery.branch")] = ""
-    uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
+    uncommitted: IncludeDirty = UncommittedChanges.REFUSE
     task_id: options.TaskId = ""
     timeout_seconds: options.Timeout = 0
     deliberate_only: Annotated[bool, option("Rank candidates, apply nothing.")] = False

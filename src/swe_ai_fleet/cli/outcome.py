@@ -11,10 +11,11 @@ from rich.syntax import Syntax
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state
-from swe_ai_fleet.cli.messages import enum_name, execution_document
+from swe_ai_fleet.cli.documents import execution_document, exit_of_state
+from swe_ai_fleet.cli.execution_tables import VERDICT_STYLES, candidates_table, examination_table, node_row, nodes_table
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import VERDICT_STYLES, candidates_table, examination_table, node_row, nodes_table
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.context import GatheredContext

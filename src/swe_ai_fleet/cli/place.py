@@ -13,14 +13,17 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.json_values import string
 from swe_ai_fleet.runtime.channels import Place, find_place, read_card, running_place
-from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     from services.orchestrator.main import RunningFleet
+    from swe_ai_fleet.client_settings import ClientSettings
+    from swe_ai_fleet.settings import Settings
 
 
 @asynccontextmanager
-async def fleet_client(settings: Settings, *, server: str, token: str) -> AsyncGenerator[FleetClient, None]:
+async def fleet_client(
+    settings: Settings | ClientSettings, *, server: str, token: str
+) -> AsyncGenerator[FleetClient, None]:
     """A client of a running fleet. Raises CommandFault where there is none."""
     place = _there(find_place(settings, server=server, token=token), settings)
     async with connect(place.address, place.token, tls=place.tls) as client:
@@ -85,7 +88,7 @@ def nats_of(settings: Settings) -> Settings:
     return settings.model_copy(update={"nats_url": url, "nats_token": string(card.get("nats_token"))})
 
 
-def _there(place: Place | None, settings: Settings) -> Place:
+def _there(place: Place | None, settings: Settings | ClientSettings) -> Place:
     if place is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
     return place

@@ -6,15 +6,14 @@ Every text of a plan session is untrusted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
-
-from typer.core import TyperGroup
 
 from fleet.planning.v1 import planning_pb2 as pb
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.command import Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
@@ -24,7 +23,8 @@ from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 80
-_FIRST = "goal"
+_PLANNING = "fleet.planning.v1.PlanningService"
+_SESSION = argument("A plan session.", "session_id", metavar="ID")
 WORK_SECONDS = 3600.0
 """More than the default limit of a request; the server ends it before."""
 LIMITS = {
@@ -134,15 +134,6 @@ def _show_calls(screen: Screen, calls: Iterable[pb.ToolCallMade]) -> None:
         screen.line(f"  {call.step}. {one_line(call.tool, _GOAL)}: {call.outcome}")
 
 
-class GoalFirst(TyperGroup):
-    """A group whose first word is a goal where it is none of its commands."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = [_FIRST, *args]
-        return super().parse_args(ctx, args)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalOrder:
     """A goal as the command line gives it."""
@@ -162,7 +153,6 @@ class GoalOrder:
 
 
 async def goal(screen: Screen, client: FleetClient, order: GoalOrder) -> Exit:
-    """Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out."""
     request = pb.ExecutePlanRequest()
     fill(request, replace(order, repo=named_repository(order.repo)))
     return await pursue(screen, client.calls, request)
@@ -218,3 +208,52 @@ async def _answer(screen: Screen, wanted: str, read: Callable[[], str]) -> str:
         return (await next_line(read)).strip()
     except EOFError:
         return ""
+
+
+def _deciding(decision: str, **text: object) -> Row:
+    """The command that answers a plan session in this way."""
+    return Row(
+        rpc=f"{_PLANNING}.ApproveApproach",
+        takes={"name": _SESSION, **text},
+        fixed={"decision": decision},
+        ends=decided,
+        view=show_decision,
+        seconds=WORK_SECONDS,
+    )
+
+
+ROWS: Mapping[str, Row] = {
+    "plan approve": _deciding("approved"),
+    "plan reject": _deciding(
+        "rejected",
+        text=option("Why.", "adjustment", words="--text"),
+    ),
+    "plan adjust": _deciding(
+        "adjusted",
+        text=option("What is to be different.", "adjustment", words="--text", default=...),
+        **LIMITS,
+    ),
+    "plan continue": Row(
+        rpc=f"{_PLANNING}.ContinuePlan",
+        takes={"name": _SESSION, **LIMITS},
+        ends=lambda result, _: Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED,
+        view=show_result,
+        seconds=WORK_SECONDS,
+    ),
+    "plan show": Row(
+        rpc=f"{_PLANNING}.GetPlanSession",
+        takes={"name": _SESSION},
+        json=lambda answer: document(answer.session),
+        view=show_session,
+    ),
+    "plan list": Row(
+        rpc=f"{_PLANNING}.ListPlanSessions",
+        takes={"limit": option("How many.", "page_size", min=1, max=200, default=20)},
+        json="sessions",
+        view=table(
+            "sessions",
+            {"session": "session_id", "status": "status", "goal": lambda one: one_line(one.goal, 80)},
+            "no plan sessions yet",
+        ),
+    ),
+}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import audit_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import StoredEvent

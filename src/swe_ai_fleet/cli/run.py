@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of_state, fault_of
+from swe_ai_fleet.cli.documents import exit_of_state
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order

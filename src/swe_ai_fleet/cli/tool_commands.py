@@ -17,7 +17,6 @@ async def list_tools(
     role: Annotated[str, option("Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
     read_only: Annotated[bool, option("Only what a run without changes gets.")] = False,
 ) -> Exit:
-    """Show every operation with its traits."""
     from swe_ai_fleet.cli.tools import show_tools
 
     return await show_tools(screen, role=role, read_only=read_only)
@@ -34,7 +33,6 @@ async def run_tool(
     role: Annotated[str, option("The role it is called in.")] = "DEV",
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
-    """Run one operation in the sandbox, audited; exit code 1 where it fails or is refused, 2 for wrong arguments."""
     from swe_ai_fleet.cli.tools import run_tool as work
 
     return await work(

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import audit_table, plain_table
+from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.audit_chains import ChainVerdict

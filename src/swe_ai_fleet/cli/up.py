@@ -6,9 +6,14 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated
+
+import typer
 
 from swe_ai_fleet.adapters.openai_model.faults import public_url
+from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
@@ -21,7 +26,31 @@ from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings, without_login
 
 
-async def up(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) -> Exit:
+def up(
+    *,
+    vllm: Annotated[
+        str,
+        typer.Option("--vllm", metavar="MODEL", help="Serve this model (a name on a hub, a directory) by vLLM, too."),
+    ] = "",
+    vllm_args: Annotated[
+        str, typer.Option("--vllm-args", help="Further arguments of vLLM, such as '--max-model-len 65536'.")
+    ] = "",
+    vllm_tool_parser: Annotated[
+        str,
+        typer.Option(
+            "--vllm-tool-parser", help="What reads the model's tool calls; by its template or name where left out."
+        ),
+    ] = "",
+    vllm_drain: Annotated[
+        int, typer.Option("--vllm-drain", min=0, help="Seconds that running requests get when the fleet stops.")
+    ] = 30,
+    json: Json = False,
+) -> None:
+    order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
+    run_command(lambda screen, settings: serve(screen, settings, order if vllm else None), json=json, log_level="")
+
+
+async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) -> Exit:
     """Start NATS, Ray and the orchestrator, say where they answer, and stop them at Ctrl-C or SIGTERM.
 
     With an order for vLLM its server comes first and goes last, so that no agent outlives it.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import html
+from typing import Annotated
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.place import home_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.runtime.private_files import write_private
@@ -18,8 +20,9 @@ def page_url(base: str, token: str) -> str:
     return f"{here}/#token={token}"
 
 
-async def open_page(screen: Screen, settings: Settings, *, browser: bool) -> Exit:
-    """Print the address of the page, and on request open it. Raises CommandFault where there is none."""
+async def open_page(
+    screen: Screen, settings: Settings, *, browser: Annotated[bool, option("Open it in a browser too.")] = False
+) -> Exit:
     place = home_fleet(settings)
     if not place.http:
         raise CommandFault(

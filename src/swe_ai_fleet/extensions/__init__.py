@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["services", "commands", "workflows"]
+from swe_ai_fleet.cli.listing import Entry
+
+Part = Literal["services", "workflows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """What an extension provides; empty: nothing of the kind.
 
-    A part is `module:name` within the extension's folder, and imported when a composition root loads it: `fleet` loads
-    no servers, and servers load no commands.
+    A part is `module:name` within the extension's folder, and imported when a composition root loads it, a command when
+    it is asked for: `fleet` loads no servers, and servers load no commands.
 
     Attributes:
         services: A gRPC service that the orchestrator serves: `services.extensions.OpenService`.
-        commands: What `fleet` has of it: `swe_ai_fleet.cli.command.Commands`.
+        groups: What the help says of words that other words of its commands follow.
+        commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
     """
 
     services: str = ""
-    commands: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict[str, str])
+    commands: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     workflows: str = ""
     exports: tuple[str, ...] = ()
 

@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import grpc.aio
-import structlog
-
-from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
-from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
+    from swe_ai_fleet.client_settings import ClientSettings
+    from swe_ai_fleet.settings import Settings
+
 PROTECTED, PLAIN = "grpcs://", "grpc://"
 """What may stand before `host:port` to say how a service is called, whatever the settings are."""
-_log = structlog.get_logger(__name__)
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
     """The field of the request that a fault names, empty where it names none; None where no service answered."""
+    # Only here: what it imports costs as much as a call.
+    from swe_ai_fleet.contract import error_details
+
     details = error_details(error.trailing_metadata())
     return None if details is None else details.field
 
@@ -52,7 +53,7 @@ class ChannelTls:
     name: str = ""
 
 
-def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
+def channel_tls(settings: Settings | ClientSettings, address: str) -> ChannelTls | None:
     """How the service at an address is called; None: without TLS.
 
     TLS is spoken where the address begins with `grpcs://`, or settings name an authority or a certificate of this
@@ -62,7 +63,9 @@ def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
     if not _protected(settings, address):
         if in_the_clear(settings, address) and not address.startswith(PLAIN):
             hint = "set FLEET_TLS_CA or write grpcs://; grpc:// where something else protects the way"
-            _log.warning("channel.token_in_the_clear", server=address, hint=hint)
+            # Commands that only call a fleet have no log, and load none.
+            if structlog := sys.modules.get("structlog"):
+                structlog.get_logger(__name__).warning("channel.token_in_the_clear", server=address, hint=hint)
         return None
     return ChannelTls(
         ca=settings.tls_ca,
@@ -72,12 +75,12 @@ def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
     )
 
 
-def in_the_clear(settings: Settings, address: str) -> bool:
+def in_the_clear(settings: Settings | ClientSettings, address: str) -> bool:
     """Whether a token for the service at an address can be read on its way there."""
     return not _protected(settings, address) and not is_here(_host(address))
 
 
-def own_address(settings: Settings, address: str) -> str:
+def own_address(settings: Settings | ClientSettings, address: str) -> str:
     """How this process's parts name a server that it has itself: with what says that it speaks TLS, where it does."""
     return f"{PROTECTED}{address}" if settings.tls_cert is not None else address
 
@@ -188,7 +191,7 @@ def is_here(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def _protected(settings: Settings, address: str) -> bool:
+def _protected(settings: Settings | ClientSettings, address: str) -> bool:
     named = settings.tls_ca is not None or settings.tls_client_cert is not None
     return address.startswith(PROTECTED) or (named and not address.startswith(PLAIN))
 
@@ -230,7 +233,7 @@ def running_place(home: Path) -> Place | None:
     return _place_of(home / "fleet.json")
 
 
-def find_context(settings: Settings, *, server: str = "", token: str = "") -> Place | None:
+def find_context(settings: Settings | ClientSettings, *, server: str = "", token: str = "") -> Place | None:
     """The context service named by an address or the settings, else that of the fleet that runs on the home.
 
     Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
@@ -279,7 +282,7 @@ def _place_of(path: Path) -> Place | None:
     )
 
 
-def find_place(settings: Settings, *, server: str, token: str) -> Place | None:
+def find_place(settings: Settings | ClientSettings, *, server: str, token: str) -> Place | None:
     """The fleet named by an address, else the one that runs on the home.
 
     The home's token is sent to the address it was made for and to no other.

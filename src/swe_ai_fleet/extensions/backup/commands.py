@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
-from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
@@ -17,7 +16,6 @@ Directory = Annotated[Path, argument("The directory of the backup.", metavar="DI
 
 
 async def backup(screen: Screen, settings: Settings, directory: Directory) -> Exit:
-    """Save everything that the fleet keeps in NATS into a new directory, while it runs."""
     from importlib.metadata import version
 
     from swe_ai_fleet.extensions.backup.making import back_up
@@ -43,7 +41,6 @@ async def restore(
     ] = 0,
     check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
 ) -> Exit:
-    """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
     from swe_ai_fleet.extensions.backup.checking import Finding, check_contents
     from swe_ai_fleet.extensions.backup.restoring import restore_backup
     from swe_ai_fleet.runtime.channels import running_place
@@ -84,12 +81,3 @@ async def restore(
         for fault in finding.faults:
             screen.line(f"FAULT: {fault}", style="red")
     return Exit.NOT_ACCEPTED if finding.faults else Exit.ACCEPTED
-
-
-COMMANDS = Commands(
-    code={"backup": backup, "restore": restore},
-    examples={
-        "backup": ("fleet backup backups/2026-01-31",),
-        "restore": ("fleet restore backups/2026-01-31 --check 100",),
-    },
-)

@@ -1,5 +1,19 @@
 """Many tasks from a file, one after the other or side by side; studies of what more candidates or retries bring."""
 
+from swe_ai_fleet.cli.listing import entry
 from swe_ai_fleet.extensions import Extension
 
-EXTENSION = Extension(commands="study_command:COMMANDS")
+EXTENSION = Extension(
+    commands={
+        "batch": entry(
+            "extensions.batch.commands:batch",
+            "Run many tasks from a file; go on where it stopped; keep results and predictions beside the file.",
+            "fleet batch tasks.jsonl --repo-root clones --parallel 8 --evaluate",
+        ),
+        "study": entry(
+            "extensions.batch.study_command:study",
+            "Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost.",
+            "fleet study tasks.jsonl --candidates 1,3 --repeats 3",
+        ),
+    }
+)

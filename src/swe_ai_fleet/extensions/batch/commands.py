@@ -70,7 +70,6 @@ async def batch(
     ] = None,
     model_name: Annotated[str, option("What predictions are labelled with.")] = "swe-ai-fleet",
 ) -> Exit:
-    """Run many tasks from a file; go on where it stopped; keep results and predictions beside the file."""
     from swe_ai_fleet.extensions.batch.plan import Plan
     from swe_ai_fleet.extensions.batch.run import batch as work
     from swe_ai_fleet.runtime.factories import workspace_provider

@@ -20,7 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from rich.live import Live
 from rich.table import Table
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.documents import exit_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table

@@ -8,11 +8,10 @@ from typing import Annotated
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
-from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.extensions.batch.commands import ForAll, Where, batch, plain_name
+from swe_ai_fleet.extensions.batch.commands import ForAll, Where, plain_name
 from swe_ai_fleet.settings import Settings
 
 _MOST_CANDIDATES = 300
@@ -45,7 +44,6 @@ async def study(
         Path | None, option("For results. Default: NAME.study by the file.", words="-o --output", metavar="DIR")
     ] = None,
 ) -> Exit:
-    """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""
     from swe_ai_fleet.extensions.batch.plan import Plan
     from swe_ai_fleet.extensions.batch.study_run import Study, parts
     from swe_ai_fleet.extensions.batch.study_run import study as work
@@ -86,12 +84,3 @@ def numbers(text: str) -> tuple[int, ...]:
             f"{text[:80]} is out of range", exit_code=Exit.USAGE, field="candidates", hint=f"1 to {_MOST_CANDIDATES}"
         )
     return tuple(found)
-
-
-COMMANDS = Commands(
-    code={"batch": batch, "study": study},
-    examples={
-        "batch": ("fleet batch tasks.jsonl --repo-root clones --parallel 8 --evaluate",),
-        "study": ("fleet study tasks.jsonl --candidates 1,3 --repeats 3",),
-    },
-)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from swe_ai_fleet.cli.command import Commands
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Server, Token
@@ -22,8 +21,6 @@ def mcp(
     server: Server = "",
     token: Token = "",
 ) -> None:
-    """Serve the fleet as MCP tools over standard input and output, for editors and other agents."""
-
     async def work(_: Screen, settings: Settings) -> Exit:
         from swe_ai_fleet.extensions.mcp.server import serve
 
@@ -31,9 +28,3 @@ def mcp(
         return Exit.ACCEPTED
 
     run_command(work, json=False)
-
-
-COMMANDS = Commands(
-    code={"mcp": mcp},
-    examples={"mcp": ("fleet mcp", "fleet mcp --allow-approve --server fleet.example.org:50055")},
-)

@@ -1,5 +1,14 @@
 """Chats by Telegram: a bot that asks for messages, has them answered and sends the answers."""
 
+from swe_ai_fleet.cli.listing import entry
 from swe_ai_fleet.extensions import Extension
 
-EXTENSION = Extension(commands="commands:COMMANDS")
+EXTENSION = Extension(
+    commands={
+        "telegram": entry(
+            "extensions.telegram.commands:telegram",
+            "Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C.",
+            "FLEET_TELEGRAM_TOKEN=… FLEET_TELEGRAM_CHATS=42 fleet telegram",
+        ),
+    }
+)

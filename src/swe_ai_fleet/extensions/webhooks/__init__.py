@@ -1,8 +1,48 @@
 """What happens to executions, told outside: webhooks, signed and retried; and how receivers check them."""
 
+from typing import TYPE_CHECKING, Any
+
+from swe_ai_fleet.cli.listing import entry
 from swe_ai_fleet.extensions import Extension
-from swe_ai_fleet.extensions.webhooks.webhook import InvalidSignature, verify
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.extensions.webhooks.webhook import InvalidSignature, verify
 
 __all__ = ["EXTENSION", "InvalidSignature", "verify"]
 
-EXTENSION = Extension(services="service:open_service", commands="commands:COMMANDS")
+EXTENSION = Extension(
+    services="service:open_service",
+    groups={"webhooks": "Who outside is told what happens to executions."},
+    commands={
+        "webhooks add": entry(
+            "extensions.webhooks.commands",
+            "Tell a URL what happens from now on. The secret that signs the messages is shown this once.",
+            "fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",
+        ),
+        "webhooks list": entry("extensions.webhooks.commands", "Show the webhooks there are.", "fleet webhooks list"),
+        "webhooks remove": entry(
+            "extensions.webhooks.commands",
+            "Forget a webhook; what it was not told yet, it is not told any more.",
+            "fleet webhooks remove ci",
+        ),
+        "webhooks test": entry(
+            "extensions.webhooks.commands",
+            "Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again.",
+            "fleet webhooks test ci",
+        ),
+        "webhooks deliveries": entry(
+            "extensions.webhooks.commands",
+            "Show the last attempts to tell a webhook, the newest first.",
+            "fleet webhooks deliveries ci --limit 50",
+        ),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    # The command line looks into every extension; only receivers need these.
+    if name not in ("InvalidSignature", "verify"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from swe_ai_fleet.extensions.webhooks import webhook
+
+    return getattr(webhook, name)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.notification.v1 import notification_pb2 as pb
-from swe_ai_fleet.cli.command import Commands, Row, table
+from swe_ai_fleet.cli.command import Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.views import print_lines
-from swe_ai_fleet.watching.events import moment
+from swe_ai_fleet.cli.tables import print_lines
+from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.notification.v1.NotificationService"
@@ -91,14 +91,14 @@ def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -
 
 def _delivery(one: pb.Delivery) -> str:
     parts = (
-        moment(one.at_ms)[:19],
+        iso_time(one.at_ms)[:19],
         one.type,
         f"attempt {one.attempt}",
         enum_word(pb.DeliveryStatus, one.status),
         f"HTTP {one.http_status}" if one.http_status else "no answer",
         f"{one.duration_ms} ms",
         one_line(one.error, _ERROR_CHARS),
-        f"again at {moment(one.next_at_ms)[:19]}" if one.next_at_ms else "",
+        f"again at {iso_time(one.next_at_ms)[:19]}" if one.next_at_ms else "",
         one.event_id,
     )
     return "  ".join(filter(None, parts))
@@ -107,7 +107,6 @@ def _delivery(one: pb.Delivery) -> str:
 ROWS: Mapping[str, Row] = {
     "webhooks add": Row(
         rpc=f"{_SERVICE}.CreateWebhook",
-        about="Tell a URL what happens from now on. The secret that signs the messages is shown this once.",
         takes={
             "url": argument(
                 "Where messages go: https://…; - reads it from standard input.", metavar="URL", turn=secret_url
@@ -136,12 +135,10 @@ ROWS: Mapping[str, Row] = {
     ),
     "webhooks list": Row(
         rpc=f"{_SERVICE}.ListWebhooks",
-        about="Show the webhooks there are.",
         view=table("webhooks", WEBHOOK_COLUMNS, "no webhooks"),
     ),
     "webhooks remove": Row(
         rpc=f"{_SERVICE}.DeleteWebhook",
-        about="Forget a webhook; what it was not told yet, it is not told any more.",
         takes={"name": _WEBHOOK},
         ends=webhook_existed,
         json="webhook_id existed",
@@ -149,7 +146,6 @@ ROWS: Mapping[str, Row] = {
     ),
     "webhooks test": Row(
         rpc=f"{_SERVICE}.TestWebhook",
-        about="Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again.",
         takes={"name": _WEBHOOK},
         ends=message_taken,
         json=lambda answer: {**document(answer.delivery), "enabled": answer.enabled},
@@ -157,20 +153,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "webhooks deliveries": Row(
         rpc=f"{_SERVICE}.ListDeliveries",
-        about="Show the last attempts to tell a webhook, the newest first.",
         takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
         view=show_deliveries,
     ),
 }
-
-COMMANDS = Commands(
-    groups={"webhooks": "Who outside is told what happens to executions."},
-    rows=ROWS,
-    examples={
-        "webhooks add": ("fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",),
-        "webhooks list": ("fleet webhooks list",),
-        "webhooks remove": ("fleet webhooks remove ci",),
-        "webhooks test": ("fleet webhooks test ci",),
-        "webhooks deliveries": ("fleet webhooks deliveries ci --limit 50",),
-    },
-)

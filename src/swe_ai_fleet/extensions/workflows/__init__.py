@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from swe_ai_fleet.cli.listing import entry
 from swe_ai_fleet.extensions import Extension
 
 _HOMES = {
@@ -33,7 +34,39 @@ _HOMES = {
 }  # fmt: skip
 EXTENSION = Extension(
     services="service:open_service",
-    commands="commands:COMMANDS",
+    groups={"workflow": "Steps of agents, tools and people, run as one."},
+    commands={
+        "workflow list": entry(
+            "extensions.workflows.commands",
+            "Show the workflows that the fleet knows, with their inputs.",
+            "fleet workflow list",
+        ),
+        "workflow run": entry(
+            "extensions.workflows.commands:run",
+            "Run a workflow; show its nodes as they go on, then what it gave.",
+            "fleet workflow run review.yaml --input branch=main --repo .",
+        ),
+        "workflow validate": entry(
+            "extensions.workflows.commands:validate",
+            "Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet.",
+            "fleet workflow validate review.yaml",
+        ),
+        "workflow graph": entry(
+            "extensions.workflows.commands:graph",
+            "Draw a workflow as Mermaid text; needs no fleet.",
+            "fleet workflow graph review.yaml -o review.mmd",
+        ),
+        "workflow show": entry(
+            "extensions.workflows.commands:show",
+            "Show a run as it stands: its nodes, what paused ones would be given, what it gave.",
+            "fleet workflow show nightly-review",
+        ),
+        "workflow steer": entry(
+            "extensions.workflows.commands",
+            "Pause a run before its next nodes, let paused nodes go, or have it continue.",
+            "fleet workflow steer nightly-review step --node merge",
+        ),
+    },
     workflows="drive:WORKFLOWS",
     exports=("LLMAgent", "WorkflowExecutor"),
 )

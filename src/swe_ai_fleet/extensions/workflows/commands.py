@@ -12,13 +12,12 @@ from typing import Annotated, Any, cast
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.calls import caller_name
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.command import Commands, Row
+from swe_ai_fleet.cli.command import Row
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
+from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import mapping, parse_json
@@ -50,7 +49,7 @@ class WorkflowOrder:
         str, option("The repository to work on. Default: an empty one of the run's own.", "repo", metavar="PATH|URL")
     ] = ""
     ref: options.Ref = ""
-    uncommitted: options.IncludeDirty = UncommittedChanges.REFUSE
+    uncommitted: IncludeDirty = UncommittedChanges.REFUSE
     task_id: Annotated[str, option("Makes the call repeatable: the same id is the same run.", "task_id")] = ""
     approve: options.Approve = ""
     profile: Annotated[str, option("A model profile of the server.", "model_profile", metavar="NAME")] = ""
@@ -136,7 +135,6 @@ def _value(name: str, text: str, kind: str) -> object:
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
-    """Run a workflow; show its nodes as they go on, then what it gave."""
     from swe_ai_fleet.extensions.workflows.command_runs import run as work
 
     return await work(screen, fleet, order)
@@ -145,21 +143,18 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
 async def validate(
     screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
 ) -> Exit:
-    """Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet."""
     from swe_ai_fleet.extensions.workflows.command_runs import validate as work
 
     return await work(screen, settings, paths)
 
 
 async def graph(screen: Screen, settings: Settings, workflow: Workflow, *, output: options.Output = None) -> Exit:
-    """Draw a workflow as Mermaid text; needs no fleet."""
     from swe_ai_fleet.extensions.workflows.command_runs import draw as work
 
     return await work(screen, settings, workflow, output=output)
 
 
 async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
-    """Show a run as it stands: its nodes, what paused ones would be given, what it gave."""
     from swe_ai_fleet.extensions.workflows.command_runs import show as work
 
     return await work(screen, client, name)
@@ -185,48 +180,29 @@ def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
         screen.note(fault, style="yellow")
 
 
-COMMANDS = Commands(
-    groups={"workflow": "Steps of agents, tools and people, run as one."},
-    rows={
-        "workflow list": Row(
-            rpc=f"{_SERVICE}.ListWorkflows",
-            about="Show the workflows that the fleet knows, with their inputs.",
-            json=workflows_document,
-            view=show_workflows,
-        ),
-        "workflow steer": Row(
-            rpc=f"{_SERVICE}.SteerWorkflow",
-            about="Pause a run before its next nodes, let paused nodes go, or have it continue.",
-            takes={
-                "execution": options.Execution,
-                "action": argument("pause, step or continue."),
-                "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
-                "by": option(
-                    "Who steers, for the log. Default: you.",
-                    words="--as",
-                    metavar="NAME",
-                    turn=lambda name: name or caller_name(),
-                ),
-            },
-            json="execution_id action paused",
-            line=lambda told: (
-                f"{told['execution_id']}: {told['action']}"
-                + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
+ROWS: Mapping[str, Row] = {
+    "workflow list": Row(
+        rpc=f"{_SERVICE}.ListWorkflows",
+        json=workflows_document,
+        view=show_workflows,
+    ),
+    "workflow steer": Row(
+        rpc=f"{_SERVICE}.SteerWorkflow",
+        takes={
+            "execution": options.Execution,
+            "action": argument("pause, step or continue."),
+            "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
+            "by": option(
+                "Who steers, for the log. Default: you.",
+                words="--as",
+                metavar="NAME",
+                turn=lambda name: name or options.caller_name(),
             ),
+        },
+        json="execution_id action paused",
+        line=lambda told: (
+            f"{told['execution_id']}: {told['action']}"
+            + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
         ),
-    },
-    code={
-        "workflow run": run,
-        "workflow validate": validate,
-        "workflow graph": graph,
-        "workflow show": show,
-    },
-    examples={
-        "workflow list": ("fleet workflow list",),
-        "workflow run": ("fleet workflow run review.yaml --input branch=main --repo .",),
-        "workflow validate": ("fleet workflow validate review.yaml",),
-        "workflow graph": ("fleet workflow graph review.yaml -o review.mmd",),
-        "workflow show": ("fleet workflow show nightly-review",),
-        "workflow steer": ("fleet workflow steer nightly-review step --node merge",),
-    },
-)
+    ),
+}

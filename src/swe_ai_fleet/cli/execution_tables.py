@@ -1,0 +1,137 @@
+"""Tables of executions: candidates, audit chains, the nodes of a workflow's run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import cast
+
+from rich.table import Table
+
+from swe_ai_fleet.cli.tables import add_row, empty_table
+from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
+from swe_ai_fleet.domain.candidate import CheckReport, Verdict
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
+from swe_ai_fleet.domain.examination import Crossing, Examination
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.orchestrator.ranking import drop_reasons
+from swe_ai_fleet.orchestrator.run_names import side_runs
+from swe_ai_fleet.watching.narration import checks_text
+from swe_ai_fleet.watching.text import one_line
+
+_HASH_SHOWN = 16
+VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
+_NODE_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_GIST_CHARS = 100
+
+
+def candidates_table(state: ExecutionState) -> Table:
+    """All candidates by rank with their evidence, then those that do not stand, and the agents that left none."""
+    table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
+    for ranked in state.ranking:
+        candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
+        same = f" (= {', '.join(ranked.duplicates)})" if ranked.duplicates else ""
+        left = candidate.artifacts if candidate else None
+        add_row(
+            table,
+            str(ranked.rank),
+            ranked.candidate_id + same,
+            report.verdict_word if report else "",
+            f"{ranked.score:.3f}",
+            checks_text(report),
+            f"+{left.insertions} -{left.deletions}" if left else "",
+            f"{candidate.usage.total_tokens:,}" if candidate else "",
+            ranked.reason,
+            style=_style(report, won=ranked.candidate_id == state.winner_id),
+        )
+    for name, reason in drop_reasons(state).items():
+        candidate = state.candidates.get(name)
+        tokens = f"{candidate.usage.total_tokens:,}" if candidate else ""
+        report = state.reports.get(name)
+        word = report.verdict_word if report else ""
+        add_row(table, "-", name, word, "", checks_text(report), "", tokens, reason, style="dim")
+    aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
+    for agent in state.agents.values():
+        if agent.agent_id not in aside:
+            reason = f"left no candidate: {agent.stop_reason or agent.status}"
+            tokens = f"{agent.usage.total_tokens:,}"
+            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, reason, style="dim")
+    return table
+
+
+def examination_table(examination: Examination) -> Table:
+    """Candidates down, the new tests of their authors across: how many of those that say anything pass."""
+    heads = (f"tests of {', '.join(tests.candidates)} ({len(tests.tests)})" for tests in examination.sets)
+    table = empty_table("change of", *heads)
+    for name in examination.candidates:
+        cells = [(tests, tests.on(name)) for tests in examination.sets]
+        add_row(table, name, *("own" if name in tests.candidates else _cell(one) for tests, one in cells))
+    return table
+
+
+def _cell(crossing: Crossing | None) -> str:
+    if crossing is None:
+        return "-"
+    return f"{crossing.cell} {crossing.note}".strip()
+
+
+def _style(report: CheckReport | None, *, won: bool) -> str:
+    """A row's colour: the verdict's, bold for the winner."""
+    if report is None or report.verdict is None:
+        return "bold green" if won else "" if report is not None and report.accepted else "red"
+    style = VERDICT_STYLES[report.verdict]
+    return style if won else style.removeprefix("bold ")
+
+
+def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
+    table = empty_table("agent", "entries", "head", "verdict", "signed")
+    for verdict in verdicts:
+        run = f" (run {verdict.run})" if verdict.run > 1 else ""
+        fault = verdict.fault
+        told = "intact" if fault is None else f"BROKEN at entry {fault.seq}: {fault.reason}"
+        if fault is None and not verdict.recorded_head:
+            told = "intact so far; the run has recorded no head"
+        style = "green" if verdict.intact else "bold red"
+        head = verdict.head[:_HASH_SHOWN] or "-"
+        add_row(table, verdict.agent_id + run, str(verdict.entries), head, told, signed_text(verdict), style=style)
+    return table
+
+
+def signed_text(verdict: ChainVerdict) -> str:
+    """Who signed a chain, in a few words."""
+    match verdict.signing:
+        case Signing.NONE:
+            return "no"
+        case Signing.UNCHECKED:
+            return f"by {verdict.key_id}, not checked: no public key is known"
+        case _ if verdict.fault is not None:
+            return "-"
+        case Signing.WHOLE:
+            return f"by {verdict.key_id}"
+        case Signing.PART:
+            return f"by {verdict.key_id}, up to entry {verdict.signed_entries}"
+
+
+def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
+    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
+    table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
+    for *told, what in rows:
+        add_row(table, *told, one_line(what, _GIST_CHARS), style=_NODE_STYLES.get(told[1], ""))
+    return table
+
+
+def node_row(update: NodeUpdated) -> tuple[str, ...]:
+    """A node as its events tell it."""
+    seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
+    tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
+    what = update.error or gist(update.output or update.inputs)
+    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+def gist(text: str) -> str:
+    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
+    found: object = json.loads(text) if text else None
+    if not isinstance(found, dict):
+        return text
+    fields = cast("dict[str, object]", found)
+    return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)

@@ -1,0 +1,335 @@
+"""What `fleet` has: of every command where its code is, what it does, and examples, as help and manual page show them.
+
+Nothing of a command is imported before somebody asks for it; `fleet --help` reads this alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command.
+
+    Attributes:
+        at: Its code within `swe_ai_fleet`: `module:function`, or the module whose `ROWS` have it.
+        about: What the help says, the first sentence in lists too.
+        examples: Lines that call it.
+    """
+
+    at: str
+    about: str
+    examples: tuple[str, ...]
+
+
+def entry(at: str, about: str, *examples: str) -> Entry:
+    """The entry of a command."""
+    return Entry(at=at, about=about, examples=examples)
+
+
+GROUPS: Mapping[str, str] = {
+    "audit": "What the agents did, proven.",
+    "tools": "What agents can do, and one such operation by hand.",
+    "env": "What a repository's commands find when they run.",
+    "councils": "Who solves the tasks of each role.",
+    "context": "Stories, their tasks and decisions, and what agents are told of them.",
+    "memory": "What agents remember from one run to the next.",
+    "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
+    "dlq": "Messages on NATS that could not be handled.",
+    "access": "Who may come in: the access file.",
+    "access token": "Tokens of people, programs and services.",
+}
+
+ENTRIES: Mapping[str, Entry] = {
+    "status": entry(
+        "cli.rows",
+        "Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down.",
+        "fleet status",
+    ),
+    "metrics": entry(
+        "cli.rows",
+        "Show how long executions, agents, model and tool calls took, and what was spent.",
+        "fleet metrics --since 7d --role QA",
+    ),
+    "up": entry(
+        "cli.up:up",
+        "Start NATS, Ray and the orchestrator here, until Ctrl-C.",
+        "fleet up",
+        "fleet up --vllm Qwen/Qwen2.5-Coder-7B-Instruct --vllm-args '--max-model-len 32768'",
+    ),
+    "open": entry(
+        "cli.web:open_page",
+        "Print the address of the running fleet's page; it lets in whoever opens it.",
+        "fleet open --browser",
+    ),
+    "run": entry(
+        "cli.execution_commands:run",
+        "Let several agents solve a task; show the verdict, the winner, its diff and its branch.",
+        "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
+        "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",
+    ),
+    "judge": entry(
+        "cli.judge:judge",
+        "Judge patches from anywhere: environment, baseline, verdict and rank; no agent and no model server.",
+        "fleet judge --repo . --base main --patch fix.patch --patch other.patch",
+        "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
+    ),
+    "deliver": entry(
+        "cli.rows",
+        "Put a candidate of an ended execution on a branch, whatever its verdict; the log keeps who decided it.",
+        "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
+    ),
+    "init": entry(
+        "cli.init:init",
+        "Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. "
+        "Keys are never written twice.",
+        "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
+        "fleet init fleet-secrets --check",
+    ),
+    "chat": entry(
+        "cli.chat:chat",
+        "Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes.",
+        "fleet chat",
+        "fleet chat --session morning --once 'What failed last night?'",
+    ),
+    "rate": entry(
+        "cli.context_rows",
+        "Say how good the outcome of an execution was; recommendations learn from it.",
+        "fleet rate fix-dates 4 --comment 'Right, but long'",
+    ),
+    "recommend": entry(
+        "cli.context_rows",
+        "Say what experience suggests for a task, and how sure that is. Nothing is started or changed.",
+        "fleet recommend 'Fix the flaky login test' --repo .",
+    ),
+    "watch": entry(
+        "cli.execution_commands:watch",
+        "Show an execution as it happens; with --json a line for each event.",
+        "fleet watch fix-dates --text",
+    ),
+    "list": entry(
+        "cli.rows", "List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"
+    ),
+    "show": entry(
+        "cli.execution_commands:show",
+        "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
+        "fleet show fix-dates",
+    ),
+    "cancel": entry(
+        "cli.rows",
+        "Stop an execution's agents and their processes.",
+        "fleet cancel fix-dates --reason 'asked for the wrong thing'",
+    ),
+    "export": entry(
+        "cli.execution_commands:export",
+        "Write an agent's run as an ATIF trajectory, OpenAI messages or Markdown, or its patch; or all agents' audit.",
+        "fleet export fix-dates --format patch -o fix.patch",
+        "fleet export tasks.results.jsonl --batch -o candidates.jsonl",
+    ),
+    "replay": entry(
+        "cli.execution_commands:replay",
+        "Carry an agent's run out again here, against its recorded replies; exit code 1 where it goes another way.",
+        "fleet replay fix-dates",
+        "fleet replay fix-dates --fork-at 6 --model another-model",
+    ),
+    "approve": entry(
+        "cli.rows", "Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"
+    ),
+    "reject": entry(
+        "cli.rows",
+        "Refuse what an agent asked for; a refused plan ends its run.",
+        "fleet reject fix-dates --text 'Not before the release'",
+    ),
+    "adjust": entry(
+        "cli.rows",
+        "Have an agent propose again, with --text taken into account.",
+        "fleet adjust fix-dates --text 'Leave the public names alone'",
+    ),
+    "doctor": entry(
+        "cli.doctor:doctor",
+        "Try everything the fleet stands on, and say what is wrong and how to mend it.",
+        "fleet doctor",
+        "fleet doctor --server fleet.example.org:50055 --json",
+    ),
+    "audit verify": entry(
+        "cli.execution_commands:verify",
+        "Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one does not fit.",
+        "fleet audit verify fix-dates",
+    ),
+    "tools list": entry(
+        "cli.tool_commands:list_tools",
+        "Show every operation with its traits.",
+        "fleet tools list --role QA --read-only",
+    ),
+    "tools run": entry(
+        "cli.tool_commands:run_tool",
+        "Run one operation in the sandbox, audited; exit code 1 where it fails or is refused, 2 for wrong arguments.",
+        "fleet tools run files_read_file path=README.md --workspace .",
+    ),
+    "env explain": entry(
+        "cli.env_commands:explain",
+        "Build a repository's environment, or take it from the cache; say what was decided and what each step did.",
+        "fleet env explain",
+        "fleet env explain --repo . --setup 'pip install moto' --json",
+    ),
+    "env export": entry(
+        "cli.env_commands:export",
+        "Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`.",
+        "fleet env export fix-dates",
+    ),
+    "councils list": entry("cli.rows", "Show councils and their agents.", "fleet councils list --role DEV"),
+    "councils create": entry(
+        "cli.rows",
+        "Create a role's council.",
+        "fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",
+    ),
+    "councils delete": entry(
+        "cli.rows",
+        "Delete a role's council; agents are made for each of its tasks from then on.",
+        "fleet councils delete DEV",
+    ),
+    "councils register": entry(
+        "cli.rows",
+        "Let an agent join a role's council.",
+        "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
+    ),
+    "councils unregister": entry(
+        "cli.rows", "Let an agent leave a role's council.", "fleet councils unregister QA tester-1"
+    ),
+    "context stories": entry(
+        "cli.context_rows",
+        "List the stories, the one that was changed last first.",
+        "fleet context stories --phase build",
+    ),
+    "context story": entry(
+        "cli.context_rows",
+        "Begin a story.",
+        "fleet context story dates 'Dates in every form' --criterion 'ISO weeks are accepted'",
+    ),
+    "context task": entry(
+        "cli.context_rows", "Add a task to a story.", "fleet context task dates weeks 'Accept ISO weeks' --role DEV"
+    ),
+    "context decide": entry(
+        "cli.context_rows",
+        "Add a decision, and why it was made.",
+        "fleet context decide utc 'All times are UTC' --story dates --why 'Servers are everywhere'",
+    ),
+    "context phase": entry(
+        "cli.context_rows",
+        "Take a story to its next phase, or back to an earlier one.",
+        "fleet context phase dates build",
+    ),
+    "context show": entry(
+        "cli.context_rows",
+        "Show the context that agents get for a story; without one, what holds for the whole project.",
+        "fleet context show dates --role DEV --tokens 4000",
+    ),
+    "context relations": entry(
+        "cli.context_rows",
+        "Show what is related to a story, a task, a decision, an execution, a commit or a file.",
+        "fleet context relations story:dates --depth 2",
+    ),
+    "context change": entry(
+        "cli.context_rows",
+        "Change a story, a task or a decision; what is not named stays.",
+        "fleet context change dates --task weeks --state done",
+    ),
+    "memory add": entry(
+        "cli.context_rows",
+        "Remember a fact.",
+        "fleet memory add 'The tests need a database' --namespace repository:app",
+    ),
+    "memory recall": entry(
+        "cli.context_rows",
+        "Show what fits a question, best first: how well, where it belongs, where it comes from, its id.",
+        "fleet memory recall 'how are tests run' --limit 5",
+    ),
+    "memory clear": entry(
+        "cli.context_rows", "Forget memories for good.", "fleet memory clear --namespace repository:app --kind outcome"
+    ),
+    "plan goal": entry(
+        "cli.plan:goal",
+        "Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out.",
+        "fleet plan 'Move the settings to TOML' --repo .",
+    ),
+    "plan approve": entry(
+        "cli.plan",
+        "Approve the approach that waits; `fleet plan continue` carries it out.",
+        "fleet plan approve settings",
+    ),
+    "plan reject": entry(
+        "cli.plan",
+        "Reject the approach that waits; the session ends.",
+        "fleet plan reject settings --text 'Too large'",
+    ),
+    "plan adjust": entry(
+        "cli.plan", "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
+    ),
+    "plan continue": entry(
+        "cli.plan", "Carry out what was approved. Again shows the same result.", "fleet plan continue settings"
+    ),
+    "plan show": entry("cli.plan", "Show a session as it stands.", "fleet plan show settings"),
+    "plan list": entry("cli.plan", "List the sessions that were worked on last.", "fleet plan list --limit 5"),
+    "dlq list": entry(
+        "cli.dead_letters:list_letters",
+        "Show what could not be handled: its number, where it came from, how often it was tried, why it failed.",
+        "fleet dlq list",
+    ),
+    "dlq replay": entry(
+        "cli.dead_letters:replay",
+        "Hand a message in again where it came from; the id of its task keeps it to once.",
+        "fleet dlq replay 17",
+    ),
+    "dlq drop": entry("cli.dead_letters:drop", "Forget a message.", "fleet dlq drop 17"),
+    "access check": entry(
+        "cli.access:check",
+        "Read the access file as servers do, and ask issuers of JWTs for their keys.",
+        "fleet access check --file access.toml",
+    ),
+    "access token add": entry(
+        "cli.access:add",
+        "Make a token and print it, this once; the file keeps only its SHA-256.",
+        "fleet access token add alice --tenant red --role submitter --role approver",
+    ),
+    "access token list": entry(
+        "cli.access:list_tokens", "List tokens: whose they are and until when they hold.", "fleet access token list"
+    ),
+    "access token revoke": entry(
+        "cli.access:revoke",
+        "Take a token out; servers refuse it from the next request on.",
+        "fleet access token revoke alice",
+    ),
+}
+"""By the words of the command behind `fleet`, in the order of the help."""
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "the winner is verified, or the command is done",
+    1: "nobody won, every patch is refuted, or a check of the command's own failed",
+    2: "bad usage: what was asked for is not there, or not possible",
+    3: "a dependency is down, or has no room",
+    4: "cancelled or timed out",
+    5: "rejected by a person",
+    6: "the winner, or the best patch, is unverified: nothing shows that it works",
+}
+
+ENVIRONMENT: Mapping[str, str] = {
+    "FLEET_SERVER": "HOST:PORT of the fleet, in place of the one on FLEET_HOME",
+    "FLEET_TOKEN": "the token for it; without it, that of FLEET_HOME",
+    "FLEET_HOME": "where a fleet on this machine keeps everything",
+    "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, with commas between",
+    "FLEET_MODEL": "the model that they serve",
+}
+"""What people set most; docs/configuration.md has the others."""
+
+
+def top() -> str:
+    """What `fleet --help` ends with: exit codes and environment."""
+    codes = "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
+    variables = "\n".join(f"  {name:<15}  {meaning}" for name, meaning in ENVIRONMENT.items())
+    return (
+        f"\b\nExit codes:\n{codes}\n\n\b\nEnvironment (fleet.toml in FLEET_HOME has the same settings, or the file of "
+        "--config):\n"
+        f"{variables}\n\nfleet COMMAND --help has the options of a command, with examples."
+    )
