@@ -39,7 +39,7 @@ class Extension:
 @cache
 def extensions() -> Mapping[str, Extension]:
     """The installed extensions by name: the `EXTENSION` of each folder."""
-    names = sorted(one.name for one in pkgutil.iter_modules(__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return {name: import_module(f"{__name__}.{name}").EXTENSION for name in names}
 
 
@@ -53,9 +53,9 @@ def load_export(name: str) -> Any:
 
 def load_parts(part: Part) -> list[Any]:
     """The parts of one kind, of all extensions that have one."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for name, extension in extensions().items():
         module, _, member = getattr(extension, part).partition(":")
         if module:
-            found.append(getattr(import_module(f"{__name__}.{name}.{module}"), member))
-    return found
+            parts.append(getattr(import_module(f"{__name__}.{name}.{module}"), member))
+    return parts

@@ -53,27 +53,27 @@ async def check_contents(log: JetStream, connection: Connection, *, sample: int 
         Unavailable: NATS did not answer.
     """
     finding = Finding()
-    known = await _begun(log)
+    executions = await _begun(log)
     stored = await _blobs(connection)
-    for tenant, execution_id in list(known)[-sample:] if sample else known:
+    for tenant, execution_id in list(executions)[-sample:] if sample else executions:
         await _execution(log, tenant, execution_id, stored, finding)
     return finding
 
 
 async def _begun(log: JetStream) -> dict[tuple[str, str], None]:
     """Executions whose first event is there, the oldest first."""
-    found: dict[tuple[str, str], None] = {}
+    executions: dict[tuple[str, str], None] = {}
     async with aclosing(log.heads()) as heads:
         async for head in heads:
             if head is not None and head.event.body.type == "execution_started":
-                found[head.event.tenant, head.event.execution_id] = None
-    return found
+                executions[head.event.tenant, head.event.execution_id] = None
+    return executions
 
 
 async def _blobs(connection: Connection) -> set[str]:
     """The names of the blobs that are there."""
     bucket = StreamSettings().bucket
-    found: set[str] = set()
+    names: set[str] = set()
     described = messages(
         connection, object_stream(bucket), f"$O.{bucket}.M.>", follow=False, patience=_PATIENCE_SECONDS
     )
@@ -82,8 +82,8 @@ async def _blobs(connection: Connection) -> set[str]:
             if meta is not None:
                 info = json.loads(meta.data)
                 if not info.get("deleted"):
-                    found.add(str(info["name"]))
-    return found
+                    names.add(str(info["name"]))
+    return names
 
 
 async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: Finding) -> None:

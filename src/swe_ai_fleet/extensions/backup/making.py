@@ -71,7 +71,7 @@ class Manifest:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(one.size for one in self.streams)
+        return sum(stream.size for stream in self.streams)
 
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -97,9 +97,9 @@ def read_manifest(directory: Path) -> Manifest:
             field="directory",
             hint=f"restore it with swe-ai-fleet {manifest.fleet_version}",
         )
-    for one in manifest.streams:
-        if not one.name or Path(one.file).name != one.file or one.file in ("", ".", "..", NAME):
-            raise PreconditionFailed(f"{path} names a file {one.file[:64]!r}", field="directory")
+    for stream in manifest.streams:
+        if not stream.name or Path(stream.file).name != stream.file or stream.file in ("", ".", "..", NAME):
+            raise PreconditionFailed(f"{path} names a file {stream.file[:64]!r}", field="directory")
     return manifest
 
 
@@ -112,7 +112,7 @@ ATTEMPTS = 3
 _QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
 _PATIENCE_SECONDS = 60.0
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def rank(head: StreamHead) -> tuple[int, str]:
@@ -125,7 +125,7 @@ def rank(head: StreamHead) -> tuple[int, str]:
 
 
 async def back_up(
-    connection: Connection, directory: Path, *, fleet_version: str, told: Told = lambda _: None
+    connection: Connection, directory: Path, *, fleet_version: str, report: Report = lambda _: None
 ) -> Manifest:
     """Save every stream that the login sees: events, results, queues, buckets, blobs.
 
@@ -133,7 +133,7 @@ async def back_up(
         connection: To NATS, with the rights of the fleet.
         directory: Made, for its owner only; it must be new or empty.
         fleet_version: For whoever reads it later.
-        told: Hears a line for each stream.
+        report: Called with a line for each stream.
 
     Raises:
         PreconditionFailed: The directory is not empty, there is nothing to save, or a stream is damaged.
@@ -145,12 +145,12 @@ async def back_up(
         raise PreconditionFailed("this NATS holds no fleet: there is no stream of events", field="nats_url")
     saved: list[Saved] = []
     for head in heads:
-        one = await _again(lambda name=head.name: _save(connection, name, directory))
-        if one is None:
-            told(f"{head.name}: gone meanwhile")
+        stream = await _again(lambda name=head.name: _save(connection, name, directory))
+        if stream is None:
+            report(f"{head.name}: gone meanwhile")
             continue
-        saved.append(one)
-        told(f"{one.name}: {one.messages} messages, {one.size} bytes")
+        saved.append(stream)
+        report(f"{stream.name}: {stream.messages} messages, {stream.size} bytes")
     manifest = Manifest(
         format=FORMAT,
         fleet_version=fleet_version,

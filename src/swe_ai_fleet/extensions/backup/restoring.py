@@ -12,7 +12,7 @@ from typing import BinaryIO
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, stream_heads
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.extensions.backup.making import Manifest, Saved, Told, read_manifest
+from swe_ai_fleet.extensions.backup.making import Manifest, Report, Saved, read_manifest
 
 _PATIENCE_SECONDS = 60.0
 _READ_BYTES = 1024 * 1024
@@ -37,7 +37,7 @@ async def verified(directory: Path) -> Manifest:
 
 
 async def restore_backup(
-    connection: Connection, directory: Path, *, replicas: int = 0, told: Told = lambda _: None
+    connection: Connection, directory: Path, *, replicas: int = 0, report: Report = lambda _: None
 ) -> list[Restored]:
     """Put a backup into NATS, with every sequence as it was. Nothing is sent before every file was checked.
 
@@ -45,7 +45,7 @@ async def restore_backup(
         connection: To a server, or a cluster, that holds no stream.
         directory: The backup.
         replicas: Of each stream; 0: as they had.
-        told: Hears a line for each stream.
+        report: Called with a line for each stream.
 
     Raises:
         NotFound: The directory holds no whole backup.
@@ -54,21 +54,21 @@ async def restore_backup(
         Unavailable: It did not answer; what was restored so far has to be removed.
     """
     manifest = await verified(directory)
-    there = await stream_heads(connection, patience=_PATIENCE_SECONDS)
-    if there:
-        names = ", ".join(one.name for one in there[:5])
+    heads = await stream_heads(connection, patience=_PATIENCE_SECONDS)
+    if heads:
+        names = ", ".join(head.name for head in heads[:5])
         raise PreconditionFailed(
-            f"this NATS is not empty: {names}{' …' if len(there) > 5 else ''}",
+            f"this NATS is not empty: {names}{' …' if len(heads) > 5 else ''}",
             field="nats_url",
             hint="restore into an empty one, while no fleet runs on it",
         )
-    found: list[Restored] = []
+    streams: list[Restored] = []
     for saved in manifest.streams:
         restored = await _restore(connection, directory, saved, replicas)
-        found.append(restored)
+        streams.append(restored)
         expired = f", {restored.expired} past their age" if restored.expired else ""
-        told(f"{restored.name}: {restored.messages} messages{expired}")
-    return found
+        report(f"{restored.name}: {restored.messages} messages{expired}")
+    return streams
 
 
 async def _restore(connection: Connection, directory: Path, saved: Saved, replicas: int) -> Restored:

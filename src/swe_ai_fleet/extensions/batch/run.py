@@ -86,7 +86,7 @@ async def batch(
         raise CommandFault(f"cannot read {plan.file}: {fault.strerror}", exit_code=Exit.USAGE) from None
     with open_results(plan.results) as results:
         works, refused = planned(plan, records, results)
-        bad = sorted([*bad, *refused], key=lambda one: one.line)
+        bad = sorted([*bad, *refused], key=lambda line: line.line)
         for line in bad:
             screen.note(str(line), style="yellow")
         if bad and plan.strict:
@@ -97,8 +97,8 @@ async def batch(
             )
         if not records:
             raise CommandFault(f"{plan.file} holds no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
-        known = {record.instance_id for record in records}
-        lines = {one.line for one in bad}
+        ids = {record.instance_id for record in records}
+        lines = {entry.line for entry in bad}
         begun = _Batch(
             plan=plan,
             results=results,
@@ -118,9 +118,9 @@ async def batch(
                         running.cancel()
                         await asyncio.gather(running, return_exceptions=stopped)
         finally:
-            rows = [row for row in results.rows.values() if row.instance_id in known]
+            rows = [row for row in results.rows.values() if row.instance_id in ids]
             write_predictions(plan.predictions, rows, model=plan.model)
-        left = sum(one.instance_id not in results.rows and one.line not in lines for one in records)
+        left = sum(record.instance_id not in results.rows and record.line not in lines for record in records)
         return _conclude(screen, plan, rows, bad=bad, left=left, stopped=stopped)
 
 
@@ -256,7 +256,7 @@ def _conclude(
                 "verdicts": dict(verdicts),
                 "resolved": sum(bool(row.resolved) for row in judged) if judged else None,
                 "evaluated": len(judged),
-                "bad_lines": [{"line": one.line, "reason": one.reason} for one in bad],
+                "bad_lines": [{"line": line.line, "reason": line.reason} for line in bad],
                 "tokens": sum(row.tokens for row in rows),
                 "cost": sum(row.cost for row in rows),
                 "results": str(plan.results),

@@ -65,18 +65,18 @@ class BotProgress:
     async def accept(self, updates: list[Update], offset: int) -> None:
         """Keep messages, and then that Telegram may forget everything before a number. Raises Unavailable."""
         for update in updates:
-            kept = [update.chat_id, update.text, update.message_id]
-            await self._store.put(_key(update), json.dumps(kept).encode())
+            record = [update.chat_id, update.text, update.message_id]
+            await self._store.put(_key(update), json.dumps(record).encode())
         await self._store.put(_OFFSET, json.dumps([offset, self._clock()]).encode())
 
     async def accepted(self) -> list[Update]:
         """What was accepted and is not done with, in its order. Raises Unavailable."""
-        found: list[Update] = []
+        updates: list[Update] = []
         for entry in await self._store.entries(f"{_INBOX}."):
             chat_id, text, message_id = json.loads(entry.value)
             number = int(entry.key.partition(".")[2])
-            found.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
-        return sorted(found, key=lambda update: update.update_id)
+            updates.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
+        return sorted(updates, key=lambda update: update.update_id)
 
     async def handled(self, chat_id: int) -> Handled:
         """How far a chat's answers are. Raises Unavailable."""
@@ -90,8 +90,8 @@ class BotProgress:
 
     async def sent(self, update: Update, pages: int, *, message_id: int) -> None:
         """So many pages of the answer to a message were sent, -1: all, the newest with this id. Raises Unavailable."""
-        kept = [update.update_id, pages, message_id, self._clock()]
-        await self._store.put(f"chat.{update.chat_id}", json.dumps(kept).encode())
+        record = [update.update_id, pages, message_id, self._clock()]
+        await self._store.put(f"chat.{update.chat_id}", json.dumps(record).encode())
 
     async def done(self, update: Update) -> None:
         """A message is done with. Raises Unavailable."""
@@ -106,9 +106,9 @@ class BotProgress:
 
     async def refuse(self, chat_id: int) -> None:
         """One more was told. Raises Unavailable."""
-        known = await self.refused()
-        known.add(chat_id)
-        await self._store.put(_REFUSED, json.dumps(sorted(known)).encode())
+        refused = await self.refused()
+        refused.add(chat_id)
+        await self._store.put(_REFUSED, json.dumps(sorted(refused)).encode())
 
 
 def _key(update: Update) -> str:
@@ -348,8 +348,8 @@ class TelegramBot:
 
     async def _refuse(self, chat_id: int) -> None:
         """Tell a chat once that it is not served."""
-        known = await self._progress.refused()
-        if chat_id in known or len(known) >= MAX_REFUSED:
+        refused = await self._progress.refused()
+        if chat_id in refused or len(refused) >= MAX_REFUSED:
             return
         await self._progress.refuse(chat_id)
         _log.info("telegram.chat_refused", chat_id=chat_id)

@@ -85,13 +85,13 @@ def wants(webhook: Webhook, notification: Notification) -> bool:
     finished = notification.type is EventType.EXECUTION_FINISHED
     if finished and only.statuses and notification.status not in only.statuses:
         return False
-    asked = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
-    return asked or only.include_parts or not notification.part
+    about_approval = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
+    return about_approval or only.include_parts or not notification.part
 
 
 def started(event: Event, task: Task, mask: SecretMask) -> Notification:
     """An execution was accepted."""
-    goal = _told(task.description, GOAL_CHARS, mask)
+    goal = _safe(task.description, GOAL_CHARS, mask)
     return Notification(
         event_id=event.id,
         type=EventType.EXECUTION_STARTED,
@@ -109,13 +109,13 @@ def started(event: Event, task: Task, mask: SecretMask) -> Notification:
 def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notification:
     """An execution has ended; `state` is what its events up to this one say."""
     task, usage = state.task, state.usage
-    error = _told(state.error, TEXT_CHARS, mask)
-    branch = _told(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
+    error = _safe(state.error, TEXT_CHARS, mask)
+    branch = _safe(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
     commit = state.delivered.commit_sha if state.delivered else ""
     winner = state.candidates.get(state.winner_id)
     agent = winner.agent_id if winner else ""
     verdict = str(state.verdict or "")
-    reasons = [_told(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
+    reasons = [_safe(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
     data: dict[str, object] = {
         "status": state.status.value,
         "winner": state.winner_id,
@@ -161,16 +161,16 @@ def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notificat
 
 def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMask) -> Notification:
     """Somebody waits for a person."""
-    proposal = _told(request.approach, PROPOSAL_CHARS, mask)
-    goal = _told(request.goal, GOAL_CHARS, mask)
-    reasons = [_told(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
+    proposal = _safe(request.approach, PROPOSAL_CHARS, mask)
+    goal = _safe(request.goal, GOAL_CHARS, mask)
+    reasons = [_safe(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
     approval: dict[str, object] = {
         "approval_id": request.approval_id,
         "agent_id": request.agent_id,
         "policy": request.policy.value,
         "goal": goal,
         "proposal": proposal,
-        "tool": _told(request.call.name, _REASON_CHARS, mask),
+        "tool": _safe(request.call.name, _REASON_CHARS, mask),
         "reasons": reasons,
         "requested_at": request.requested_at,
         "expires_at": request.expires_at,
@@ -199,9 +199,9 @@ def resolved(
     event: Event, task: Task, resolution: ApprovalResolution, request: ApprovalRequest | None, mask: SecretMask
 ) -> Notification:
     """Somebody decided; `request` is what about, where that is known."""
-    text = _told(resolution.text, TEXT_CHARS, mask)
+    text = _safe(resolution.text, TEXT_CHARS, mask)
     agent = request.agent_id if request else ""
-    approver = _told(resolution.approver, _REASON_CHARS, mask)
+    approver = _safe(resolution.approver, _REASON_CHARS, mask)
     approval: dict[str, object] = {
         "approval_id": resolution.approval_id,
         "agent_id": agent,
@@ -253,7 +253,7 @@ def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
     return f"{event.execution_id}/approval-{what}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
 
 
-def _told(text: str, limit: int, mask: SecretMask) -> str:
+def _safe(text: str, limit: int, mask: SecretMask) -> str:
     """A text as far as it is told: whole characters, no secrets, at most `limit` of it."""
     return shortened(mask(well_formed(text[: limit * _CONSIDERED])), limit)
 
@@ -284,9 +284,9 @@ async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
     """The execution as it had told of itself up to this event."""
     state: ExecutionState | None = None
     async with aclosing(_subject(stored.event, log, EXECUTION_SUBJECT)) as events:
-        async for one in events:
-            state = advance(state, one)
-            if one.sequence >= stored.sequence:
+        async for logged in events:
+            state = advance(state, logged)
+            if logged.sequence >= stored.sequence:
                 break
     if state is None:
         raise NotFound(f"the beginning of {stored.event.execution_id} is not in the log any more")
@@ -295,9 +295,9 @@ async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
 
 async def _task(event: Event, log: EventLog) -> Task:
     async with aclosing(_subject(event, log, EXECUTION_SUBJECT)) as events:
-        async for one in events:
-            if isinstance(one.event.body, ExecutionStarted):
-                return one.event.body.task
+        async for logged in events:
+            if isinstance(logged.event.body, ExecutionStarted):
+                return logged.event.body.task
             break
     raise NotFound(f"the beginning of {event.execution_id} is not in the log any more")
 
@@ -310,17 +310,17 @@ async def _asked(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[
     request: ApprovalRequest | None = None
     kind = type(stored.event.body)
     async with aclosing(_subject(stored.event, log, CONTROL_SUBJECT)) as events:
-        async for one in events:
-            if one.sequence >= stored.sequence:
+        async for logged in events:
+            if logged.sequence >= stored.sequence:
                 return True, request
-            match one.event.body:
+            match logged.event.body:
                 case ApprovalAwaited(request=asked) if asked.approval_id == approval_id:
                     request = asked
                 case ApprovalResolved(resolution=decided) if decided.approval_id == approval_id:
                     pass
                 case _:
                     continue
-            if type(one.event.body) is kind:
+            if type(logged.event.body) is kind:
                 return False, request
     return True, request
 

@@ -104,8 +104,8 @@ class _OwnResolver:
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The addresses of a host as text, best first. Raises OSError if it has none."""
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        infos = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -168,17 +168,17 @@ class WebhookSender:
         if 200 <= status < 300:
             # Whatever else it says, it has the message.
             return Reply(http_status=status)
-        said = f"HTTP {status}"
+        summary = f"HTTP {status}"
         if 300 <= status < 400:
-            return Reply(http_status=status, error=f"{said}: redirects are not followed")
+            return Reply(http_status=status, error=f"{summary}: redirects are not followed")
         try:
             body = await read_body(response, MAX_ERROR_BYTES)
         except ToolFailure as fault:
-            told = fault.message
+            detail = fault.message
         else:
-            told = "" if body.encoding else body.data.decode("utf-8", "replace")
+            detail = "" if body.encoding else body.data.decode("utf-8", "replace")
         wait = retry_after_seconds(response.headers.get("retry-after", ""), self._now())
-        error = plain_line(mask(well_formed(f"{said}: {told}" if told.strip() else said)), _ERROR_CHARS)
+        error = plain_line(mask(well_formed(f"{summary}: {detail}" if detail.strip() else summary)), _ERROR_CHARS)
         return Reply(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
 
 

@@ -90,22 +90,22 @@ class WebhookStore:
 
     async def list(self, tenant: str = DEFAULT_TENANT) -> tuple[Webhook, ...]:
         """All of a tenant that are kept now, by their ids. Raises Unavailable."""
-        found = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
-        return tuple(webhook for webhook in found if webhook is not None and webhook.tenant == tenant)
+        webhooks = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
+        return tuple(webhook for webhook in webhooks if webhook is not None and webhook.tenant == tenant)
 
     async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
         """Which of these consumers belong to webhooks that are gone, disabled or begun anew. Raises Unavailable."""
-        kept = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
-        found: list[str] = []
+        stored = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
+        orphans: list[str] = []
         for name in consumers:
             key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0].replace(_DOT, ".")
-            webhook = kept.get(key)
+            webhook = stored.get(key)
             # One that cannot be read may be a newer version's: its place is not ours to remove.
-            unreadable = key in kept and webhook is None
+            unreadable = key in stored and webhook is None
             alive = webhook is not None and webhook.active and webhook.consumer == name
             if name.startswith(CONSUMER_PREFIX) and not unreadable and not alive:
-                found.append(name)
-        return tuple(found)
+                orphans.append(name)
+        return tuple(orphans)
 
     async def add(self, webhook: Webhook, *, start_sequence: int, same_secret: bool) -> tuple[Webhook, bool]:
         """Keep a webhook, which hears of events from `start_sequence` on; and whether it was there before.
@@ -113,9 +113,9 @@ class WebhookStore:
         With `same_secret` one of another secret is another webhook. Raises AlreadyExists for one of that id which
         differs, ResourceExhausted, Unavailable.
         """
-        known = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
-        if len(known) >= MAX_WEBHOOKS and webhook.key not in known:
-            raise ResourceExhausted(f"there are {len(known)} webhooks already", hint="delete one first")
+        keys = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
+        if len(keys) >= MAX_WEBHOOKS and webhook.key not in keys:
+            raise ResourceExhausted(f"there are {len(keys)} webhooks already", hint="delete one first")
         made = replace(
             webhook,
             created_at=self._at(),
@@ -148,22 +148,22 @@ class WebhookStore:
         """Tell it of nothing more. Raises Unavailable."""
         await self._change(
             webhook,
-            lambda kept: replace(kept, disabled_reason=reason, disabled_at=self._at()) if kept.active else kept,
+            lambda old: replace(old, disabled_reason=reason, disabled_at=self._at()) if old.active else old,
         )
 
     async def enable(self, webhook: Webhook, *, start_sequence: int) -> None:
         """Tell it of events again, from `start_sequence` on. Raises Unavailable."""
 
-        def enabled(kept: Webhook) -> Webhook:
-            if kept.active:
-                return kept
+        def enabled(current: Webhook) -> Webhook:
+            if current.active:
+                return current
             return replace(
-                kept,
+                current,
                 disabled_reason="",
                 disabled_at="",
                 dead_letters=0,
                 last_error="",
-                consumer=_consumer(kept.key),
+                consumer=_consumer(current.key),
                 start_sequence=start_sequence,
             )
 
@@ -171,18 +171,18 @@ class WebhookStore:
 
     async def given_up(self, webhook: Webhook, error: str) -> None:
         """Mark that an event could not be delivered. Raises Unavailable."""
-        await self._change(webhook, lambda kept: replace(kept, dead_letters=kept.dead_letters + 1, last_error=error))
+        await self._change(webhook, lambda old: replace(old, dead_letters=old.dead_letters + 1, last_error=error))
 
     async def delivered(self, webhook: Webhook) -> None:
         """Take such marks away again. Raises Unavailable."""
-        await self._change(webhook, lambda kept: replace(kept, dead_letters=0, last_error=""))
+        await self._change(webhook, lambda old: replace(old, dead_letters=0, last_error=""))
 
     async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
         """Change what is kept, unless it is gone or another one by now."""
 
         def changed(entry: KeyValueEntry | None) -> bytes | None:
-            kept = _loaded(webhook.key, entry.value) if entry else None
-            if kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
+            current = _loaded(webhook.key, entry.value) if entry else None
+            if current is None or current.consumer != webhook.consumer or (new := change(current)) == current:
                 return None
             return to_json(new)
 
@@ -212,8 +212,8 @@ def _loaded(key: str, value: bytes) -> Webhook | None:
 
 def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
     """What makes two webhooks the same."""
-    kept = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
-    return (*kept, webhook.secret) if secret else kept
+    content = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
+    return (*content, webhook.secret) if secret else content
 
 
 def _is_of(tenant: str, key: str) -> bool:
@@ -284,7 +284,7 @@ class DeliveryStore:
     async def taken(self, webhook: Webhook, sequence: int) -> bool:
         """Whether an event is known to have been delivered. Raises Unavailable."""
         attempts = await self.last(webhook)
-        return any(one.sequence == sequence and one.status is DeliveryStatus.DELIVERED for one in attempts)
+        return any(attempt.sequence == sequence and attempt.status is DeliveryStatus.DELIVERED for attempt in attempts)
 
     async def pending(self, webhook: Webhook, sequence: int) -> Pending | None:
         """How far the delivery of an event has come; None where it never failed. Raises Unavailable."""
@@ -303,8 +303,8 @@ class DeliveryStore:
         """Put an attempt on the list. Where that cannot be done, it is missing there, which is logged."""
 
         def longer(entry: KeyValueEntry | None) -> bytes:
-            kept = _kept(entry.value) if entry else _Kept()
-            return to_json(replace(kept, attempts=(*kept.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
+            listed = _kept(entry.value) if entry else _Kept()
+            return to_json(replace(listed, attempts=(*listed.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
 
         try:
             await rewritten(self._store, _list_key(webhook), longer, name="the list of deliveries")

@@ -94,19 +94,19 @@ def verify(
         InvalidRequest: The secret is none.
     """
     key = key_of(secret)
-    found = {name.lower(): value for name, value in headers.items()}
-    message_id, told, given = (found.get(name, "") for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
-    if not (message_id and told and given):
+    values = {name.lower(): value for name, value in headers.items()}
+    message_id, sent_at, signed = (values.get(name, "") for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
+    if not (message_id and sent_at and signed):
         raise InvalidSignature("a header is missing: webhook-id, webhook-timestamp or webhook-signature")
-    if not (told.isascii() and told.isdecimal() and len(told) <= 12):
+    if not (sent_at.isascii() and sent_at.isdecimal() and len(sent_at) <= 12):
         raise InvalidSignature("webhook-timestamp is no number of seconds")
-    timestamp = int(told)
+    timestamp = int(sent_at)
     if abs((time.time() if now is None else now) - timestamp) > tolerance_seconds:
         raise InvalidSignature("the message is too old, or the clocks differ")
     expected = signature(key, message_id, timestamp, body).encode()
     # One for each secret while secrets change; other versions than ours may stand among them.
-    signatures = given.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
-    if not any(hmac.compare_digest(one, expected) for one in signatures):
+    signatures = signed.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
+    if not any(hmac.compare_digest(candidate, expected) for candidate in signatures):
         raise InvalidSignature("no signature fits the body and the secret")
     return message_id
 
@@ -211,8 +211,8 @@ class Webhook:
 
 def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
     """The id of a webhook whose caller names none: the same for the same URL and events."""
-    told = "\n".join((tenant, url, *sorted(events)))
-    return f"wh-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    identity = "\n".join((tenant, url, *sorted(events)))
+    return f"wh-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def key_in(tenant: str, webhook_id: str) -> str:
@@ -254,7 +254,7 @@ def check_webhook(webhook: Webhook) -> None:
 
 def parse_event(text: str, *, field: str) -> EventType:
     """An event that a webhook can hear of. Raises InvalidRequest."""
-    for known in SUBSCRIBABLE:
-        if known == text:
-            return known
+    for event in SUBSCRIBABLE:
+        if event == text:
+            return event
     raise InvalidRequest(f"there is no event {text[:80]!r}", field=field, hint=f"one of {', '.join(SUBSCRIBABLE)}")

@@ -76,8 +76,8 @@ class WorkflowDrive:
             at_once=AT_ONCE,
         )
         nodes.sharing = run.sharing
-        for said in self.work.known.steering:
-            steering.apply(said)
+        for request in self.work.known.steering:
+            steering.apply(request)
         self._news.set()
         following = asyncio.create_task(self._follow(steering, len(self.work.known.steering)), name="steering")
         try:
@@ -99,15 +99,15 @@ class WorkflowDrive:
             await self._news.wait()
             self._news.clear()
             try:
-                said = (await self.work.runs.approvals.refresh()).steering
+                requests = (await self.work.runs.approvals.refresh()).steering
             except FleetError as fault:
                 _log.warning("what people say to a workflow cannot be read now", reason=fault.message)
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._news.set()
                 continue
-            for one in said[heard:]:
-                steering.apply(one)
-            heard = len(said)
+            for request in requests[heard:]:
+                steering.apply(request)
+            heard = len(requests)
 
     async def _record(self, update: NodeUpdated) -> None:
         text, blob = await self._kept(update.output)
@@ -125,12 +125,12 @@ class WorkflowDrive:
 
     async def _known(self) -> Mapping[str, NodeUpdated]:
         """The nodes as an earlier driver left them, their outputs whole."""
-        found: dict[str, NodeUpdated] = {}
+        nodes: dict[str, NodeUpdated] = {}
         for node_id, update in self.work.known.nodes.items():
             if update.output_blob is not None:
                 update = replace(update, output=(await self.work.deps.blobs.get(update.output_blob)).decode())
-            found[node_id] = update
-        return found
+            nodes[node_id] = update
+        return nodes
 
     async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
         return _spent(await self.work.runs.approvals.refresh(), nodes)

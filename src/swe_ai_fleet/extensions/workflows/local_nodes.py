@@ -110,8 +110,8 @@ class LLMAgent:
             return await self._remembering(memory, query, log)
 
     async def _remembering(self, memory: MemoryManager, query: str, log: Log | None) -> NodeOutcome:
-        known = await memory.get_context_for_prompt(query)
-        task = f"{_MEMORY_NOTE}\n\n{known}\n\nThe task:\n{query}" if known else query
+        memories = await memory.get_context_for_prompt(query)
+        task = f"{_MEMORY_NOTE}\n\n{memories}\n\nThe task:\n{query}" if memories else query
         outcome = await self._answered(query, task, log)
         await memory.add_interaction(query, str(outcome.output["answer"]), save_to_longterm=True)
         return outcome
@@ -153,8 +153,8 @@ def _tools(config: AgentConfig, registry: ToolRegistry) -> tuple[BaseTool, ...]:
     return tuple(tool for name, tool in registry.get_all_tools().items() if name not in _NOT_OFFERED)
 
 
-def _usage(found: object) -> Usage:
-    fields = cast("Mapping[str, Any]", found if isinstance(found, Mapping) else {})
+def _usage(value: object) -> Usage:
+    fields = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms", "cost")
     return Usage(**{name: fields[name] for name in names if name in fields})
 

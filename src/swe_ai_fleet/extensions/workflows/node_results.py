@@ -41,13 +41,13 @@ class NodeResults:
         async with self._loading:
             if not self._loaded:
                 await self._load()
-        found = self.work.repository
+        base = self.work.repository
         if self.work.task.workflow is not None:
             for place in _before(self.work.task.workflow.workflow, node_id):
                 inside = [name for name in sorted(self._left) if name.startswith((f"{place}[", f"{place}/"))]
                 for name in (*inside, place):
-                    found = self._left.get(name, found)
-        return found
+                    base = self._left.get(name, base)
+        return base
 
     async def taken(self, node_id: str, state: ExecutionState) -> dict[str, JsonValue]:
         """A node's output, made of the execution that did its work; others may stand on it from here on."""
@@ -144,7 +144,7 @@ def _before(workflow: Workflow, node_id: str) -> Iterator[str]:
 def _checks(report: CheckReport | None) -> JsonValue:
     results = report.results if report is not None else ()
     return [
-        {"name": one.name, "passed": one.passed, "required": one.required, "message": one.message[:500]}
-        for one in results
-        if not one.skipped_reason
+        {"name": result.name, "passed": result.passed, "required": result.required, "message": result.message[:500]}
+        for result in results
+        if not result.skipped_reason
     ]

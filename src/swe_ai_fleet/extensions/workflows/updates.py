@@ -82,5 +82,5 @@ def end_update(state: ExecutionState, *, duration_ms: int) -> Mapping[str, objec
     result = {**ended, "outputs": dict(state.outputs)}
     if state.status is ExecutionStatus.COMPLETED:
         return {"type": "completion", "result": result}
-    said = state.error or f"ended: {state.status.value}"
-    return {"type": "error", "error": said, "status": state.status.value, "result": result}
+    error = state.error or f"ended: {state.status.value}"
+    return {"type": "error", "error": error, "status": state.status.value, "result": result}
