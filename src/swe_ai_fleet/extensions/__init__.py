@@ -1,4 +1,4 @@
-"""Extensions: what stands beside the core, a folder each, which can be deleted together with its tests.
+"""Extensions beside the core: a folder each, which can be deleted together with its tests.
 
 Composition roots load what the folders provide and know none of them by name; no module of the core imports an
 extension (`lint-imports`). Decision 46 says why.

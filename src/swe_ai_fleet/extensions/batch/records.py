@@ -120,7 +120,7 @@ class _Bad(Exception):
 
 
 def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
-    """Lines, each cut a byte behind the most that one may have."""
+    """The lines; a longer one is cut one byte past the limit."""
     while line := file.readline(most + 1):
         yield line
         while not line.endswith(b"\n") and (line := file.readline(most + 1)):

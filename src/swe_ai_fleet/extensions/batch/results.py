@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.watching.text import one_line
 
 ERROR = "error"
-"""Stands for a status where the fleet took no execution."""
+"""The status of a record whose execution the fleet did not accept."""
 _BAR_CHARS = 30
 _STYLES = {"completed": "green", "no_winner": "yellow"}
 

@@ -39,7 +39,7 @@ _LAST_PAUSE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A record that is to be run, or only to be evaluated: then `ended` is how it had ended."""
+    """A record to run or, where `ended` has its earlier result, only to evaluate."""
 
     record: Record
     request: pb.SubmitTaskRequest
@@ -75,7 +75,7 @@ async def batch(
 
     Args:
         screen: Where to show it.
-        fleet: Who carries it out.
+        fleet: Where the tasks run.
         plan: What is to be done.
         workspaces: Where hidden tests are run; needed where the plan asks for it.
         patience_seconds: How long a fleet that does not answer is asked again.
@@ -93,7 +93,7 @@ async def batch(
             raise CommandFault(
                 f"{len(bad)} of {plan.file.name}'s lines hold no task; the first is {bad[0]}",
                 exit_code=Exit.USAGE,
-                hint="mend them, or leave --strict out to pass them over",
+                hint="fix them, or leave --strict out to skip them",
             )
         if not records:
             raise CommandFault(f"{plan.file} holds no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
@@ -156,7 +156,7 @@ class _Batch:
     patience_seconds: float
 
     async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
-        """Run everything. Raises CommandFault where the fleet stays away."""
+        """Run everything. Raises CommandFault where the fleet stays unavailable."""
         room = asyncio.Semaphore(self.plan.parallel)
         try:
             with self.board.shown():
@@ -168,7 +168,7 @@ class _Batch:
                         task = group.create_task(self._one(client, work))
                         task.add_done_callback(lambda _: room.release())
         except BaseExceptionGroup as faults:
-            # The first that gave up speaks for all of them.
+            # The first failure is reported for all of them.
             raise innermost(faults) from None
 
     async def _one(self, client: FleetClient, work: Work) -> None:
@@ -180,7 +180,7 @@ class _Batch:
         self.board.ended(row)
 
     async def _ended(self, client: FleetClient, work: Work) -> Row:
-        """How a record's execution ends, however often the fleet goes away meanwhile."""
+        """Follow a record's execution to its end, across outages of the fleet."""
         row = Row(
             instance_id=work.record.instance_id,
             task_id=task_id(self.plan.name, work.record.instance_id),
@@ -213,7 +213,7 @@ class _Batch:
         async for event in client.events(accepted.execution_id):
             progress.add(event)
         if progress.state is None or not progress.state.status.terminal:
-            raise CommandFault("the fleet stopped telling of the execution", exit_code=Exit.UNAVAILABLE)
+            raise CommandFault("the fleet stopped sending events of the execution", exit_code=Exit.UNAVAILABLE)
         return progress.state
 
 
@@ -274,5 +274,5 @@ def _conclude(
     screen.line(f"results: {plan.results}")
     screen.line(f"predictions: {plan.predictions}")
     if stopped:
-        screen.line("stopped; what was handed in goes on in the fleet, and the same command goes on from here")
+        screen.line("stopped; submitted tasks continue in the fleet, and the same command resumes from here")
     return code

@@ -107,7 +107,7 @@ def detail_of(state: ExecutionState) -> Detail:
 
 
 def standings(state: ExecutionState) -> tuple[Standing, ...]:
-    """What stood after each round: of each author the last candidate by then that was not dropped."""
+    """The candidates left after each round: each author's latest one that was not dropped."""
     last = max((candidate.round for candidate in state.candidates.values()), default=0)
     rounds: list[Standing] = []
     for number in range(last + 1):
@@ -123,7 +123,7 @@ def standings(state: ExecutionState) -> tuple[Standing, ...]:
 
 
 def read_details(path: Path) -> dict[str, Detail]:
-    """The details kept so far, by execution; lines that are none are passed over."""
+    """The details kept so far, by execution; unreadable lines are skipped."""
     if not path.exists():
         return {}
     reader = TypeAdapter(Detail)

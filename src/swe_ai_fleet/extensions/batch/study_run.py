@@ -96,12 +96,12 @@ async def study(
 
     Args:
         screen: Where to show it.
-        fleet: Who carries it out.
+        fleet: Where the tasks run.
         wanted: What is to be measured.
         workspaces: Where hidden tests are run; needed where the plan asks for it.
     """
     wanted.directory.mkdir(parents=True, exist_ok=True)
-    # Each batch tells of its progress; what it came to is this report's to tell.
+    # Each batch shows its progress; results are shown only in the study's report.
     quiet = Screen(json=False, out=Console(file=io.StringIO()), err=screen.err)
     stopped = False
     async with fleet as client:
@@ -126,7 +126,7 @@ async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
 
 
 async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
-    """Keep what the events of the trials just ended say; what the fleet cannot tell any more is left out."""
+    """Store the details of trials that have just ended, except those whose events are gone."""
     recorded = read_details(details)
     new: list[Detail] = []
     for row in _rows(part):

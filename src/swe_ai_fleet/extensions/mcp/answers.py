@@ -31,7 +31,7 @@ _ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 def cut(text: str, characters: int) -> str:
-    """The text without what terminals act on, and not longer than that."""
+    """The text without terminal control sequences, at most `characters` long."""
     cleaned = clean(text[: 2 * characters])
     return cleaned if len(cleaned) <= characters else cleaned[: characters - 1] + "…"
 
@@ -216,7 +216,7 @@ class Status(BaseModel):
 
 
 def tool_result(summary: str, answer: BaseModel) -> CallToolResult:
-    """A tool's answer: a sentence of our own, then everything as JSON between marks that nobody could foresee."""
+    """A tool's answer: a summary, then everything as JSON between unpredictable marks."""
     mark = f"data-{secrets.token_hex(6)}"
     text = (
         f"{one_line(summary)}\n\n"
@@ -277,7 +277,7 @@ def standing(state: ExecutionState, *, may_approve: bool) -> str:
 
 def result(message: pb.Execution, diff: str, *, characters: int) -> Result:
     """What came of an execution, with at most so many characters of the winner's diff."""
-    # What is not shown is not gone through: a diff may be of any size.
+    # Only the part that is shown is processed: a diff may be of any size.
     shown = visible(diff[:characters])
     return shaped(
         Result,

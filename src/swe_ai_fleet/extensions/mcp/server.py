@@ -58,7 +58,7 @@ async def winning_diff(client: FleetClient, execution: pb.Execution) -> bytes:
 def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
     """The request. Raises CommandFault with the name of the argument that is wrong.
 
-    Whose client may not answer approvals has risky calls approved by a person, unless the order asks for more.
+    For a client that may not answer approvals, a person approves risky calls, unless the order asks for more.
     """
     if may_approve:
         return order.request()
@@ -69,7 +69,7 @@ def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
             field="approval",
             hint="leave it empty for risky; a person may start this server with --allow-approve",
         )
-    # Left open it would be none: that is what such a client may not ask for.
+    # The default would be none, which such a client may not ask for.
     return replace(order, approve=order.approve or ApprovalPolicy.RISKY.value).request()
 
 
@@ -86,7 +86,7 @@ _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 class FleetTools:
     """The tools, over the fleet that runs on the home, or the one named.
 
-    Each call looks the fleet up again: it may have been started, or started anew, since the editor was.
+    Each call looks the fleet up again: it may have been started or restarted since the editor was.
 
     Args:
         settings: Where the home is.
@@ -284,8 +284,8 @@ class FleetTools:
         except CommandFault as fault:
             raise ToolError(fault.told) from None
         except asyncio.CancelledError:
-            # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the call that the editor
-            # gave up would not know it as its own, and the whole server would end; this raises the scope's.
+            # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the
+            # abandoned call would not recognise it, and the whole server would end; this raises the scope's own.
             await checkpoint_if_cancelled()
             raise
 

@@ -1,4 +1,4 @@
-"""Telegram's Bot API, as much of it as a chat needs. The token stands in every address, and in nothing that is said."""
+"""Telegram's Bot API, as much of it as a chat needs. The token is in every URL, and in no message or error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TooFast(ResourceExhausted):
 
 
 class BotApi:
-    """Calls to one server of the Bot API; only it is spoken to.
+    """Calls to one server of the Bot API; connections go nowhere else.
 
     Args:
         url: Where it answers, such as https://api.telegram.org.
@@ -119,7 +119,7 @@ class BotApi:
                 finally:
                     await response.aclose()
         except (ToolFailure, TimeoutError) as fault:
-            # Without what caused it, which has the address and with it the token.
+            # Raised without its cause, which holds the URL and with it the token.
             why = fault.message if isinstance(fault, ToolFailure) else f"no answer within {seconds:g} seconds"
             raise Unavailable(f"Telegram cannot be reached: {self._clean(why)}", field="telegram_url") from None
         return self._result(method, response.status_code, body.data)

@@ -44,7 +44,7 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
 
 
 class FleetAnswers:
-    """A fleet's chats as a bot asks them."""
+    """Answers a bot's messages through a fleet's chats."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""`fleet webhooks`: who outside is told what happens to executions."""
+"""`fleet webhooks`: receivers of notifications about executions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR_CHARS = 120
 
 
 def secret_url(text: str) -> str:
-    """The URL itself: those of chats are secrets, and what stands on a command line can be read by others."""
+    """The URL; `-` reads it from standard input, since chat URLs are secrets and others can read command lines."""
     return sys.stdin.readline().strip() if text == "-" else text
 
 
