@@ -50,7 +50,7 @@ class NotificationServicer(NotificationServiceServicer):
         webhook = _webhook(request)
         check_webhook(webhook)
         await self._notifier.rules.check(webhook.url)
-        # What happens while it is being made is told already.
+        # Events that happen during the creation are included.
         start = await self._notifier.log.last_sequence() + 1
         stored, existed = await self._notifier.webhooks.add(
             webhook, start_sequence=start, same_secret=bool(request.secret)
@@ -65,7 +65,7 @@ class NotificationServicer(NotificationServiceServicer):
     async def DeleteWebhook(self, request: pb.DeleteWebhookRequest, context: Context) -> pb.DeleteWebhookResponse:
         webhook = await self._notifier.webhooks.remove(request.webhook_id, tenant())
         if webhook is not None:
-            # Its consumer is removed by whoever listens there.
+            # The process that listens for it removes its consumer.
             await self._notifier.deliveries.forget(webhook)
         return pb.DeleteWebhookResponse(existed=webhook is not None)
 
@@ -95,7 +95,7 @@ async def open_notifications(
     tls: ssl.SSLContext | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncGenerator[Service]:
-    """Tell webhooks until the context ends; the service to be served by which people keep them.
+    """Notify webhooks until the context ends; yields the service by which callers manage them.
 
     Args:
         log: The connection to NATS, its streams made.

@@ -34,7 +34,7 @@ _MAX_SIGNATURES = 16
 
 
 class InvalidSignature(Exception):
-    """A message is not from whoever has the secret, or it is too old; the text says which."""
+    """A message is not signed with the secret, or it is too old; the text says which."""
 
 
 def new_secret() -> str:
@@ -116,7 +116,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class EventType(StrEnum):
-    """What webhooks are told of."""
+    """Types of the events that webhooks get."""
 
     EXECUTION_STARTED = "execution.started"
     EXECUTION_FINISHED = "execution.finished"
@@ -132,11 +132,11 @@ SUBSCRIBABLE = (
     EventType.APPROVAL_RESOLVED,
 )
 USUAL = SUBSCRIBABLE[1:]
-"""What a webhook hears of that does not say."""
+"""The events of a webhook that names none."""
 
 
 class Format(StrEnum):
-    """What a message looks like: an event in JSON, or the words of it for a chat."""
+    """The format of a message: an event in JSON, or its text for a chat."""
 
     JSON = "json"
     SLACK = "slack"
@@ -146,10 +146,10 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which executions count; what is empty lets all through.
+    """Which executions match; an empty field matches all.
 
-    `statuses` are those that an execution ended with. Without `include_parts` no execution that belongs to another is
-    told of, unless somebody is asked in it.
+    `statuses` are final statuses of executions. Without `include_parts`, executions that belong to another one are left
+    out, except for their approvals.
     """
 
     task_id_prefix: str = ""
@@ -162,8 +162,8 @@ class Filter:
 class Webhook:
     """A receiver. `url` and `secret` are for sending only: `shown_url` is what people see.
 
-    `consumer` names what holds its place in the log of events, which it hears from `start_sequence` on. With a
-    `disabled_reason` it hears nothing. `dead_letters` were given up since the last delivery. Times are ISO 8601, UTC.
+    `consumer` names the consumer that holds its position in the event log, from `start_sequence` on. With a
+    `disabled_reason` it gets nothing. `dead_letters` counts failures since the last delivery. Times are ISO 8601, UTC.
     """
 
     webhook_id: str
@@ -183,12 +183,12 @@ class Webhook:
 
     @property
     def key(self) -> str:
-        """Under which it is kept."""
+        """Its key in the store."""
         return key_in(self.tenant, self.webhook_id)
 
     @property
     def active(self) -> bool:
-        """Whether it hears of events."""
+        """Whether it gets events."""
         return not self.disabled_reason
 
     @property
@@ -216,7 +216,7 @@ def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
 
 
 def key_in(tenant: str, webhook_id: str) -> str:
-    """Under which a tenant's webhook is kept; no other tenant's has the same. The default tenant's is its id."""
+    """The store key of a tenant's webhook, unique across tenants; in the default tenant it is the id."""
     return webhook_id if tenant == DEFAULT_TENANT else f"{tenant}.{webhook_id}"
 
 

@@ -81,11 +81,11 @@ def _built_in() -> Iterator[tuple[str, str, bool]]:
 
 
 def _in(directory: Path) -> Iterator[tuple[str, str, bool]]:
-    """The workflow files of a directory; one that is not there has none."""
+    """The workflow files of a directory; none where it does not exist."""
     if not directory.is_dir():
         return
     names = sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file())
     for path in names[:MAX_FILES]:
-        # One byte more than a reader takes, so that it says so itself.
+        # One byte more than the reader accepts, so that it reports the size itself.
         with path.open("rb") as file:
             yield str(path), file.read(MAX_BYTES + 1).decode("utf-8", "replace"), False

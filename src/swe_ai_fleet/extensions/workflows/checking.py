@@ -107,7 +107,7 @@ def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
 
 
 def _unreachable(workflow: Workflow, edges: list[Edge], path: Path) -> list[Problem]:
-    """Nodes to which only ways lead that are never taken: behind cases that can never be chosen."""
+    """Nodes that cannot be reached, because every path to them needs a case that is never chosen."""
     nodes = {node.id: node for node in workflow.nodes}
     dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
     into: dict[str, list[Edge]] = {name: [] for name in nodes}
@@ -149,7 +149,7 @@ def inner_nodes(workflow: Workflow) -> Iterator[Node]:
 
 
 def way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
-    """The way on which the workflow `name` comes to contain itself or one that it is in; empty where it does not."""
+    """The cycle by which the workflow `name` contains itself or one that contains it; empty without one."""
     return _way_back(name, within, workflows, set())
 
 
@@ -171,7 +171,7 @@ def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workfl
 
 
 def size(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Size:
-    """The size of a workflow that does not contain itself; what is not known counts as nothing."""
+    """The size of a workflow that does not contain itself; an unknown sub-workflow counts as empty."""
     return _size(workflow, workflows, {})
 
 
@@ -193,7 +193,7 @@ def _size(workflow: Workflow, workflows: Mapping[str, Workflow], sizes: dict[str
 def checked(
     workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
 ) -> Workflow:
-    """The workflow, the sub-workflows that it names put in.
+    """The workflow, with the sub-workflows that it names resolved.
 
     Args:
         workflow: Made in Python, or read.
@@ -240,7 +240,7 @@ def problems_of(
 
 
 def resolved_workflows(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Workflow:
-    """A checked workflow, the sub-workflows that it names put in."""
+    """A checked workflow, with the sub-workflows that it names resolved."""
     return _resolved_workflow(workflow, workflows, {})
 
 
@@ -265,7 +265,7 @@ def _problems(workflow: Workflow, path: Path, outside: Known, within: tuple[str,
     problems = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
     ids = [node.id for node in workflow.nodes]
     pairs = [(edge.source, edge.target) for edge in workflow.edges if {edge.source, edge.target} <= set(ids)]
-    # What lies in a cycle, or behind one, has no order: what it may refer to cannot be told.
+    # Nodes in or behind a cycle have no order, so their references cannot be checked.
     before = upstream(ids, pairs)
     inputs = {declared.name: declared for declared in workflow.inputs}
     nodes = {node.id: node for node in workflow.nodes}
@@ -302,7 +302,7 @@ def _inner_problems(node: Node, place: Path, outside: Known, within: tuple[str, 
         return _problems(inner, place, outside, (*within, inner.name))
     if outside.workflows is None or not inner:
         return []
-    # What is named was checked when it was read; what remains is whether it leads back here.
+    # A named workflow was checked when it was read; what remains is a cycle back to this one.
     if back := way_back(inner, within, outside.workflows):
         return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=" -> ".join(back))]
     if inner not in outside.workflows:

@@ -42,7 +42,7 @@ def is_file(text: str) -> bool:
 
 
 def file_text(path: Path) -> str:
-    """A workflow file's text; too long a one is cut where its reader refuses it. Raises CommandFault."""
+    """A workflow file's text; a file too large for the reader is cut past its limit. Raises CommandFault."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
@@ -74,7 +74,7 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
 
 
 def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
-    """What of a workflow only a fleet can check, as faults that may be there."""
+    """What only a fleet can check of a workflow, as possible faults."""
     faults: list[WorkflowFault] = []
     for node in nodes_of(workflow):
         config = node.agent_config

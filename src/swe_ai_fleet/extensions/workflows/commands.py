@@ -72,7 +72,7 @@ class WorkflowOrder:
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
         """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
         request = pb.RunWorkflowRequest()
-        # What was given is turned below: its types are the workflow's.
+        # Inputs are converted below, by the types that the workflow declares.
         fill(request, replace(self, given=()))
         from swe_ai_fleet.extensions.workflows.command_runs import file_text, is_file
 

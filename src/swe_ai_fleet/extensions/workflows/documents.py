@@ -92,7 +92,7 @@ class _Unreadable(Exception):
 
 
 def read_document(text: str | bytes) -> Document:
-    """Read one YAML document. What is wrong stands in its `problems`; then its value is as far as it was read."""
+    """Read one YAML document. Faults are in its `problems`; the value is then incomplete."""
     document = Document()
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
     if size > MAX_BYTES:

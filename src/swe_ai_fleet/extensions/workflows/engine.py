@@ -44,8 +44,8 @@ _REJECTED = "rejected"
 class Steering:
     """Holds nodes back before they begin, and lets them go.
 
-    Made anew after a restart it is told again what was said (`apply`, in order). A step that names its node holds for
-    that node whenever it comes, so it survives this; one without a name means those that are paused at that moment.
+    After a restart, a new one gets all earlier requests again (`apply`, in order). A step that names its node applies
+    whenever that node comes, so it survives this; a step without a name means the nodes paused at that moment.
 
     Args:
         holding: Whether every node that has not begun is held back from the start.
@@ -79,7 +79,7 @@ class Steering:
             self._release(name)
 
     def apply(self, request: BreakpointsSet) -> None:
-        """Do what an event says. Raises InvalidRequest for an action that is none."""
+        """Apply a steering event. Raises InvalidRequest for an unknown action."""
         match request.action:
             case "pause":
                 self.pause()
@@ -96,7 +96,7 @@ class Steering:
         """Wait until this node may begin; `note` is awaited first where it has to wait."""
         if node_id in self._let_go or not (self.holding or at_breakpoint):
             return
-        # It counts as paused before that is told, so that nothing said meanwhile passes it by.
+        # It counts as paused before `note` is awaited, so that it misses no request meanwhile.
         released = self._paused.setdefault(node_id, asyncio.Event())
         try:
             await note()
@@ -119,8 +119,8 @@ class WorkflowRun:
     Args:
         workflow: What is run.
         inputs: Its inputs.
-        runner: Carries nodes out.
-        journal: Awaited with each change before it counts, one at a time; what it raises ends the run and comes out.
+        runner: Runs nodes.
+        journal: Awaited with each change before it counts, one at a time; its exceptions end the run and are raised.
         known: The last update of each node, from the log. Outputs kept by reference must stand in `output` again;
             inputs may be missing.
         steering: What people say while it runs.
@@ -228,7 +228,7 @@ class WorkflowRun:
         decides = {edge.source for edge in workflow.edges if edge.label == _REJECTED}
 
         def sources(edges: Sequence[Edge]) -> Iterator[str]:
-            """The sources of the edges that were taken; behind a branch, which gives nothing, what came before it."""
+            """The sources of the edges that were taken; a branch has no output, so its own sources stand for it."""
             for edge in edges:
                 if not _taken(edge, values[edge.source]):
                     continue
@@ -249,7 +249,7 @@ class WorkflowRun:
                 if all(edge.source in values for edge in into[target]):
                     _begun(group, step(nodes[target], group))
 
-        # What ended an earlier run of this ends it again, before anything else is begun.
+        # A failure that ended an earlier run ends this one too, before anything else begins.
         for node in workflow.nodes:
             self._verify(node, f"{prefix}{node.id}", may_reject=node.id in decides)
         async with together() as group:
@@ -269,7 +269,7 @@ class WorkflowRun:
         return NodeValue(status=NodeStatus.SKIPPED.value)
 
     async def _node(self, node: Node, node_id: str, scope: Scope, *, may_reject: bool = False) -> NodeValue:
-        """What a node gave, this time or before. Raises Ended where the run does not go on from it."""
+        """A node's value, of this run or an earlier one. Raises Ended where it ends the run."""
         update = self._record.updates.get(node_id)
         if update is None or update.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
             self._places.add(node_id)
@@ -280,7 +280,7 @@ class WorkflowRun:
         return self._record.value(node_id)
 
     def _verify(self, node: Node, node_id: str, *, may_reject: bool) -> None:
-        """Raise Ended where the run does not go on from a node as it stands."""
+        """Raise Ended where the state of a node ends the run."""
         match self._record.updates.get(node_id):
             case NodeUpdated(status=NodeStatus.FAILED, error=error) if node.on_error != "continue":
                 raise NodeFailed(node_id, error)
@@ -311,7 +311,7 @@ class WorkflowRun:
                 await self._tries.work(step)
 
     def _within(self, step: Step, scope: Scope) -> Work:
-        """The work of a node that consists of others. They are tried again by themselves, not by it."""
+        """The work of a map or a sub-workflow; its inner nodes are tried again, not the node itself."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
             del attempt, earlier
@@ -348,7 +348,7 @@ class WorkflowRun:
                 within = replace(scope, item=items[index], index=index, has_item=True)
                 return (await self._node(inner, f"{step.node_id}[{index}]", within)).output
 
-        # As in a graph: what failed before fails it again, and nothing more of it is begun.
+        # As in a graph: an earlier failure fails the map again, before any item begins.
         for index in range(len(items)):
             self._verify(inner, f"{step.node_id}[{index}]", may_reject=False)
         async with together() as group:
@@ -357,7 +357,7 @@ class WorkflowRun:
 
 
 def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
-    """Begin what comes next, unless the whole is being stopped: a node may still come to its end by failing then."""
+    """Begin the next node, unless the run is being stopped: a node may still end, by failing, at that time."""
     try:
         group.create_task(work)
     except RuntimeError:

@@ -43,7 +43,7 @@ OnUpdate = Callable[[Update], Awaitable[None] | None]
 
 @dataclass(slots=True)
 class _Feed:
-    """The updates of one execution, for whoever comes, whenever they come."""
+    """The updates of one execution, for any number of readers at any time."""
 
     updates: list[Update] = field(default_factory=list[Update])
     sent: int = 0
@@ -258,9 +258,9 @@ class WorkflowExecutor:
 
 
 def _tried_again(update: NodeUpdated) -> NodeUpdated:
-    """What ended a run before is no end to this one: a failed node is tried again, with all its retries.
+    """The update for a further run: a failed node is tried again, with all its retries.
 
-    One that failed and had the run continue has an output, and stands.
+    A failed node after which the run continued has an output, and stays as it is.
     """
     if update.status is NodeStatus.FAILED and not update.output:
         return replace(update, status=NodeStatus.PENDING, failures=0)

@@ -1,4 +1,4 @@
-"""The nodes of a workflow carried out on the fleet: questions, tool calls, executions of their own, people asked."""
+"""The nodes of a workflow run on the fleet: questions, tool calls, executions of their own, approvals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
 
 
 class CutOff(Exception):
-    """What the fleet stands on does not answer: no failure of a node, but the end of the drive, to be taken up again.
+    """Infrastructure does not answer: not a failure of a node, but the end of this drive, which is resumed later.
 
     `cause` says what it is.
     """
@@ -68,9 +68,9 @@ class FleetNodes:
 
     Args:
         work: The workflow's execution.
-        results: What these left.
-        known: What an earlier driver knew of the nodes.
-        spent: What agents took under earlier drivers.
+        results: What the nodes left.
+        known: The last updates of the nodes from an earlier driver.
+        spent: The usage of agents under earlier drivers.
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
@@ -84,7 +84,7 @@ class FleetNodes:
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, CutOff."""
+        """Run an agent or a tool node, or join what an earlier driver began. Raises FleetError, CutOff."""
         with _cut_off():
             return await self._outcome_of(node, inputs, node_id, attempt, earlier)
 
@@ -123,15 +123,15 @@ class FleetNodes:
         return child
 
     async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
-        """Ask a person through the execution's own approvals; nobody in time is a rejection."""
-        # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
+        """Ask a person through the execution's own approvals; no answer in time is a rejection."""
+        # Shortly before the node's own timeout, so that the log has a decision and nothing waits for one.
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
         with _cut_off():
             prompt = approval.prompt or approval.description
             return await self._asked(approval.node_id, prompt, seconds=seconds, asked=asked)
 
     def _try(self, node_id: str, attempt: int) -> int:
-        """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
+        """The try of an attempt: an interrupted try resumes as a new attempt, but as the same try."""
         update = self.known.get(node_id)
         if update is None or update.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
             return attempt
@@ -202,13 +202,13 @@ class FleetNodes:
         self.spent += state.usage
         if state.status is not ExecutionStatus.COMPLETED:
             error = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
-            # What a person refused is not to be asked of them again.
+            # A person who refused must not be asked again.
             return NodeOutcome(error=error, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
         output = await self.results.taken(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
-        """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""
+        """Ask a person if the task's policy requires it for such a call. Raises InvalidRequest where they refuse."""
         policy = self.work.task.approval
         if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
             return
@@ -250,7 +250,7 @@ class FleetNodes:
         return NodeDecision(decision=decision.decision, text=decision.text, approver=decision.approver)
 
     async def _background(self, task: Task, query: str) -> str:
-        """What is known of a question; nothing where that cannot be had: the node goes on without."""
+        """The context of a question; empty where it is unavailable: the node runs without."""
         question = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
         request = context_request(question)
         context = self.work.deps.context
@@ -285,7 +285,7 @@ class FleetNodes:
         await self.cancel(dict.fromkeys(filter(None, (*self._under_way.values(), *stopped))), reason)
 
     async def cancel(self, executions: Iterable[str], reason: str) -> None:
-        """End executions; those that were never begun, or have ended, are passed over."""
+        """End executions; those that were never begun, or have ended, are skipped."""
         for name in executions:
             with suppress(NotFound):
                 await self.work.parts.cancel(self.work.task.tenant, name, reason)

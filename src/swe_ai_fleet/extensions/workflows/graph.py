@@ -1,4 +1,4 @@
-"""What comes after what."""
+"""The order of a workflow's nodes: topological order, cycles, predecessors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a workflow carried out in this process, without a fleet; `LLMAgent` is the agent of one, by itself."""
+"""Nodes of a workflow run in this process, without a fleet; `LLMAgent` is the agent of one, usable alone."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LLMAgent:
         return cast("dict[str, JsonValue]", outcome.output)
 
     async def run(self, inputs: Mapping[str, JsonValue], log: Log | None = None) -> NodeOutcome:
-        """As `execute`, telling of each step as it comes, and of what it took."""
+        """As `execute`, with each step logged and the usage in the outcome."""
         query = inputs.get("query")
         if not isinstance(query, str) or not query.strip():
             raise InvalidRequest("an agent needs a query", field="query")
@@ -167,7 +167,7 @@ class LocalNodes:
         registry: Where tools are looked up.
         approve: Asks people; None: nobody can be asked.
         mask: Hides secrets in what nodes give.
-        log: Is told what agents do: the node's place in the run, and a line.
+        log: Called with a node's place in the run and a line of what its agent does.
         model_params: As on FunctionCallingAgent.
         settings: Where the model is, and everything else.
     """

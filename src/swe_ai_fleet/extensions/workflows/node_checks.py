@@ -24,7 +24,7 @@ _WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What there is outside; None: it is not checked."""
+    """The tools and workflows that nodes may name; None: they are not checked."""
 
     tools: Collection[str] | None
     workflows: Mapping[str, Workflow] | None
@@ -91,7 +91,7 @@ def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
     problems = [*_number_problems(node, path)]
     match node.type:
         case NodeType.AGENT:
-            # Without a query of its own it is given what comes before it.
+            # Without a query of its own it gets the outputs of the nodes before it.
             query = node.query or ("" if level.before or level.has_item else DEFAULT_QUERY)
             problems.extend(_text_problems(query, (*path, "query"), level))
             for at, tool in enumerate(node.agent_config.tools):
@@ -206,7 +206,7 @@ def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
 
 
 def _given_problems(node: Node, path: Path, level: Level) -> list[Problem]:
-    """Whether a sub-workflow is given what it wants."""
+    """Faults in the inputs given to a sub-workflow."""
     inner = level.workflow_of(node)
     if inner is None:
         return [] if node.workflow else [Problem(path=path, message="the workflow is missing")]

@@ -69,7 +69,7 @@ def _of_the_others(
     tools: Collection[str] | None,
     workflows: Mapping[str, Workflow] | None,
 ) -> list[Problem]:
-    """What else is wrong where only some nodes have no shape: these are taken for nodes of which nothing is known."""
+    """Further faults where only some nodes are malformed; placeholders stand in for those."""
     whole = cast("Mapping[str, Any]", document.value)
     broken = {each.path[1] for each in problems}
     nodes = [_stand_in(at, node) if at in broken else node for at, node in enumerate(whole["nodes"])]

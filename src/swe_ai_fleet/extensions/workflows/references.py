@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import JsonValue, json_type
 
 MAX_CHARS = 4_000_000
-"""What is put in may come to, in one value."""
+"""The most that the references in one value may expand to."""
 MAX_DEPTH = 64
 _MAX_PATH_CHARS = 500
 _PART = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]{1,9})\]|\[\"([^\"\\]*)\"\]")

@@ -1,6 +1,6 @@
 """The JSON schema of a workflow's file: what editors help with, and what the reader checks first.
 
-What the schema says against a document is told in plain words.
+Violations of the schema are reported in plain words.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _meant(key: str, strange: list[str]) -> str:
 
 
 def shape_problems(value: JsonValue) -> list[Problem]:
-    """What the schema says against a value."""
+    """The violations of the schema in a value."""
     from jsonschema import Draft202012Validator
 
     validator: Any = Draft202012Validator(cast("Any", workflow_schema()))
@@ -243,7 +243,7 @@ def shape_problems(value: JsonValue) -> list[Problem]:
         problems.extend(_problems(error))
         if len(problems) >= _MOST:
             break
-    # Where a node's kind is known, what holds for all kinds is said twice.
+    # For a node of a known kind, faults in the common fields are reported twice.
     return [*dict.fromkeys(problems)]
 
 

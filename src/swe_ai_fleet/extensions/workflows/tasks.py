@@ -42,7 +42,7 @@ MAX_ROUNDS = 16
 
 
 def node_name(node_id: str) -> str:
-    """What a node's place in a run is called where only letters, digits, `-` and `_` may stand."""
+    """A name for a node's place in a run, of letters, digits, `-` and `_` only."""
     if _PLAIN.fullmatch(node_id):
         return node_id
     digest = hashlib.sha256(node_id.encode()).hexdigest()[:8]
@@ -55,7 +55,7 @@ def node_run(node_id: str, attempt: int) -> str:
 
 
 def node_approval(node_id: str) -> str:
-    """Under this id a person is asked by a node."""
+    """The id of a node's approval."""
     return f"{NODE}{node_name(node_id)}"
 
 
@@ -87,7 +87,7 @@ def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str,
         rounds=config.rounds,
         tools=tuple(config.tools),
         model_profile=config.model or parent.model_profile,
-        # What is begun goes before what waits.
+        # Work of a running execution goes before waiting tasks.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
         parent_execution_id=parent.execution_id,

@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 class NodeFailed(Ended):
-    """A node failed for good, and nothing says that the run goes on."""
+    """A node failed for good, and the workflow does not continue on its error."""
 
     def __init__(self, node_id: str, error: str) -> None:
         super().__init__(f"{node_id}: {error}" if node_id else error)
@@ -254,7 +254,7 @@ class Tries:
                 await self._sleep(_wait(node, failures))
             case _:
                 pass
-        # What consists of other nodes takes no slot: they could never have them all.
+        # Maps and sub-workflows take no slot: holding one while their nodes wait for slots could deadlock.
         slots = self._slots if stop is None else nullcontext()
         while True:
             began = earlier or self._runner.execution_of(node, node_id=step.node_id, attempt=update.attempt)
@@ -315,7 +315,7 @@ class Tries:
 
 
 async def _outcome(work: Awaitable[T]) -> T:
-    """What the runner gives. Its faults are failures of the try; Fenced is none, it ends everything."""
+    """The result of the runner. Its faults fail the try, except Fenced, which ends the run."""
     try:
         return await work
     except Fenced:
