@@ -182,8 +182,8 @@ class AccessInterceptor(Interceptor):
 
             return Stay(refused, self._check_seconds)
 
-        found = cast("Handler | None", await continuation(handler_call_details))
-        return reshaped(found, lambda one: _called(one, who), lambda one: _streamed(one, who, stay))
+        handler = cast("Handler | None", await continuation(handler_call_details))
+        return reshaped(handler, lambda call: _called(call, who), lambda call: _streamed(call, who, stay))
 
     async def _admitted(self, presented: Presented, method: str) -> Principal:
         who = (await self._authenticator.authenticate(presented)).principal

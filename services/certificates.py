@@ -69,19 +69,19 @@ class Certificates:
 
     def for_grpc(self) -> grpc.ServerCredentials:
         """Credentials of a gRPC server, which asks for the files' content at every handshake."""
-        given = self._loaded
+        served = self._loaded
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
+            nonlocal served
             now = self.current()
-            if now is given:
+            if now is served:
                 return None
-            given = now
+            served = now
             return _configuration(now)
 
         dynamic: Callable[..., grpc.ServerCredentials] = grpc.dynamic_ssl_server_credentials
         # gRPC for Python either requires certificates of callers or never asks for them.
-        return dynamic(_configuration(given), renewed, self._tls.client_ca is not None)
+        return dynamic(_configuration(served), renewed, self._tls.client_ca is not None)
 
     def for_http(self) -> ssl.SSLContext:
         """A context of a web server. People come there with browsers, so it asks for no certificate of theirs."""
@@ -107,15 +107,15 @@ class Certificates:
         return self._loaded
 
     def _look(self) -> _Seen:
-        found: list[tuple[int, int, int]] = []
+        stamps: list[tuple[int, int, int]] = []
         for path in (self._tls.cert, self._tls.key, self._tls.client_ca):
             try:
                 # A secret that is mounted changes by a link that leads elsewhere: another file, perhaps as old.
                 status = path.stat() if path is not None else None
             except OSError:
                 status = None
-            found.append((status.st_mtime_ns, status.st_ino, status.st_size) if status else (0, 0, 0))
-        return tuple(found)
+            stamps.append((status.st_mtime_ns, status.st_ino, status.st_size) if status else (0, 0, 0))
+        return tuple(stamps)
 
 
 def _load(tls: ServerTls) -> _Loaded:

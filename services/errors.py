@@ -118,8 +118,8 @@ def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> stat
 
 async def abort(context: Context, ending: status_pb2.Status) -> NoReturn:
     """End a call with a status and its details."""
-    told = rpc_status.to_status(ending)
-    await context.abort(told.code, told.details, told.trailing_metadata or ())
+    aborted = rpc_status.to_status(ending)
+    await context.abort(aborted.code, aborted.details, aborted.trailing_metadata or ())
     raise AssertionError("abort does not return")
 
 
@@ -131,15 +131,15 @@ class ErrorInterceptor(Interceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        found = cast("Handler | None", await continuation(handler_call_details))
+        handler = cast("Handler | None", await continuation(handler_call_details))
         method = str(handler_call_details.method)
         return within(
-            found, lambda context: _reporting_errors(context, method), take=_checked, read=_noting_what_is_none
+            handler, lambda context: _reporting_errors(context, method), take=_checked, read=_noting_what_is_none
         )
 
 
 def reshaped(
-    found: Handler | None,
+    handler: Handler | None,
     call: Callable[[Any], Any],
     stream: Callable[[Any], Any],
     *,
@@ -148,23 +148,24 @@ def reshaped(
     """A method's handler around another behaviour.
 
     Args:
-        found: The handler; None where there is no such method, and then so is the result.
+        handler: The method's handler; None where there is no such method, and then so is the result.
         call: Wraps a behaviour that is awaited.
         stream: Wraps one that is an async generator.
         read: Wraps what makes a message of bytes.
     """
-    if found is None:
+    if handler is None:
         return cast("Handler", None)
-    shape = f"{'stream' if found.request_streaming else 'unary'}_{'stream' if found.response_streaming else 'unary'}"
-    behaviour: Any = getattr(found, shape)
+    sent, answered = (("unary", "stream")[many] for many in (handler.request_streaming, handler.response_streaming))
+    shape = f"{sent}_{answered}"
+    behaviour: Any = getattr(handler, shape)
     wrapped = (stream if inspect.isasyncgenfunction(behaviour) else call)(behaviour)
     make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
-    known = cast("Any", found)
-    return cast("Handler", make(wrapped, read(known.request_deserializer), known.response_serializer))
+    parts = cast("Any", handler)
+    return cast("Handler", make(wrapped, read(parts.request_deserializer), parts.response_serializer))
 
 
 def within(
-    found: Handler | None,
+    handler: Handler | None,
     around: Callable[[Context], AbstractAsyncContextManager[None]],
     *,
     take: Callable[[Any], Any] = lambda request: request,
@@ -189,7 +190,7 @@ def within(
 
         return streamed
 
-    return reshaped(found, call, stream, read=read)
+    return reshaped(handler, call, stream, read=read)
 
 
 class _Malformed:

@@ -53,12 +53,12 @@ class ObservingInterceptor(Interceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         method = str(handler_call_details.method)
-        found = cast("Handler | None", await continuation(handler_call_details))
-        if found is None or method.startswith(OPEN_SERVICES):
-            return cast("Handler", found)
+        handler = cast("Handler | None", await continuation(handler_call_details))
+        if handler is None or method.startswith(OPEN_SERVICES):
+            return cast("Handler", handler)
         metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
         carrier = {key: value for key, value in metadata if key in _CARRIED and isinstance(value, str)}
-        return within(found, lambda context: self._observed(method, carrier, context))
+        return within(handler, lambda context: self._observed(method, carrier, context))
 
     @asynccontextmanager
     async def _observed(self, method: str, carrier: dict[str, str], context: Context) -> AsyncGenerator[None]:
@@ -100,10 +100,10 @@ def _known(method: str) -> tuple[str, str]:
     """Service and method; what is in no contract of ours is `other`, so that strangers cannot make names up."""
     service, _, name = method.lstrip("/").rpartition("/")
     try:
-        found = descriptor_pool.Default().FindServiceByName(service)  # pyright: ignore[reportUnknownMemberType]
+        descriptor = descriptor_pool.Default().FindServiceByName(service)  # pyright: ignore[reportUnknownMemberType]
     except KeyError:
         return "other", "other"
-    return (service, name) if name in found.methods_by_name else (service, "other")
+    return (service, name) if name in descriptor.methods_by_name else (service, "other")
 
 
 def _told(method: str, code: str, seconds: float, span: Span | None) -> None:
@@ -163,7 +163,7 @@ class Service:
 
 def service_of(servicer: object) -> Service:
     """The service whose generated base class a servicer has."""
-    base = next(one for one in type(servicer).__mro__ if one.__module__.endswith("_pb2_grpc"))
+    base = next(kind for kind in type(servicer).__mro__ if kind.__module__.endswith("_pb2_grpc"))
     add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
     package = base.__module__.rpartition(".")[0]
     return Service(name=f"{package}.{base.__name__.removesuffix('Servicer')}", add=add, servicer=servicer)
@@ -240,8 +240,8 @@ class _Health(cast("Any", health).aio.HealthServicer):
     """The library's, and `List`, which its asynchronous one lacks."""
 
     async def List(self, request: object, context: object) -> Any:
-        told = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
-        return health_pb2.HealthListResponse(statuses=told)
+        statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:

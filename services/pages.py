@@ -40,23 +40,23 @@ def place_behind(token: str, asked: Sequence[object], *kinds: type[T]) -> tuple[
     if not token:
         return ()
     try:
-        found = items(parse_json(base64.urlsafe_b64decode(token[:_MAX_TOKEN_CHARS])))
+        members = items(parse_json(base64.urlsafe_b64decode(token[:_MAX_TOKEN_CHARS])))
     except (binascii.Error, ValueError):
-        found = []
-    place = [part for part, kind in zip(found[1:], kinds, strict=False) if isinstance(part, kind)]
-    if not found or len(place) != len(kinds) or len(found) != len(kinds) + 1:
+        members = []
+    place = [part for part, kind in zip(members[1:], kinds, strict=False) if isinstance(part, kind)]
+    if not members or len(place) != len(kinds) or len(members) != len(kinds) + 1:
         raise InvalidRequest("not a token of this server", field="page_token")
-    if found[0] != _digest(asked):
+    if members[0] != _digest(asked):
         raise InvalidRequest("the token belongs to another request", field="page_token")
     return tuple(place)
 
 
-def page_of(request: Paged, found: Sequence[T], place: Callable[[T], tuple[str, str]]) -> tuple[Sequence[T], str]:
+def page_of(request: Paged, entries: Sequence[T], place: Callable[[T], tuple[str, str]]) -> tuple[Sequence[T], str]:
     """The page that is asked for, and the token of the next one (empty: there is none).
 
     Args:
         request: Size and token.
-        found: All there are, the one with the greatest place first.
+        entries: All there are, the one with the greatest place first.
         place: When one was worked on last, and its id. The one that a token names need not be there any more.
 
     Raises:
@@ -64,7 +64,7 @@ def page_of(request: Paged, found: Sequence[T], place: Callable[[T], tuple[str, 
     """
     asked = (type(request).__name__,)
     last = place_behind(request.page_token, asked, str, str)
-    left = [one for one in found if not last or place(one) < last]
+    left = [entry for entry in entries if not last or place(entry) < last]
     shown = left[: request.page_size or DEFAULT_PAGE_SIZE]
     return shown, page_token(asked, place(shown[-1])) if len(shown) < len(left) else ""
 

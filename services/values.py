@@ -50,7 +50,7 @@ def bounds_of(field: FieldDescriptor) -> Bounds | None:
 
 @cache
 def _required(message: Descriptor) -> list[FieldDescriptor]:
-    return [one for one in message.fields if (bounds := bounds_of(one)) is not None and bounds.required]
+    return [field for field in message.fields if (bounds := bounds_of(field)) is not None and bounds.required]
 
 
 def check_values(message: Message, path: str = "") -> None:
@@ -69,13 +69,13 @@ def check_values(message: Message, path: str = "") -> None:
                 # Before each is looked at: a million of them fit a request, and would keep the server for a second.
                 raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {most}")
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            keys, inner = (field.message_type.fields_by_name[one] for one in ("key", "value"))
-            for key, one in cast("Mapping[object, object]", value).items():
+            keys, inner = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            for key, entry in cast("Mapping[object, object]", value).items():
                 _check_value(keys, key, name, bounds)
-                _check_value(inner, one, f"{name}[{str(key)[:_KEY_CHARS]}]", bounds)
+                _check_value(inner, entry, f"{name}[{str(key)[:_KEY_CHARS]}]", bounds)
         elif field.is_repeated:
-            for number, one in enumerate(cast("list[object]", value)):
-                _check_value(field, one, f"{name}[{number}]", bounds)
+            for number, entry in enumerate(cast("list[object]", value)):
+                _check_value(field, entry, f"{name}[{number}]", bounds)
         else:
             _check_value(field, value, name, bounds)
     for field in _required(cast("Descriptor", message.DESCRIPTOR)):
@@ -98,8 +98,8 @@ def _check_value(field: FieldDescriptor, value: object, name: str, bounds: Bound
         case int() | float() if field.enum_type is None:
             _check_number(field, value, name, bounds)
         case _ if field.enum_type is not None and value not in field.enum_type.values_by_number:
-            known = ", ".join(field.enum_type.values_by_name)
-            raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {known}")
+            names = ", ".join(field.enum_type.values_by_name)
+            raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {names}")
         case _:
             return
 

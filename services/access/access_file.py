@@ -30,11 +30,11 @@ def parse_access(text: str) -> AccessFile:
         InvalidRequest: It is not one; `field` is the table and the key, such as `tokens[2].roles`.
     """
     try:
-        told = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the access file is not TOML: {error}", field="access_file") from None
     try:
-        read = AccessFile.model_validate(told)
+        read = AccessFile.model_validate(document)
     except ValidationError as error:
         raise _told(error) from None
     _check_names(read)
@@ -80,9 +80,9 @@ def _check_names(read: AccessFile) -> None:
         _check_unique("certificates", key, [str(getattr(entry, key)) for entry in read.certificates])
 
 
-def _check_unique(table: str, key: str, found: list[str]) -> None:
+def _check_unique(table: str, key: str, values: list[str]) -> None:
     seen: set[str] = set()
-    for index, value in enumerate(found):
+    for index, value in enumerate(values):
         if value in seen:
             place = f"{table}[{index}].{key}"
             raise InvalidRequest(f"the access file: {place}: {value[:80]!r} is there already", field=place)
@@ -142,9 +142,9 @@ def without_token(text: str, name: str) -> str:
     if all(entry.name != name for entry in before.tokens):
         raise NotFound(f"there is no token {name!r}", field="name", hint="`fleet access token list` shows them")
     lines = text.splitlines(keepends=True)
-    found = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), None)
-    changed = "" if found is None else "".join((*lines[: found[0]], *lines[found[1] :]))
-    if found is None or not _only_lacks(before, changed, name):
+    place = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), None)
+    changed = "" if place is None else "".join((*lines[: place[0]], *lines[place[1] :]))
+    if place is None or not _only_lacks(before, changed, name):
         raise InvalidRequest(f"the token {name!r} is not written as a table {_TABLE}", hint="take it out by hand")
     return changed
 

@@ -62,8 +62,8 @@ class Certificates:
         subjects, expires = _subjects(pem)
         if expires <= now:
             return None
-        found = next((self._holders[one] for one in subjects if one in self._holders), None)
-        return None if found is None else Admission(principal=found, expires=expires)
+        holder = next((self._holders[subject] for subject in subjects if subject in self._holders), None)
+        return None if holder is None else Admission(principal=holder, expires=expires)
 
 
 def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
@@ -75,15 +75,15 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
         return [], 0.0
     try:
         read = x509.load_pem_x509_certificate(pem)
-        found: list[_Subject] = []
+        subjects: list[_Subject] = []
         try:
             names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            found += [("uri", one) for one in names.get_values_for_type(x509.UniformResourceIdentifier)]
-            found += [("dns", one) for one in names.get_values_for_type(x509.DNSName)]
+            subjects += [("uri", uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
+            subjects += [("dns", name) for name in names.get_values_for_type(x509.DNSName)]
         except x509.ExtensionNotFound:
             pass
-        found += [("cn", str(one.value)) for one in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-        return found, read.not_valid_after_utc.timestamp()
+        subjects += [("cn", str(name.value)) for name in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        return subjects, read.not_valid_after_utc.timestamp()
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return [], 0.0
 
@@ -162,15 +162,15 @@ class AccessStore:
     async def authenticate(self, presented: Presented) -> Admission:
         """Who calls, as the file says it now. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
         await self._follow()
-        known = await self._known(presented)
-        who = on_behalf(known.principal, presented)
+        admission = await self._known(presented)
+        who = on_behalf(admission.principal, presented)
         # The default tenant is there where the file does not name it too, for this machine's own token and services.
         unnamed = who.tenant == DEFAULT_TENANT and who.may(AccessRole.SERVICE)
         if who.tenant not in self._current.rules and not unnamed:
             raise PermissionDenied(
                 f"there is no tenant {who.tenant[:63]!r}", field="tenant", hint="see the access file"
             )
-        return Admission(principal=who, expires=known.expires)
+        return Admission(principal=who, expires=admission.expires)
 
     async def _known(self, presented: Presented) -> Admission:
         now, edition = self._clock(), self._current
@@ -183,12 +183,12 @@ class AccessStore:
                 return Admission(principal=Principal(tenant=DEFAULT_TENANT, name=LOCAL, roles=roles))
             if looks_like_one(token):
                 return await edition.web_tokens.find(token)
-            found = edition.tokens.find(token, now)
+            admission = edition.tokens.find(token, now)
         else:
-            found = edition.certificates.find(presented.certificate, now)
-        if found is None:
+            admission = edition.certificates.find(presented.certificate, now)
+        if admission is None:
             raise unknown()
-        return found
+        return admission
 
     @property
     def _current(self) -> _Edition:
@@ -259,19 +259,19 @@ class AccessStore:
 
     def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
         """Each with its keys; those that were had already are kept."""
-        found = [(table, place_of(self._path.parent, table.jwks, table.ca)) for table in read.jwt]
-        kept = {place: self._key_sets.get(place) or KeySet(place[0], ca=place[1]) for _, place in found}
-        self._key_sets = kept
-        return [(table, kept[place]) for table, place in found]
+        places = [(table, place_of(self._path.parent, table.jwks, table.ca)) for table in read.jwt]
+        key_sets = {place: self._key_sets.get(place) or KeySet(place[0], ca=place[1]) for _, place in places}
+        self._key_sets = key_sets
+        return [(table, key_sets[place]) for table, place in places]
 
 
 def _stamp_of(path: Path) -> _Stamp:
     """What changes when a file is written or another takes its place; zeros where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0, 0
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:

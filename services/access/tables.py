@@ -33,11 +33,11 @@ T = TypeVar("T")
 def _read_roles(roles: object) -> object:
     if not isinstance(roles, list):
         return roles
-    known = {role.value: role for role in AccessRole}
+    by_name = {role.value: role for role in AccessRole}
     for role in cast("list[object]", roles):
-        if role not in known:
-            raise ValueError(f"{str(role)[:40]!r} is no role; there are {', '.join(known)}")
-    return frozenset(known[role] for role in cast("list[str]", roles))
+        if role not in by_name:
+            raise ValueError(f"{str(role)[:40]!r} is no role; there are {', '.join(by_name)}")
+    return frozenset(by_name[role] for role in cast("list[str]", roles))
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:

@@ -68,8 +68,8 @@ class StaticTokens:
 
     def find(self, token: str, now: float) -> Admission | None:
         """Whose it is; None where it is nobody's, or over."""
-        found = self._holders.get(token_digest(token))
-        return None if found is None or 0 < found.expires <= now else found
+        admission = self._holders.get(token_digest(token))
+        return None if admission is None or 0 < admission.expires <= now else admission
 
 
 FRESH_SECONDS = 600.0
@@ -112,13 +112,13 @@ class KeySet:
         """
         if self._stale():
             await self._refresh(unless=lambda: not self._stale())
-        found = self._find(key_id)
-        if found is None:
+        key = self._find(key_id)
+        if key is None:
             await self._refresh(unless=lambda: self._find(key_id) is not None)
-            found = self._find(key_id)
-        if found is None and self._read_at is None:
+            key = self._find(key_id)
+        if key is None and self._read_at is None:
             raise Unavailable("the keys of the token's issuer cannot be had", hint="the server's log says why")
-        return found
+        return key
 
     def _find(self, key_id: str | None) -> Jwk | None:
         fitting = [key for key in self._keys if key_id is None or key.get("kid") == key_id]
@@ -186,10 +186,10 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
     if not isinstance(keys, list):
         raise ValueError("no JSON object with a list of keys")
     # Shared keys ("oct") are no keys to check with: whoever has one can sign.
-    found = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
-    if not found:
+    public = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
+    if not public:
         raise ValueError("none of its keys is a public key for signatures")
-    return found
+    return public
 
 
 def _is_public(key: Jwk) -> bool:
@@ -231,8 +231,8 @@ class WebTokens:
         except (jwt.PyJWTError, ValueError, RecursionError):
             raise unknown() from None
         for table, keys in self._issuers:
-            if table.issuer == named and (found := await self._of(table, keys, token, header)):
-                return found
+            if table.issuer == named and (admission := await self._of(table, keys, token, header)):
+                return admission
         raise unknown()
 
     async def _of(self, table: JwtTable, keys: KeySet, token: str, header: Mapping[str, Any]) -> Admission | None:
@@ -287,23 +287,23 @@ def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
 def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
     if table.tenant is not None:
         return table.tenant
-    told = claim(claims, table.tenant_claim)
-    if not isinstance(told, str):
+    name = claim(claims, table.tenant_claim)
+    if not isinstance(name, str):
         return None
     # With a translation only what it names is taken: somebody else's tenant may be called as ours are.
-    return table.tenants.get(told) if table.tenants else told
+    return table.tenants.get(name) if table.tenants else name
 
 
 def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:
-    told = claim(claims, table.roles_claim) if table.roles_claim else None
-    named = told.split() if isinstance(told, str) else told
-    found = set(table.roles)
-    for one in map(string, items(named)):
-        if one in table.role_names:
-            found |= table.role_names[one]
-        elif not table.role_names and one in _PEOPLES:
-            found.add(AccessRole(one))
-    return frozenset(found)
+    value = claim(claims, table.roles_claim) if table.roles_claim else None
+    named = value.split() if isinstance(value, str) else value
+    roles = set(table.roles)
+    for name in map(string, items(named)):
+        if name in table.role_names:
+            roles |= table.role_names[name]
+        elif not table.role_names and name in _PEOPLES:
+            roles.add(AccessRole(name))
+    return frozenset(roles)
 
 
 def _seconds(value: object) -> float | None:

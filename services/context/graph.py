@@ -77,21 +77,21 @@ def work_message(record: WorkRecord) -> pb.WorkRecord:
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
     """The page asked for, the story that was changed last first. Raises InvalidRequest."""
     size = request.page_size or STORIES_PAGE_SIZE
-    phases = {from_enum(Phase, pb.Phase, one) for one in request.phases} - {None}
-    asked = ("stories", request.case_id, sorted(request.phases))
-    behind = place_behind(request.page_token, asked, str, str)
+    phases = {from_enum(Phase, pb.Phase, phase) for phase in request.phases} - {None}
+    query = ("stories", request.case_id, sorted(request.phases))
+    behind = place_behind(request.page_token, query, str, str)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
-    found = [
+    entries = [
         (_place(state), state, state.story)
         for state in states
         if state.story is not None and (not phases or state.story.phase in phases)
         if not behind or _place(state) < behind
     ]
-    found.sort(key=lambda one: one[0], reverse=True)
-    page = fitting((_card(state, story) for _, state, story in found[:size]), MAX_REPLY_BYTES)
-    more = len(page) < len(found)
+    entries.sort(key=lambda entry: entry[0], reverse=True)
+    page = fitting((_card(state, story) for _, state, story in entries[:size]), MAX_REPLY_BYTES)
+    more = len(page) < len(entries)
     return pb.ListStoriesResponse(
-        stories=page, next_page_token=page_token(asked, found[len(page) - 1][0]) if more else ""
+        stories=page, next_page_token=page_token(query, entries[len(page) - 1][0]) if more else ""
     )
 
 
@@ -194,8 +194,8 @@ class GraphCalls:
             state = await self.store.add_decision(
                 tenant(), decision(request.decision, caller=caller), expected_version=_expected(request)
             )
-        kept = state.decisions[request.decision.decision_id]
-        return pb.AddProjectDecisionResponse(version=state.version, decision=decision_message(kept))
+        stored = state.decisions[request.decision.decision_id]
+        return pb.AddProjectDecisionResponse(version=state.version, decision=decision_message(stored))
 
     async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
         phase = from_enum(Phase, pb.Phase, request.phase)
@@ -221,25 +221,25 @@ class GraphCalls:
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         size = request.page_size or DEFAULT_PAGE_SIZE
-        kinds = [kind for one in request.kinds if (kind := from_enum(RelationKind, pb.RelationKind, one)) is not None]
+        kinds = [kind for name in request.kinds if (kind := from_enum(RelationKind, pb.RelationKind, name)) is not None]
 
         async def around(graph: ContextGraph) -> Neighbourhood:
             return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
 
-        found = await self._newest(around)
-        asked = (request.node, sorted(request.kinds), request.depth)
-        (start,) = place_behind(request.page_token, asked, int) or (0,)
+        near = await self._newest(around)
+        query = (request.node, sorted(request.kinds), request.depth)
+        (start,) = place_behind(request.page_token, query, int) or (0,)
         start = max(0, start)
         page = fitting(
-            (to_message(pb.Relation, one) for one in found.relations[start : start + size]), MAX_REPLY_BYTES // 2
+            (to_message(pb.Relation, edge) for edge in near.relations[start : start + size]), MAX_REPLY_BYTES // 2
         )
         end = start + len(page)
         kind, _, name = request.node.partition(":")
         return pb.GetGraphRelationshipsResponse(
             relations=page,
-            nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
-            truncated=found.truncated,
-            next_page_token=page_token(asked, (end,)) if end < len(found.relations) else "",
+            nodes=_nodes(near.nodes, near.relations[start:end], first=not start),
+            truncated=near.truncated,
+            next_page_token=page_token(query, (end,)) if end < len(near.relations) else "",
             version=self.store.graph(tenant()).version(name) if kind == "story" else 0,
         )
 
@@ -312,17 +312,17 @@ def _session(session: StorySession) -> pb.StorySession:
     return pb.StorySession(
         story=_story(session.state),
         version=session.state.version,
-        open_tasks=fitting((to_message(pb.Task, one) for one in session.open_tasks), MAX_PART_BYTES),
+        open_tasks=fitting((to_message(pb.Task, task) for task in session.open_tasks), MAX_PART_BYTES),
         ready=session.ready,
         decisions=fitting(map(decision_message, session.decisions), MAX_PART_BYTES),
         work=fitting((work_message(work.record) for work in session.work), MAX_PART_BYTES),
-        phases=fitting((to_message(pb.PhaseStep, one) for one in reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
+        phases=fitting((to_message(pb.PhaseStep, at) for at in reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
         next_steps=session.next_steps,
     )
 
 
 def _nodes(nodes: Sequence[str], relations: Sequence[Relation], *, first: bool) -> list[str]:
     """The nodes that a page of relations names, the nearest first; of the first page the one it began at too."""
-    told = {end for relation in relations for end in (relation.source, relation.target)}
-    told.update(nodes[:1] if first else ())
-    return [node for node in nodes if node in told]
+    named = {end for relation in relations for end in (relation.source, relation.target)}
+    named.update(nodes[:1] if first else ())
+    return [node for node in nodes if node in named]

@@ -36,8 +36,8 @@ class MemoryCalls:
     async def add_interaction(self, request: pb.AddInteractionRequest, caller: str) -> pb.AddInteractionResponse:
         if not request.user.strip() and not request.assistant.strip():
             raise InvalidRequest("nothing was said", field="user", hint="set user, assistant or both")
-        said = (("User", request.user), ("Assistant", request.assistant))
-        text = "\n".join(f"{who}: {words.strip()}" for who, words in said if words.strip())
+        messages = (("User", request.user), ("Assistant", request.assistant))
+        text = "\n".join(f"{who}: {words.strip()}" for who, words in messages if words.strip())
         memory = Memory(
             tenant=tenant(),
             namespace=request.namespace,
@@ -62,12 +62,12 @@ class MemoryCalls:
         return pb.AddFactResponse(memory_id=memory.memory_id, already_existed=not new)
 
     async def recall(self, request: pb.RecallRequest) -> pb.RecallResponse:
-        found = await self.memories.recall(
+        recalled = await self.memories.recall(
             request.query,
             _scope(request),
             limit=request.limit or DEFAULT_RECALLED,
         )
-        return pb.RecallResponse(recollections=fitting(to_message(pb.Recollection, one) for one in found))
+        return pb.RecallResponse(recollections=fitting(to_message(pb.Recollection, each) for each in recalled))
 
     async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
         if not request.namespaces and not request.everywhere:
@@ -128,8 +128,8 @@ class LearningCalls:
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
     foreign(message.subject_id, field="subject_id")
-    given = message.goal_type or goal_type(message.goal)
-    outcome = from_message(Outcome, message, tenant=tenant(), goal_type=given)
+    kind = message.goal_type or goal_type(message.goal)
+    outcome = from_message(Outcome, message, tenant=tenant(), goal_type=kind)
     return replace(
         outcome,
         repository=without_login(outcome.repository),

@@ -133,8 +133,8 @@ class Recorder:
         if task.kind is not TaskKind.ORCHESTRATE or state.status is not ExecutionStatus.COMPLETED:
             return
         story = self.store.graph(task.tenant).stories.get(task.story_id)
-        known = story.tasks.get(task.task_id) if story is not None else None
-        if known is None or known.state not in OPEN:
+        open_task = story.tasks.get(task.task_id) if story is not None else None
+        if open_task is None or open_task.state not in OPEN:
             return
         await self.store.update(task.tenant, task.story_id, StoryUpdated(task_id=task.task_id, state=TaskState.DONE))
 
@@ -144,13 +144,13 @@ class Recorder:
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
         """The state of an execution and its events, those of its agents too, as far as they say what was done."""
         state: ExecutionState | None = None
-        kept: list[StoredEvent] = []
+        slim_events: list[StoredEvent] = []
         async with aclosing(self.log.read(tenant, execution_id)) as events:
             async for stored in events:
                 state = advance(state, stored)
                 if (slim := _without_prompts(stored)) is not None:
-                    kept.append(slim)
-        return state, kept
+                    slim_events.append(slim)
+        return state, slim_events
 
 
 def _without_prompts(stored: StoredEvent) -> StoredEvent | None:

@@ -38,10 +38,10 @@ def foreign(execution_id: str, *, field: str) -> str:
     The fleet's own are UUIDs of version 5, which callers can compute before an execution begins.
     """
     try:
-        known = uuid.UUID(execution_id)
+        parsed = uuid.UUID(execution_id)
     except ValueError:
         return execution_id
-    if known.version == 5:
+    if parsed.version == 5:
         raise PreconditionFailed(
             f"{execution_id[:64]} is an execution of this fleet, which records it when it ends",
             field=field,

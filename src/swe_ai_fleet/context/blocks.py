@@ -119,7 +119,7 @@ def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Dra
         )
         for draft, fit in zip(seen, fits, strict=True)
     ]
-    return sorted(scored, key=lambda one: (-one[0], _ORDER[one[1].section], one[1].title, one[1].text))
+    return sorted(scored, key=lambda pair: (-pair[0], _ORDER[pair[1].section], pair[1].title, pair[1].text))
 
 
 def tokens(text: str) -> int:
@@ -174,13 +174,13 @@ def _fitted(text: str, room: int) -> str | None:
     room -= len(note.encode()) + 1
     if room < _LEAST_BYTES // 2:
         return None
-    kept = text.encode()[:room].decode("utf-8", "ignore")
-    end = kept.rfind("\n")
-    if end < len(kept) // 2:
+    head = text.encode()[:room].decode("utf-8", "ignore")
+    end = head.rfind("\n")
+    if end < len(head) // 2:
         # One long line: between words, then.
-        end = max(end, kept.rfind(" "))
-    kept = kept[:end].rstrip() if end > 0 else kept
-    return f"{kept}\n{note}"
+        end = max(end, head.rfind(" "))
+    head = head[:end].rstrip() if end > 0 else head
+    return f"{head}\n{note}"
 
 
 def _rendered(title: str, text: str) -> str:

@@ -152,12 +152,12 @@ def titled(text: str) -> str:
 
 def in_force(graph: ContextGraph, state: StoryState, role: Role | None) -> tuple[Decision, ...]:
     """The decisions that hold for a story and matter to a role, the project's own first, the newest first of each."""
-    known = _newest_first(graph.common())
+    decisions = _newest_first(graph.common())
     if state.story_id != NO_STORY:
-        known += _newest_first(state)
+        decisions += _newest_first(state)
     return tuple(
         decision
-        for decision in known
+        for decision in decisions
         if decision.state is not DecisionState.SUPERSEDED
         and (role is None or not decision.roles or role in decision.roles)
     )
@@ -189,13 +189,13 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         )
     for name, text in story.notes.items():
         yield Draft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
-    near = graph.case(story.case_id, limit=_MAX_SIBLINGS + 1)
-    siblings = [one.story for one in near if one.story_id != story.story_id and one.story]
+    stories = graph.case(story.case_id, limit=_MAX_SIBLINGS + 1)
+    siblings = [sibling.story for sibling in stories if sibling.story_id != story.story_id and sibling.story]
     if siblings:
         yield Draft(
             section=Section.CASE,
             title=f"other stories of case {story.case_id}",
-            text=_listed(f"{one.story_id} ({one.phase}): {titled(one.title)}" for one in siblings[-_MAX_SIBLINGS:]),
+            text=_listed(f"{near.story_id} ({near.phase}): {titled(near.title)}" for near in siblings[-_MAX_SIBLINGS:]),
             place=place,
         )
 
@@ -203,8 +203,8 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
 def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
     own = state.tasks.get(task_id)
     near = frozenset(own.depends_on) if own else frozenset[str]()
-    shown = [one for one in in_order(state.tasks.values()) if one.state in OPEN or one.task_id in (task_id, *near)]
-    for task in sorted(shown, key=lambda one: one.task_id != task_id)[:MAX_TASKS]:
+    shown = [task for task in in_order(state.tasks.values()) if task.state in OPEN or task.task_id in (task_id, *near)]
+    for task in sorted(shown, key=lambda task: task.task_id != task_id)[:MAX_TASKS]:
         if task.task_id == task_id:
             nearness = 1.0
         elif task.task_id in near:
@@ -223,8 +223,8 @@ def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Dr
 
 def _needs(state: StoryState, task: StoryTask) -> Iterator[str]:
     if task.depends_on:
-        known = (state.tasks[other] for other in task.depends_on if other in state.tasks)
-        yield f"depends on: {', '.join(f'{other.task_id} ({other.state})' for other in known)}"
+        others = (state.tasks[other] for other in task.depends_on if other in state.tasks)
+        yield f"depends on: {', '.join(f'{other.task_id} ({other.state})' for other in others)}"
 
 
 def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
@@ -250,7 +250,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
                 nearness=nearness,
                 place=place,
             )
-    old = [one for one in _newest_first(state) if one.state is DecisionState.SUPERSEDED]
+    old = [decision for decision in _newest_first(state) if decision.state is DecisionState.SUPERSEDED]
     for decision in old[:_MAX_SIBLINGS]:
         if role is None or not decision.roles or role in decision.roles:
             yield Draft(
@@ -276,25 +276,25 @@ def _newest_first(state: StoryState) -> list[Decision]:
 def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[Draft]:
     own = graph.work(f"task:{task_id}", limit=_FILES_OF) if task_id else ()
     others = graph.work(f"story:{state.story_id}", limit=_FILES_OF)
-    known = {one.record.execution_id: one for one in (*own, *others)}
-    works = sorted(known.values(), key=lambda one: -one.sequence)
-    tested = next((one for one in works if one.record.tests is not None), None)
+    by_id = {work.record.execution_id: work for work in (*own, *others)}
+    works = sorted(by_id.values(), key=lambda work: -work.sequence)
+    tested = next((work for work in works if work.record.tests is not None), None)
     if tested is not None and tested.record.tests is not None:
         tests = tested.record.tests
-        said = f"{tests.passed} passed, {tests.failed} failed, {tests.errors} with errors, {tests.skipped} skipped"
+        counts = f"{tests.passed} passed, {tests.failed} failed, {tests.errors} with errors, {tests.skipped} skipped"
         yield Draft(
             section=Section.TESTS,
             title=f"tests at the end of {_name(tested)}",
-            text="\n".join((said, _listed(f"failing: {name}" for name in tests.failing))).strip(),
+            text="\n".join((counts, _listed(f"failing: {name}" for name in tests.failing))).strip(),
             nearness=1.0 if tests.failing else 0.6,
             place=tested.sequence,
         )
     changed: dict[str, list[str]] = {}
-    several = len({repository_name(one.record.repository) for one in works[:_FILES_OF]}) > 1
-    for one in works[:_FILES_OF]:
-        for path in one.record.files_changed:
-            name = file_node(one.record.repository, path).partition(":")[2] if several else path
-            changed.setdefault(name, []).append(one.record.execution_id[:8])
+    several = len({repository_name(work.record.repository) for work in works[:_FILES_OF]}) > 1
+    for work in works[:_FILES_OF]:
+        for path in work.record.files_changed:
+            name = file_node(work.record.repository, path).partition(":")[2] if several else path
+            changed.setdefault(name, []).append(work.record.execution_id[:8])
     if changed:
         yield Draft(
             section=Section.FILES,
@@ -302,14 +302,14 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
             text=_listed(f"{path} (by {', '.join(by[:3])})" for path, by in list(changed.items())[:_MAX_FILES]),
             place=works[0].sequence,
         )
-    for one in works[:MAX_EXECUTIONS]:
-        record = one.record
+    for work in works[:MAX_EXECUTIONS]:
+        record = work.record
         yield Draft(
             section=Section.HISTORY,
-            title=f"{_name(one)} ({_ended(record)}, {record.ended_at[:10]}): {titled(record.instruction)}",
-            text="\n".join(_did(one)),
+            title=f"{_name(work)} ({_ended(record)}, {record.ended_at[:10]}): {titled(record.instruction)}",
+            text="\n".join(_did(work)),
             nearness=1.0 if task_id and record.task_id == task_id else 0.7,
-            place=one.sequence,
+            place=work.sequence,
         )
 
 
@@ -325,7 +325,7 @@ def _did(work: Work) -> Iterator[str]:
     if record.commits:
         branch = f" on {record.branch}" if record.branch else ""
         yield f"commits: {', '.join(commit[:12] for commit in record.commits)}{branch}"
-    failed = [name for name, said in record.checks.items() if said == "failed"]
+    failed = [name for name, outcome in record.checks.items() if outcome == "failed"]
     if failed:
         yield f"checks that failed: {', '.join(failed)}"
     if record.operations:

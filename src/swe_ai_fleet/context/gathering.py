@@ -66,12 +66,12 @@ class ContextGatherer:
         )
 
         def composed() -> GatheredContext:
-            found = [
+            candidates = [
                 draft for state in states for draft in drafts(part, state, task_id=request.task_id, role=request.role)
             ]
-            told = [draft for draft in dict.fromkeys(found) if _wanted(draft, request)]
+            wanted = [draft for draft in dict.fromkeys(candidates) if _wanted(draft, request)]
             return compose(
-                (*told, *(of_memory(one, wanted=one in named) for one in recalled)),
+                (*wanted, *(of_memory(memory, wanted=memory in named) for memory in recalled)),
                 viewpoint,
                 token_budget=request.token_budget or self._token_budget,
                 mask=self._mask,
@@ -97,19 +97,19 @@ class ContextGatherer:
 
     async def _named(self, request: ContextRequest) -> tuple[tuple[Recollection, ...], tuple[str, ...]]:
         """The memories that name the entities, and the entities that none names."""
-        found: list[Recollection] = []
+        named: list[Recollection] = []
         unknown: list[str] = []
         if self._memories is None:
             return (), request.entities
         scope = MemoryScope(tenant=request.tenant, namespaces=request.namespaces)
         for start in range(0, len(request.entities), _AT_ONCE):
             some = request.entities[start : start + _AT_ONCE]
-            asked = (self._memories.recall(entity, scope, limit=RECALLED) for entity in some)
-            for entity, recalled in zip(some, await asyncio.gather(*asked), strict=True):
-                naming = [one for one in recalled if names(entity, one.memory.text)][:NAMED]
-                found += naming
+            searches = (self._memories.recall(entity, scope, limit=RECALLED) for entity in some)
+            for entity, recalled in zip(some, await asyncio.gather(*searches), strict=True):
+                naming = [memory for memory in recalled if names(entity, memory.memory.text)][:NAMED]
+                named += naming
                 unknown += [] if naming else [entity]
-        return tuple(found), tuple(unknown)
+        return tuple(named), tuple(unknown)
 
 
 def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ...]:
@@ -151,11 +151,11 @@ def _check(request: ContextRequest) -> None:
         )
 
 
-def _each_once(*found: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
+def _each_once(*groups: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
     """What was recalled, in this order, each memory where it stands first."""
     once: dict[str, Recollection] = {}
-    for one in (one for some in found for one in some):
-        once.setdefault(one.memory.memory_id, one)
+    for recollection in (recollection for group in groups for recollection in group):
+        once.setdefault(recollection.memory.memory_id, recollection)
     return tuple(once.values())
 
 
@@ -173,5 +173,5 @@ def _phase(states: tuple[StoryState, ...]) -> Phase | None:
 
 def _own_words(states: tuple[StoryState, ...], request: ContextRequest) -> str:
     """What a task says of itself, where the request says nothing of what the context is for."""
-    task = next((one.tasks[request.task_id] for one in states if request.task_id in one.tasks), None)
+    task = next((state.tasks[request.task_id] for state in states if request.task_id in state.tasks), None)
     return f"{task.title}\n{task.description}" if task else ""

@@ -83,15 +83,15 @@ class ContextGraph:
 
     def version(self, story_id: str) -> int:
         """How many changes a story has had; 0 where there is none."""
-        known = self._stories.get(story_id)
-        return known.version if known else 0
+        state = self._stories.get(story_id)
+        return state.version if state else 0
 
     def story(self, story_id: str, *, field: str = "story_id") -> StoryState:
         """A story that was created. Raises NotFound with `field`."""
-        known = self._stories.get(story_id)
-        if known is None or known.story is None:
+        state = self._stories.get(story_id)
+        if state is None or state.story is None:
             raise NotFound(f"there is no story {story_id[:64]!r}", field=field, hint="create it with CreateStory")
-        return known
+        return state
 
     def common(self) -> StoryState:
         """What was decided for the whole project, whatever the story."""
@@ -102,25 +102,25 @@ class ContextGraph:
 
         Raises NotFound, InvalidRequest (several stories have it), both with `field`.
         """
-        found = self.tasks(task_id, story_id)
-        if len(found) > 1:
+        tasks = self.tasks(task_id, story_id)
+        if len(tasks) > 1:
             raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="name the story")
-        if not found:
+        if not tasks:
             where = f"story {story_id[:64]!r} has" if story_id else "there is"
             raise NotFound(f"{where} no task {task_id[:64]!r}", field=field, hint="create it with CreateTask")
-        return found[0]
+        return tasks[0]
 
     def tasks(self, task_id: str, story_id: str = "") -> tuple[StoryTask, ...]:
         """The tasks of that id, in the order of their stories' ids; none where nobody knows it."""
         stories = [story_id] if story_id else sorted(self._holders.get(f"task:{task_id}", ()))
-        found = [self._stories[one].tasks.get(task_id) for one in stories if one in self._stories]
-        return tuple(task for task in found if task is not None)
+        tasks = [self._stories[story].tasks.get(task_id) for story in stories if story in self._stories]
+        return tuple(task for task in tasks if task is not None)
 
     def decisions(self, decision_id: str, story_id: str = "") -> tuple[Decision, ...]:
         """The decisions of that id, in the order of their stories' ids; none where nobody knows it."""
         stories = [story_id] if story_id else sorted(self._holders.get(f"decision:{decision_id}", ()))
-        found = [self._stories[one].decisions.get(decision_id) for one in stories if one in self._stories]
-        return tuple(decision for decision in found if decision is not None)
+        decisions = [self._stories[story].decisions.get(decision_id) for story in stories if story in self._stories]
+        return tuple(decision for decision in decisions if decision is not None)
 
     def case(self, case_id: str, *, limit: int = 0) -> tuple[StoryState, ...]:
         """The stories of a case, in the order of their creation; none where nobody knows it.
@@ -139,8 +139,8 @@ class ContextGraph:
                 (its parts).
             limit: The most that is returned.
         """
-        found = self._work_of.get(node, ())
-        return tuple(self._work[execution_id] for _, execution_id in reversed(found[-limit:]))
+        entries = self._work_of.get(node, ())
+        return tuple(self._work[execution_id] for _, execution_id in reversed(entries[-limit:]))
 
     def execution(self, execution_id: str) -> Work | None:
         """What one execution did, None where it is not recorded."""
@@ -162,12 +162,12 @@ class ContextGraph:
             case_id = state.story.case_id if state.story else ""
             if case_id and case_id not in part._cases:
                 part._cases[case_id] = self._cases.get(case_id, [])[-neighbours - 1 :]
-                part._stories.update((one.story_id, one) for one in self.case(case_id, limit=neighbours + 1))
+                part._stories.update((state.story_id, state) for state in self.case(case_id, limit=neighbours + 1))
             part._work_of[f"story:{state.story_id}"] = self._work_of.get(f"story:{state.story_id}", [])[-work:]
         if task_id:
             part._work_of[f"task:{task_id}"] = self._work_of.get(f"task:{task_id}", [])[-work:]
-        for found in part._work_of.values():
-            part._work.update((execution_id, self._work[execution_id]) for _, execution_id in found)
+        for entries in part._work_of.values():
+            part._work.update((execution_id, self._work[execution_id]) for _, execution_id in entries)
         return part
 
     def apply(self, stored: StoredChange) -> bool:
@@ -175,10 +175,10 @@ class ContextGraph:
         change = stored.change
         if isinstance(change.body, WorkRecorded):
             return self._record(change.body.record, stored.sequence)
-        known = self._stories.get(change.story_id) or StoryState(story_id=change.story_id)
-        if change.version <= known.version:
+        state = self._stories.get(change.story_id) or StoryState(story_id=change.story_id)
+        if change.version <= state.version:
             return False
-        changed = advance(known, stored)
+        changed = advance(state, stored)
         self._stories[change.story_id] = changed
         match change.body:
             case StoryCreated(story=story) if story.case_id:

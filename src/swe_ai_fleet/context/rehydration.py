@@ -94,12 +94,12 @@ def _rehydrated(
     mask: SecretMask,
 ) -> RehydratedSession:
     sessions = tuple(_session(graph, state, role) for state in states)
-    told: dict[Draft, None] = {}
+    parts: dict[Draft, None] = {}
     for session in sessions:
-        told[_steps_draft(session)] = None
-        told |= dict.fromkeys(drafts(graph, session.state, role=role))
+        parts[_steps_draft(session)] = None
+        parts |= dict.fromkeys(drafts(graph, session.state, role=role))
     phase = sessions[0].phase if len(sessions) == 1 else None
-    context = compose(tuple(told), Viewpoint(role=role, phase=phase), token_budget=token_budget, mask=mask)
+    context = compose(tuple(parts), Viewpoint(role=role, phase=phase), token_budget=token_budget, mask=mask)
     story = states[0].story
     return RehydratedSession(case_id=case_id or (story.case_id if story else ""), stories=sessions, context=context)
 

@@ -44,7 +44,7 @@ def neighbourhood(
         raise InvalidRequest(f"depth is {depth}", field="depth", hint=f"between 1 and {MAX_DEPTH}")
     check_node(graph, node)
     distances = {node: 0}
-    found: dict[Relation, None] = {}
+    seen: dict[Relation, None] = {}
     waiting = deque([node])
     truncated = False
     edges_of, wanted = _Edges(graph), frozenset(kinds)
@@ -52,7 +52,7 @@ def neighbourhood(
         here = waiting.popleft()
         if distances[here] == depth:
             continue
-        if len(found) >= MAX_RELATIONS:
+        if len(seen) >= MAX_RELATIONS:
             truncated = True
             break
         edges = list(islice((edge for edge in edges_of(here) if not wanted or edge.kind in wanted), MAX_EDGES + 1))
@@ -65,9 +65,9 @@ def neighbourhood(
                     continue
                 distances[other] = distances[here] + 1
                 waiting.append(other)
-            found[edge] = None
-    relations = tuple(found)[:MAX_RELATIONS]
-    truncated |= len(found) > MAX_RELATIONS
+            seen[edge] = None
+    relations = tuple(seen)[:MAX_RELATIONS]
+    truncated |= len(seen) > MAX_RELATIONS
     return Neighbourhood(node=node, nodes=tuple(distances), relations=relations, truncated=truncated)
 
 
@@ -116,10 +116,10 @@ class _Edges:
                 return _of_execution(graph, name)
             case "commit":
                 works = graph.work(node, limit=MAX_EDGES + 1)
-                return (_edge(node, RelationKind.PART_OF, _execution(one)) for one in works)
+                return (_edge(node, RelationKind.PART_OF, _execution(work)) for work in works)
             case _:
                 works = graph.work(node, limit=MAX_EDGES + 1)
-                return (_edge(_execution(one), RelationKind.CHANGED, node) for one in works)
+                return (_edge(_execution(work), RelationKind.CHANGED, node) for work in works)
 
     def _of_task(self, task_id: str) -> Iterator[Relation]:
         node = f"task:{task_id}"
@@ -132,8 +132,8 @@ class _Edges:
                 yield _edge(f"task:{other}", RelationKind.DEPENDS_ON, node)
             for other in names.affecting.get(task_id, ()):
                 yield _edge(f"decision:{other}", RelationKind.AFFECTS, node)
-        for one in self._graph.work(node, limit=MAX_EDGES + 1):
-            yield _edge(_execution(one), RelationKind.WORKED_ON, node)
+        for work in self._graph.work(node, limit=MAX_EDGES + 1):
+            yield _edge(_execution(work), RelationKind.WORKED_ON, node)
 
     def _of_decision(self, decision_id: str) -> Iterator[Relation]:
         node = f"decision:{decision_id}"
@@ -166,8 +166,8 @@ class _Names:
         decisions = state.decisions.values()
         return cls(
             waiting=_turned((task.task_id, task.depends_on) for task in state.tasks.values()),
-            affecting=_turned((one.decision_id, one.task_ids) for one in decisions),
-            superseding=_turned((one.decision_id, (one.supersedes,)) for one in decisions),
+            affecting=_turned((decision.decision_id, decision.task_ids) for decision in decisions),
+            superseding=_turned((decision.decision_id, (decision.supersedes,)) for decision in decisions),
         )
 
 
@@ -194,8 +194,8 @@ def _of_story(graph: ContextGraph, story_id: str) -> Iterator[Relation]:
             yield _edge(node, RelationKind.CONTAINS, f"task:{task_id}")
         for decision_id in state.decisions:
             yield _edge(node, RelationKind.CONTAINS, f"decision:{decision_id}")
-    for one in graph.work(node, limit=MAX_EDGES + 1):
-        yield _edge(_execution(one), RelationKind.WORKED_ON, node)
+    for work in graph.work(node, limit=MAX_EDGES + 1):
+        yield _edge(_execution(work), RelationKind.WORKED_ON, node)
 
 
 def _of_execution(graph: ContextGraph, execution_id: str) -> Iterator[Relation]:

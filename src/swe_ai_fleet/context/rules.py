@@ -94,7 +94,7 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
     """Whether a decision can be added. Raises as `check_task` does, PreconditionFailed (it is superseded already)."""
     check_decision_texts(decision)
     _check_known(state, decision.task_ids, field="task_ids")
-    elsewhere = [one.story_id for one in graph.decisions(decision.decision_id) if one.story_id != decision.story_id]
+    elsewhere = [old.story_id for old in graph.decisions(decision.decision_id) if old.story_id != decision.story_id]
     if elsewhere:
         where = "the project" if elsewhere[0] == NO_STORY else f"story {elsewhere[0]}"
         raise AlreadyExists(
@@ -150,8 +150,8 @@ def check_update(state: StoryState, update: StoryUpdated) -> None:
         _check_known(state, update.depends_on or (), field="depends_on")
         _check_acyclic(state, update.task_id, update.depends_on or ())
     else:
-        known: Mapping[str, str] = state.story.notes if state.story else {}
-        check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
+        notes: Mapping[str, str] = state.story.notes if state.story else {}
+        check_notes({name: text for name, text in {**notes, **update.notes}.items() if text})
 
 
 def check_update_texts(update: StoryUpdated) -> None:
@@ -167,13 +167,13 @@ def check_update_texts(update: StoryUpdated) -> None:
             "a task and a decision are named", field="decision_id", hint="change one of them at a time"
         )
     kind = "decision" if update.decision_id else "task" if update.task_id else "story"
-    given = _given(update)
-    for field in given:
+    changed = _given(update)
+    for field in changed:
         if kind not in _OF[field]:
             raise InvalidRequest(
                 f"{field} cannot be changed of a {kind}", field=field, hint=f"of a {' or a '.join(_OF[field])} only"
             )
-    if not given:
+    if not changed:
         raise InvalidRequest("nothing is to be changed", field="update", hint="set at least one field")
 
 
@@ -233,8 +233,8 @@ def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -
             )
         if other not in seen:
             seen.add(other)
-            known = state.tasks.get(other)
-            waiting.extend(known.depends_on if known else ())
+            task = state.tasks.get(other)
+            waiting.extend(task.depends_on if task else ())
 
 
 def check_record(record: WorkRecord) -> None:

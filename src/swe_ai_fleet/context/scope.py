@@ -60,8 +60,8 @@ def validate_scope(
     ]
     wanted = needed(role, phase)
     if story_id:
-        there = {draft.section for draft in drafts(graph, graph.story(story_id), role=role)}
-        wanted = tuple(section for section in wanted if section in there)
+        filled = {draft.section for draft in drafts(graph, graph.story(story_id), role=role)}
+        wanted = tuple(section for section in wanted if section in filled)
     missing = [section.value for section in wanted if section not in asked.values()]
     return ScopeVerdict(allowed=not missing and not extra, missing=tuple(missing), extra=tuple(extra))
 
@@ -77,8 +77,8 @@ def _section(graph: ContextGraph, name: str) -> Section:
             field="scopes",
             hint=f"one of {', '.join(Section)}, or <kind>:<id> of {', '.join(_SECTION_OF)}",
         )
-    found = graph.decisions(key) if kind == "decision" else ()
-    if found and all(decision.state is DecisionState.SUPERSEDED for decision in found):
+    decisions = graph.decisions(key) if kind == "decision" else ()
+    if decisions and all(decision.state is DecisionState.SUPERSEDED for decision in decisions):
         return Section.ALTERNATIVES
     return _SECTION_OF[kind]
 

@@ -102,8 +102,8 @@ class ContextStore:
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
             if state.story is None:
                 return StoryCreated(story=story)
-            known = replace(state.story, phase=story.phase, created_at=now, updated_at=now)
-            return _same(known, story, "story_id", f"story {story.story_id}")
+            existing = replace(state.story, phase=story.phase, created_at=now, updated_at=now)
+            return _same(existing, story, "story_id", f"story {story.story_id}")
 
         return await self._write(tenant, story.story_id, None, decide)
 
@@ -115,10 +115,10 @@ class ContextStore:
 
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
             graph.story(task.story_id)
-            known = state.tasks.get(task.task_id)
-            if known is not None:
-                known = replace(known, state=task.state, created_at=now, updated_at=now)
-                return _same(known, task, "task_id", f"task {task.task_id}")
+            existing = state.tasks.get(task.task_id)
+            if existing is not None:
+                existing = replace(existing, state=task.state, created_at=now, updated_at=now)
+                return _same(existing, task, "task_id", f"task {task.task_id}")
             check_task(graph, state, task)
             return TaskCreated(task=task)
 
@@ -137,10 +137,10 @@ class ContextStore:
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
             if story_id != NO_STORY:
                 graph.story(story_id)
-            known = state.decisions.get(decision.decision_id)
-            if known is not None:
-                known = replace(known, state=decision.state, created_at=now)
-                return _same(known, decision, "decision_id", f"decision {decision.decision_id}")
+            existing = state.decisions.get(decision.decision_id)
+            if existing is not None:
+                existing = replace(existing, state=decision.state, created_at=now)
+                return _same(existing, decision, "decision_id", f"decision {decision.decision_id}")
             check_decision(graph, state, decision)
             return DecisionAdded(decision=decision)
 
@@ -261,9 +261,9 @@ def _check_version(state: StoryState, expected: int | None) -> None:
         )
 
 
-def _same(known: object, wanted: object, field: str, name: str) -> None:
+def _same(existing: object, wanted: object, field: str, name: str) -> None:
     """Nothing, where what is there is what is wanted. Raises AlreadyExists."""
-    if known != wanted:
+    if existing != wanted:
         raise AlreadyExists(f"{name} exists with other content", field=field, hint="update it, or choose another id")
 
 

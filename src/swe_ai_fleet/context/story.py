@@ -162,4 +162,4 @@ def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
             if not missing[follower]:
                 heapq.heappush(heap, follower)
     taken = set(ordered)
-    return tuple(given[place] for place in (*ordered, *(one for one in range(len(given)) if one not in taken)))
+    return tuple(given[place] for place in (*ordered, *(place for place in range(len(given)) if place not in taken)))

@@ -135,7 +135,7 @@ class Cleaner:
             files_changed=tuple(self._line(path, _PATH_CHARS) for path in record.files_changed[:MAX_PATHS]),
             operations={self._line(name): count for name, count in _first(record.operations)},
             tests=None if record.tests is None else self._tests(record.tests),
-            checks={self._line(name): self._line(said) for name, said in _first(record.checks)},
+            checks={self._line(name): self._line(outcome) for name, outcome in _first(record.checks)},
             verdict=self._line(record.verdict),
         )
 
@@ -143,7 +143,7 @@ class Cleaner:
         return replace(tests, failing=tuple(self._line(name, _PATH_CHARS) for name in tests.failing[:MAX_NAMES]))
 
     def _all(self, texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.text(one) for one in texts)
+        return tuple(self.text(text) for text in texts)
 
     def _notes(self, notes: Mapping[str, str]) -> Mapping[str, str]:
         return {name: self.text(text) for name, text in notes.items()}

@@ -32,7 +32,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
     last = state.delivery_report
     report = last if last and last.results else state.reports.get(judged)
     delivered = state.delivered
-    merged = (one.commit_sha for one in state.subtask_outcomes.values() if one.commit_sha)
+    merged = (outcome.commit_sha for outcome in state.subtask_outcomes.values() if outcome.commit_sha)
     commits = dict.fromkeys((*merged, *((delivered.commit_sha,) if delivered and delivered.commit_sha else ())))
     return WorkRecord(
         execution_id=state.execution_id,
@@ -75,12 +75,12 @@ def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSumma
 
 def _checks(report: CheckReport | None) -> dict[str, str]:
     """What each check came to; of several of one name the worst."""
-    said: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for result in report.results if report else ():
         outcome = "skipped" if result.skipped_reason else "passed" if result.passed else "failed"
-        if said.get(result.name) != "failed":
-            said[result.name] = outcome
-    return said
+        if outcomes.get(result.name) != "failed":
+            outcomes[result.name] = outcome
+    return outcomes
 
 
 def _name(text: str) -> str:

@@ -105,15 +105,15 @@ class Answering:
         naming = Naming(turn, first_group=session.groups + 1)
         naming.person(text, session.things)
         waiting = session.waiting
-        said = decision(text) if waiting else ""
+        reply = decision(text) if waiting else ""
         if waiting and self.starter is not None and self.starts(session, text, seen_turn):
             return await self._started(self.starter, session.trying(), waiting, text, naming)
         references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
-        if asked := question(references):
-            naming.answer(asked)
+        if ask := question(references):
+            naming.answer(ask)
             return Answered(
-                text=asked,
-                messages=(UserMessage(content=text), AssistantMessage(content=asked)),
+                text=ask,
+                messages=(UserMessage(content=text), AssistantMessage(content=ask)),
                 things=tuple(naming.things),
                 references=references,
                 stop_reason=QUESTION,
@@ -130,10 +130,10 @@ class Answering:
         )
         notes = [await self._recalled(context), note(references)]
         if waiting:
-            left = reply_run.DECLINED if said == "no" else reply_run.LAPSED
+            left = reply_run.DECLINED if reply == "no" else reply_run.LAPSED
             notes.append(reply_run.UNSURE if waiting.key else left)
         notes.append(await self._kept(context))
-        return await self._replied(session, text, [one for one in notes if one], context, naming, references, tell)
+        return await self._replied(session, text, [text for text in notes if text], context, naming, references, tell)
 
     def starts(self, session: Session, text: str, seen_turn: int | None) -> bool:
         """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
@@ -163,9 +163,9 @@ class Answering:
         if "?" not in answer and (unclear := vague_question(references)):
             answer = f"{answer}\n\n{unclear}"
         naming.answer(answer)
-        found = [table_of(call.name, result) for call, result in reply.calls]
-        told = bool(last_list(answer)) or any(isinstance(part, Table) for part in read(answer))
-        tables = () if told else tuple(table for table in found if table)[-MAX_TABLES:]
+        results = [table_of(call.name, result) for call, result in reply.calls]
+        listed = bool(last_list(answer)) or any(isinstance(part, Table) for part in read(answer))
+        tables = () if listed else tuple(table for table in results if table)[-MAX_TABLES:]
         proposal = replace(context.proposal, turn=session.count + 1) if context.proposal else None
         if proposal is not None:
             answer = f"{untagged(answer)}\n\n{self._clean(proposed(proposal))}"
@@ -193,15 +193,15 @@ class Answering:
             # Whoever goes away now must not leave it open whether the task was started.
             async with asyncio.timeout(self.rules.limits.timeout_seconds):
                 execution_id = await asyncio.shield(starter.start(proposal, key=key))
-            told, waiting = reply_run.STARTED.format(execution_id=execution_id), None
+            answer, waiting = reply_run.STARTED.format(execution_id=execution_id), None
             naming.started(execution_id, proposal.description)
         except (FleetError, TimeoutError) as fault:
             why = self._clean(str(fault)) if isinstance(fault, FleetError) else reply_run.STARTING
-            told = reply_run.NOT_STARTED.format(why=why)
+            answer = reply_run.NOT_STARTED.format(why=why)
             waiting = replace(proposal, turn=session.count + 1, key=key)
         return Answered(
-            text=told,
-            messages=(UserMessage(content=text), AssistantMessage(content=told)),
+            text=answer,
+            messages=(UserMessage(content=text), AssistantMessage(content=answer)),
             things=tuple(naming.things),
             proposal=waiting,
             execution_id=execution_id,
@@ -215,11 +215,11 @@ class Answering:
             return ""
         try:
             async with asyncio.timeout(self.rules.recall_seconds):
-                found = await self.memories.recall(context.text[:2_000], context.scope, limit=self.rules.recalled)
+                notes = await self.memories.recall(context.text[:2_000], context.scope, limit=self.rules.recalled)
         except (FleetError, TimeoutError) as fault:
             _log.warning("chat.nothing_recalled", reason=str(fault) or "it took too long")
             return ""
-        return presented(found, self.secrets, seed=context.nonce)
+        return presented(notes, self.secrets, seed=context.nonce)
 
     async def _kept(self, context: TurnContext) -> str:
         """Keep what the person asks to be remembered; what the model is told of it."""
@@ -240,12 +240,12 @@ class Answering:
             context, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
         )
         mine = {tool.name: tool for tool in own}
-        given = {name: tool for name, tool in self.setup.tools.items() if name not in mine}
-        return replace(self.setup, tools={**mine, **given})
+        others = {name: tool for name, tool in self.setup.tools.items() if name not in mine}
+        return replace(self.setup, tools={**mine, **others})
 
     def _system(self, setup: Setup) -> str:
-        told = documentation(setup.specs)
-        return self.system_prompt.replace("{tools}", told).replace("{tool_docs}", told)
+        docs = documentation(setup.specs)
+        return self.system_prompt.replace("{tools}", docs).replace("{tool_docs}", docs)
 
     def _clean(self, text: str) -> str:
         clean = self.secrets(well_formed(text)).strip()
@@ -269,12 +269,12 @@ class Answering:
 
 def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
     """The messages of a turn with its answer as the last one."""
-    found = list(messages)
-    if isinstance(found[-1], AssistantMessage) and not found[-1].tool_calls:
-        found.pop()
-    if isinstance(found[-1], AssistantMessage):
+    ending = list(messages)
+    if isinstance(ending[-1], AssistantMessage) and not ending[-1].tool_calls:
+        ending.pop()
+    if isinstance(ending[-1], AssistantMessage):
         # Calls that nothing answers must not be shown again.
-        answered = {one.call_id for one in found if isinstance(one, ToolMessage)}
-        if any(call.call_id not in answered for call in found[-1].tool_calls):
-            found.pop()
-    return (*found, AssistantMessage(content=answer))
+        answered = {message.call_id for message in ending if isinstance(message, ToolMessage)}
+        if any(call.call_id not in answered for call in ending[-1].tool_calls):
+            ending.pop()
+    return (*ending, AssistantMessage(content=answer))

@@ -80,13 +80,13 @@ class Chat:
         self._rules = rules or ChatRules()
         self._store = store or KeyValueChats(MemoryKeyValue())
         self._secrets = secrets or Secrets()
-        given = setup or Setup()
-        found, kits, idle = gathered(tools, one_line_doc=True, tool_timeout=given.tool_timeout)
+        base = setup or Setup()
+        by_name, kits, idle = gathered(tools, one_line_doc=True, tool_timeout=base.tool_timeout)
         self._answering = Answering(
             model=model,
             setup=replace(
-                given,
-                tools=found,
+                base,
+                tools=by_name,
                 toolkits=kits,
                 idle=idle,
                 limits=self._rules.limits,
@@ -120,10 +120,10 @@ class Chat:
         answers = self.stream(
             session_id, text, channel=channel, message_id=message_id, namespaces=namespaces, seen_turn=seen_turn
         )
-        async with aclosing(answers) as told:
-            async for one in told:
-                if isinstance(one, Answer):
-                    return one
+        async with aclosing(answers) as updates:
+            async for update in updates:
+                if isinstance(update, Answer):
+                    return update
         raise AssertionError("a message that is not answered raises")
 
     async def stream(
@@ -162,18 +162,18 @@ class Chat:
             raise ResourceExhausted(f"{self._answered} messages are being answered; try again in a moment")
         self._answered += 1
         try:
-            async with aclosing(self._conduct(session_id, text, channel, message_id, wanted, seen_turn)) as told:
-                async for one in told:
-                    yield one
+            async with aclosing(self._conduct(session_id, text, channel, message_id, wanted, seen_turn)) as updates:
+                async for update in updates:
+                    yield update
         finally:
             self._answered -= 1
 
     async def session(self, session_id: str) -> Session:
         """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
-        kept = await self._store.get(self._tenant, check_session_id(session_id))
-        if kept is None:
+        stored = await self._store.get(self._tenant, check_session_id(session_id))
+        if stored is None:
             raise NotFound(f"there is no session {session_id!r}", field="session_id")
-        return kept.session
+        return stored.session
 
     async def sessions(self) -> tuple[Session, ...]:
         """The cards of every session, the one that was spoken to last first. Raises Unavailable."""
@@ -181,9 +181,9 @@ class Chat:
 
     async def end(self, session_id: str) -> bool:
         """Forget a session; whether there was one. Long-term memory stays. Raises InvalidRequest, Unavailable."""
-        known = await self._store.get(self._tenant, check_session_id(session_id))
+        stored = await self._store.get(self._tenant, check_session_id(session_id))
         await self._store.delete(self._tenant, session_id)
-        return known is not None
+        return stored is not None
 
     async def _conduct(
         self,
@@ -194,12 +194,12 @@ class Chat:
         namespaces: tuple[str, ...] | None,
         seen_turn: int | None,
     ) -> AsyncGenerator[Progress | Answer, None]:
-        kept = await self._store.get(self._tenant, session_id)
-        if kept is not None and (before := kept.session.answered(message_id)) is not None:
-            yield replace(Answer.to(kept.session, before, channel), repeated=True)
+        stored = await self._store.get(self._tenant, session_id)
+        if stored is not None and (before := stored.session.answered(message_id)) is not None:
+            yield replace(Answer.to(stored.session, before, channel), repeated=True)
             return
         now = self._clock()
-        session = kept.session if kept else self._new(session_id, now)
+        session = stored.session if stored else self._new(session_id, now)
         if session.busy_until and datetime.fromisoformat(session.busy_until) > now:
             raise PreconditionFailed(_BUSY, field="session_id", hint="send it again when that one is answered")
         seconds = self._rules.limits.timeout_seconds + self._rules.final_prompt_seconds + _SPARE_SECONDS
@@ -210,14 +210,14 @@ class Chat:
         )
         if self._answering.starts(session, text, seen_turn):
             session = session.trying()
-        revision = await self._put(session, kept.revision if kept else 0)
-        told: asyncio.Queue[Progress | None] = asyncio.Queue()
-        notifier = ProgressNotifier(self._secrets, told.put_nowait)
+        revision = await self._put(session, stored.revision if stored else 0)
+        queue: asyncio.Queue[Progress | None] = asyncio.Queue()
+        notifier = ProgressNotifier(self._secrets, queue.put_nowait)
         work = asyncio.create_task(self._work(session, revision, text, channel, message_id, seen_turn, notifier.hear))
-        work.add_done_callback(lambda _: told.put_nowait(None))
+        work.add_done_callback(lambda _: queue.put_nowait(None))
         try:
-            while (one := await told.get()) is not None:
-                yield one
+            while (progress := await queue.get()) is not None:
+                yield progress
             yield await work
         finally:
             await _ended(work)

@@ -59,10 +59,10 @@ def to_remember(text: str) -> str:
     text = _straight(text)
     if _NOT_TO.search(text):
         return ""
-    found = _REMEMBER.match(text[: 2 * MAX_REMEMBERED_CHARS])
-    if found is None or found["what"].rstrip().endswith("?"):
+    match = _REMEMBER.match(text[: 2 * MAX_REMEMBERED_CHARS])
+    if match is None or match["what"].rstrip().endswith("?"):
         return ""
-    what = found["what"].strip()
+    what = match["what"].strip()
     # "Remember to" is a task for later, "remember me" a greeting: only a statement is a fact.
     return what[:MAX_REMEMBERED_CHARS] if len(what.split()) >= 2 else ""
 

@@ -187,20 +187,20 @@ def _kept(messages: Sequence[Message], message: UserMessage) -> tuple[Message, .
 
     Left out is what only the run itself was told (its limits, its reminders), and how it ended.
     """
-    start = next((number for number, one in enumerate(messages) if one is message), None)
+    start = next((number for number, other in enumerate(messages) if other is message), None)
     if start is None:
         return (message,)
-    kept: list[Message] = [message]
+    shown: list[Message] = [message]
     ending: set[str] = set()
-    for one in messages[start + 1 :]:
-        if isinstance(one, AssistantMessage):
-            ending |= {call.call_id for call in one.tool_calls if call.name == FINAL_ANSWER.name}
-            one = replace(one, tool_calls=tuple(call for call in one.tool_calls if call.call_id not in ending))
-            if not one.content and not one.tool_calls:
+    for each in messages[start + 1 :]:
+        if isinstance(each, AssistantMessage):
+            ending |= {call.call_id for call in each.tool_calls if call.name == FINAL_ANSWER.name}
+            each = replace(each, tool_calls=tuple(call for call in each.tool_calls if call.call_id not in ending))
+            if not each.content and not each.tool_calls:
                 continue
-            if isinstance(kept[-1], AssistantMessage) and not kept[-1].tool_calls:
-                kept.pop()  # an outline, which what follows it carries out
-            kept.append(one)
-        elif isinstance(one, ToolMessage) and one.call_id not in ending:
-            kept.append(one)
-    return tuple(kept)
+            if isinstance(shown[-1], AssistantMessage) and not shown[-1].tool_calls:
+                shown.pop()  # an outline, which what follows it carries out
+            shown.append(each)
+        elif isinstance(each, ToolMessage) and each.call_id not in ending:
+            shown.append(each)
+    return tuple(shown)

@@ -150,11 +150,11 @@ def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
     """What a turn keeps of its references: enough to show them, whatever a message was made of."""
     return tuple(
         replace(
-            one,
-            phrase=one.phrase[:MAX_NAME_CHARS],
-            things=tuple(replace(thing, label="") for thing in one.things[:MAX_REFERENCE_THINGS]),
+            reference,
+            phrase=reference.phrase[:MAX_NAME_CHARS],
+            things=tuple(replace(thing, label="") for thing in reference.things[:MAX_REFERENCE_THINGS]),
         )
-        for one in references[:MAX_REFERENCES]
+        for reference in references[:MAX_REFERENCES]
     )
 
 
@@ -170,13 +170,13 @@ def _within(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     total = sum(sizes)
     if total <= MAX_SHOWN_CHARS:
         return turns
-    found = list(turns)
+    shortened = list(turns)
     for number, size in enumerate(sizes[:-1]):
         if total <= MAX_SHOWN_CHARS // 2:
             break
-        found[number] = replace(found[number], messages=())
+        shortened[number] = replace(shortened[number], messages=())
         total -= size
-    return tuple(found)
+    return tuple(shortened)
 
 
 def _size(message: Message) -> int:

@@ -96,7 +96,7 @@ def encoded(session: Session) -> bytes:
 
 def newest_first(sessions: Iterable[Session]) -> tuple[Session, ...]:
     """Sessions in the order in which people look for them."""
-    return tuple(sorted(sessions, key=lambda one: (one.updated_at or one.started_at, one.session_id), reverse=True))
+    return tuple(sorted(sessions, key=lambda chat: (chat.updated_at or chat.started_at, chat.session_id), reverse=True))
 
 
 def _key(tenant: str, session_id: str) -> str:

@@ -81,8 +81,8 @@ class SearchMemory(BaseTool):
         return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
 
     def present(self, value: object) -> ToolResult:
-        told = described(from_plain(MemoryResults, value))
-        return replace(presented(self.name, value), content=told)
+        content = described(from_plain(MemoryResults, value))
+        return replace(presented(self.name, value), content=content)
 
 
 class Remember(BaseTool):
@@ -146,14 +146,14 @@ class ListExecutions(BaseTool):
         """The executions. Raises FleetError."""
         if not 1 <= limit <= MAX_LISTED:
             raise ToolFailure(f"limit is {limit}; it goes from 1 to {MAX_LISTED}")
-        found = await self._fleet.executions(status=status.strip().lower(), limit=limit)
-        return {"executions": [_plain(one) for one in found]}
+        executions = await self._fleet.executions(status=status.strip().lower(), limit=limit)
+        return {"executions": [_plain(execution) for execution in executions]}
 
     def present(self, value: object) -> ToolResult:
         records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
         lines = [
-            f"{number}. {one['execution_id']}  {one['status']}  {one['description']}"
-            for number, one in enumerate(records, start=1)
+            f"{number}. {record['execution_id']}  {record['status']}  {record['description']}"
+            for number, record in enumerate(records, start=1)
         ]
         return replace(presented(self.name, value), content="\n".join(lines) or "There are none.")
 
@@ -176,8 +176,8 @@ class ShowExecution(BaseTool):
 
     async def execute(self, execution: str) -> dict[str, object]:
         """What is known of it. Raises FleetError."""
-        found = await self._fleet.execution(execution.strip())
-        fields = {key: part for key, part in _plain(found).items() if part not in ("", [], ())}
+        detail = await self._fleet.execution(execution.strip())
+        fields = {key: part for key, part in _plain(detail).items() if part not in ("", [], ())}
         summary = cast("dict[str, object]", fields.pop("execution"))
         return {**summary, **fields}
 
@@ -259,8 +259,8 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
 def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Mapping[str, object]]] | None:
     """The first list of records in what a tool gave, the nearest to the outside, and the key it stands under."""
     for key, part in fields.items():
-        if found := mappings(part):
-            return key, found
+        if records := mappings(part):
+            return key, records
     if depth < _MAX_DEPTH:
         for part in fields.values():
             if isinstance(part, Mapping) and (below := _records(cast("Mapping[str, object]", part), depth + 1)):

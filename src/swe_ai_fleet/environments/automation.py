@@ -32,7 +32,7 @@ _MAX_EXPANDED_CHARS = 4_000
 
 def read_automation(files: RepositoryFiles, directory: str, python: PythonVersion | None = None) -> tuple[Wish, ...]:
     """What each piece of automation wishes, the most telling first; for tox, with the environment of a Python."""
-    found = [
+    wishes = [
         read_tox(files, directory, python),
         _nox(files.text(joined(directory, "noxfile.py")), joined(directory, "noxfile.py")),
         _hatch(files, directory),
@@ -40,7 +40,7 @@ def read_automation(files: RepositoryFiles, directory: str, python: PythonVersio
         _makefile(files, directory),
         *(_workflows(files) if not directory else ()),
     ]
-    return tuple(wish for wish in found if wish != Wish(source=wish.source))
+    return tuple(wish for wish in wishes if wish != Wish(source=wish.source))
 
 
 # -- nox ---------------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
         if name != "default" and not wanted(name.removeprefix("hatch-")):
             continue
         scripts = mapping(environment, "scripts")
-        found = Wish(
+        total = Wish(
             source=source,
             extras=tuple(strings(environment.get("features"))),
             groups=(f"test-{name}", *strings(environment.get("dependency-groups"))),
@@ -144,10 +144,10 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
             commands = [re.sub(r"\{args:?([^{}]*)\}", r"\1", line) for line in strings(scripts[script])]
             wish = read_commands([words for line in commands for words in script_words(line)], source)
             if wish.tests:
-                found |= wish
+                total |= wish
                 break
-        if found.tests or name == "hatch-test":
-            return found
+        if total.tests or name == "hatch-test":
+            return total
     return Wish()
 
 
@@ -258,7 +258,7 @@ def _workflows(files: RepositoryFiles) -> Iterator[Wish]:
 
 
 def _workflow(text: str, path: str) -> Wish:
-    found = Wish(source=path)
+    total = Wish(source=path)
     pythons: list[str] = []
     for _, job in _jobs(parsed_yaml(text)):
         matrix = mapping(job, "strategy", "matrix")
@@ -273,9 +273,9 @@ def _workflow(text: str, path: str) -> Wish:
         ]
         wish = read_commands(_job_commands(job), path)
         # What a job installs that tests nothing is for something else.
-        found |= wish if wish.tests else Wish(source=path)
+        total |= wish if wish.tests else Wish(source=path)
         pythons += versions
-    return found | Wish(pythons=tuple(pythons))
+    return total | Wish(pythons=tuple(pythons))
 
 
 def _other_pipeline(document: Table, path: str) -> Wish:

@@ -157,15 +157,15 @@ def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
 
 def paths_of(arguments: Sequence[str]) -> tuple[str, ...]:
     """The words of a pytest run that are neither options nor their values."""
-    found: list[str] = []
+    paths: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if word in _VALUED:
             rest = rest[1:]
         elif not word.startswith("-"):
-            found.append(word)
-    return tuple(found)
+            paths.append(word)
+    return tuple(paths)
 
 
 def _unwrapped(words: list[str]) -> list[str]:

@@ -112,22 +112,22 @@ def detect(
 
 def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
     """The files that decide what an environment becomes: manifests everywhere; what is compiled, where that happens."""
-    found = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
+    paths = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
     # Automation may name any of these as a list of requirements.
-    found += [path for path in files.texts if path.endswith((".txt", ".in"))]
-    manifests = [path for path in found if path.endswith(("pyproject.toml", "setup.py"))]
+    paths += [path for path in files.texts if path.endswith((".txt", ".in"))]
+    manifests = [path for path in paths if path.endswith(("pyproject.toml", "setup.py"))]
     if any(_NATIVE.search(files.text(path)) for path in manifests):
-        found += [path for path in files.files if is_native_source(path)]
+        paths += [path for path in files.files if is_native_source(path)]
         # A build backend of the repository's own.
         for path in manifests:
             for place in re.findall(r"backend-path\s*=\s*\[([^\[\]]*)\]", files.text(path)):
                 names = re.findall(r"[\"']([^\"']+)[\"']", place)
                 places = tuple(names[:_MOST_PLACES])
-                found += [name for name in files.files if name.endswith(".py") and name.startswith(places)]
+                paths += [name for name in files.files if name.endswith(".py") and name.startswith(places)]
     if manifests:
         # An editable installation maps the packages that it found: a new one needs a new installation.
-        found += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})
-    return tuple(dict.fromkeys(found))
+        paths += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})
+    return tuple(dict.fromkeys(paths))
 
 
 def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: Recipe | None) -> Recipe:
@@ -140,8 +140,8 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
         argv, left_out = node_test_command(files, directory)
         manifest = f"{below}package.json"
         recipe = _tested(recipe, argv, manifest)
-        said = (Decision(what=what, source=manifest) for what in left_out)
-        return replace(recipe, decisions=(*recipe.decisions, *said))
+        decisions = (Decision(what=what, source=manifest) for what in left_out)
+        return replace(recipe, decisions=(*recipe.decisions, *decisions))
     tests = [path for path in files.files if path.startswith(below) and is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
     return _tested(recipe, guess, source or (f"{len(tests)} test files" if tests else "pytest's configuration"))
@@ -157,8 +157,8 @@ def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
 def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
     if not argv:
         return recipe
-    said = Decision(what=f"tests run as `{shlex.join(argv)}`", source=source)
-    return replace(recipe, test_command=tuple(argv), test_source=source, decisions=(*recipe.decisions, said))
+    decision = Decision(what=f"tests run as `{shlex.join(argv)}`", source=source)
+    return replace(recipe, test_command=tuple(argv), test_source=source, decisions=(*recipe.decisions, decision))
 
 
 def caller_command(line: str) -> tuple[str, ...]:

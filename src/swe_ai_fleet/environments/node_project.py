@@ -118,12 +118,12 @@ def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
                 directory=step.directory,
                 alternatives=(step,),
             )
-            said = Decision(what="no lock: what npm installs has the versions of the commit that this one stands on")
+            note = Decision(what="no lock: what npm installs has the versions of the commit that this one stands on")
             return replace(
                 recipe,
                 steps=(*recipe.steps[:position], pinned, *recipe.steps[position + 1 :]),
                 files={**recipe.files, _NPM_LOCK: lock},
-                decisions=(*recipe.decisions, said),
+                decisions=(*recipe.decisions, note),
             )
     return recipe
 
@@ -151,8 +151,8 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
     is_one = len(kept) == 1 and kept != parts and not _DYNAMIC.search(kept[0]) and (not before or only_lints_before)
     words = words_of(kept[0]) if is_one else []
     if not words and only_lints_before:
-        said = f"left out of the tests, since it tests nothing: pretest: {before}"
-        return ("npm", "test", "--silent", "--ignore-scripts"), (said,)
+        note = f"left out of the tests, since it tests nothing: pretest: {before}"
+        return ("npm", "test", "--silent", "--ignore-scripts"), (note,)
     if not words:
         return ("npm", "test", "--silent"), ()
     if followed := _followed(words):
@@ -233,8 +233,8 @@ def package_manager(files: RepositoryFiles, root: str) -> Manager:
     """What installs the packages of a directory, by what its files say."""
     manifest = joined(root, "package.json")
     named = _MANAGER.fullmatch(string(files.json(manifest).get("packageManager")))
-    known = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
-    locks = {posixpath.basename(path): path for path in files.named(root, *known)}
+    lock_names = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
+    locks = {posixpath.basename(path): path for path in files.named(root, *lock_names)}
     name = named[1] if named else ""
     if not name:
         name = "pnpm" if "pnpm-lock.yaml" in locks else "yarn" if "yarn.lock" in locks else "npm"
@@ -340,7 +340,7 @@ def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]
 
 
 def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dict[str, str]:
-    found = {
+    variables = {
         "HUSKY": "0",
         "npm_config_loglevel": "error",
         "npm_config_fund": "false",
@@ -354,11 +354,12 @@ def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dic
         files.text(joined(root, ".yarnrc")) + files.text(joined(root, ".npmrc"))
     ):
         # Yarn's own registry is another name for npm's: one host to reach instead of two.
-        found["YARN_REGISTRY"] = REGISTRY
+        variables["YARN_REGISTRY"] = REGISTRY
     if manager.modern_yarn:
         # Its cache belongs into the home directory, which is gone afterwards, and not into the checkout.
-        found |= {"YARN_ENABLE_GLOBAL_CACHE": "true", "YARN_ENABLE_IMMUTABLE_INSTALLS": "false", "YARN_HTTP_RETRY": "1"}
-        found.pop("YARN_REGISTRY", None)
+        yarn = {"YARN_ENABLE_GLOBAL_CACHE": "true", "YARN_ENABLE_IMMUTABLE_INSTALLS": "false", "YARN_HTTP_RETRY": "1"}
+        variables |= yarn
+        variables.pop("YARN_REGISTRY", None)
         if "npmRegistryServer" not in files.text(joined(root, ".yarnrc.yml")):
-            found["YARN_NPM_REGISTRY_SERVER"] = REGISTRY
-    return found
+            variables["YARN_NPM_REGISTRY_SERVER"] = REGISTRY
+    return variables

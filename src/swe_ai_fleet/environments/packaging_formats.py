@@ -125,51 +125,51 @@ def read_setup_arguments(text: str) -> Table:
     """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
     if (module := parsed_python(text)) is None:
         return {}
-    known: dict[str, object] = {}
+    names: dict[str, object] = {}
     call: ast.Call | None = None
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and _called(node.func) == "setup":
             call = node
     for statement in module.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            _learn(statement.targets[0], _value(statement.value, known), known)
+            _learn(statement.targets[0], _value(statement.value, names), names)
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            _learn(statement.target, _value(statement.value, known), known)
+            _learn(statement.target, _value(statement.value, names), names)
     if call is None:
         return {}
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     for keyword in call.keywords:
-        value = _value(keyword.value, known)
-        found |= {keyword.arg: value} if keyword.arg else mapping(value)
-    return found
+        value = _value(keyword.value, names)
+        arguments |= {keyword.arg: value} if keyword.arg else mapping(value)
+    return arguments
 
 
 def _called(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _learn(target: ast.expr, value: object, known: dict[str, object]) -> None:
+def _learn(target: ast.expr, value: object, names: dict[str, object]) -> None:
     if isinstance(target, ast.Name):
-        known[target.id] = value
+        names[target.id] = value
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-        key = _value(target.slice, known)
+        key = _value(target.slice, names)
         if isinstance(key, str):
-            known[target.value.id] = {**mapping(known.get(target.value.id)), key: value}
+            names[target.value.id] = {**mapping(names.get(target.value.id)), key: value}
 
 
-def _value(node: ast.expr, known: Mapping[str, object], depth: int = 0) -> object:
+def _value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> object:
     """What an expression stands for, None where only running it could tell."""
     if depth > _MAX_DEPTH:
         return None
 
     def inner(part: ast.expr) -> object:
-        return _value(part, known, depth + 1)
+        return _value(part, names, depth + 1)
 
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return known.get(name)
+            return names.get(name)
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
             return [value for part in parts for value in (_spread(part, inner))]
         case ast.Dict(keys=keys, values=values):

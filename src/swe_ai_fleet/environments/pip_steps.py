@@ -161,8 +161,8 @@ class PipSteps:
         dated = (f"--uploaded-prior-to={until}T00:00:00Z",) if until else ()
         purpose = f"releases until {until}" if until else "packages of the index"
         optional = {} if until else _named(named)
-        known = replace(self, constraints=tuple(constraints))
-        step = known._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
+        constrained = replace(self, constraints=tuple(constraints))
+        step = constrained._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
         return replace(step, spare=True, third_party=True)
 
     def lines(self, group: Group, purpose: str) -> Step:
@@ -271,8 +271,8 @@ class PipSteps:
 
 def _named(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The arguments that ask for each package."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_package: dict[str, tuple[str, ...]] = {}
     for line in lines:
         if name := package_of(line):
-            found[name] = (*found.get(name, ()), *as_arguments(line))
-    return found
+            by_package[name] = (*by_package.get(name, ()), *as_arguments(line))
+    return by_package

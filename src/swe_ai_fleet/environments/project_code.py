@@ -152,12 +152,12 @@ def _of_pyproject(files: RepositoryFiles, directory: str) -> str:
 
 def _hooks(hatch: Table) -> list[str]:
     """The names of all hooks that Hatch's tables declare."""
-    found: list[str] = []
+    names: list[str] = []
     build = mapping(hatch, "build")
     targets = mapping(build, "targets")
     for holder in (build, mapping(hatch, "metadata"), *map(mapping, targets.values())):
-        found += mapping(holder, "hooks")
-    return found
+        names += mapping(holder, "hooks")
+    return names
 
 
 def _is_bare(text: str) -> bool:
@@ -222,9 +222,9 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
     for path in files.named(root, ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml"):
         if _RC.search(files.text(path)) or "patchedDependencies" in files.text(path):
             return f"{path} names code"
-    found = files.named(root, *_PNPM)
-    if found:
-        return f"{found[0]} is there"
+    hooks = files.named(root, *_PNPM)
+    if hooks:
+        return f"{hooks[0]} is there"
     if builds(files, root):
         return f"{joined(root, 'package.json')}: a workflow builds before it tests"
     return _of_packages(files, root, members)
@@ -240,8 +240,8 @@ def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) ->
     if manager.name != "npm" or not entries:
         return f"{manager.lock or joined(root, 'package.json')} does not say which packages run scripts"
     for place, entry in entries.items():
-        told = mapping(entry)
-        name = string(told.get("name")) or place.rpartition("node_modules/")[2]
-        if told.get("hasInstallScript") and not told.get("link") and name not in _HARMLESS:
+        fields = mapping(entry)
+        name = string(fields.get("name")) or place.rpartition("node_modules/")[2]
+        if fields.get("hasInstallScript") and not fields.get("link") and name not in _HARMLESS:
             return f"{manager.lock}: the package {name} runs a script among the repository's files"
     return ""

@@ -200,20 +200,20 @@ def _requirement(line: str) -> Requirement | None:
 
 def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
     """`tool.uv.sources` that lie in the repository: directories by canonical package name; workspace members too."""
-    found: dict[str, str] = {}
+    directories: dict[str, str] = {}
     for place in (directory, ""):
         sources = mapping(mapping(files.toml(joined(place, "pyproject.toml")), "tool", "uv").get("sources"))
         for name, value in sources.items():
             path = string(mapping(value).get("path"))
             target = joined(place, path) if path else ""
             if target and inside(target) and files.named(target, "pyproject.toml", "setup.py"):
-                found.setdefault(str(canonicalize_name(name)), target)
-    return found
+                directories.setdefault(str(canonicalize_name(name)), target)
+    return directories
 
 
 def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
     """`tool.uv.sources` that lie elsewhere: PEP 508 lines by canonical package name."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     tool = mapping(files.toml(joined(directory, "pyproject.toml")), "tool")
     for name, value in mapping(tool, "uv", "sources").items():
         source = mapping(value)
@@ -223,8 +223,8 @@ def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
         if url := string(source.get("url")):
             line = f"{name} @ {url}"
         if line and is_requirement(line):
-            found[str(canonicalize_name(name))] = line
-    return found
+            pins[str(canonicalize_name(name))] = line
+    return pins
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -279,14 +279,14 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
         key = next((key for key in groups if canonicalize_name(key) == canonicalize_name(name)), "")
         if not key or key in seen or len(seen) > _MAX_DEPTH:
             return []
-        found: list[str] = []
+        texts: list[str] = []
         for item in items(groups[key]):
             if isinstance(item, str):
-                found.append(item)
+                texts.append(item)
             elif included := string(mapping(item).get("include-group")):
                 # Of everything together, tests need what is not there for documentation and the like.
-                found += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
-        return found
+                texts += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
+        return texts
 
     return [
         Group(name=name, source=source, lines=tuple(dict.fromkeys(requirements(lines(name, frozenset())))))
@@ -299,19 +299,19 @@ def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> li
     source = joined(directory, "pyproject.toml")
     tool = mapping(pyproject, "tool")
     poetry, pdm, hatch = (mapping(tool, name) for name in ("poetry", "pdm", "hatch"))
-    found = [
+    grouped = [
         Group(name="dev", source=source, lines=requirements(strings(mapping(tool, "uv").get("dev-dependencies")))),
         _poetry_group("dev", mapping(poetry, "dev-dependencies"), directory, source),
     ]
     for name, group in mapping(poetry, "group").items():
-        found.append(_poetry_group(name, mapping(group, "dependencies"), directory, source))
+        grouped.append(_poetry_group(name, mapping(group, "dependencies"), directory, source))
     for name, lines in mapping(pdm, "dev-dependencies").items():
         local = tuple(
             place
             for line in strings(lines)
             if line.startswith("-e ") and inside(place := joined(directory, _pdm_path(line)))
         )
-        found.append(Group(name=name, source=source, lines=requirements(strings(lines)), directories=local))
+        grouped.append(Group(name=name, source=source, lines=requirements(strings(lines)), directories=local))
     environments = {
         **{name: (value, source) for name, value in mapping(hatch, "envs").items()},
         **{
@@ -323,8 +323,8 @@ def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> li
         environment = mapping(value)
         lines = (*strings(environment.get("dependencies")), *strings(environment.get("extra-dependencies")))
         is_test = name == "default" or wanted(name.removeprefix("hatch-"))
-        found.append(Group(name=f"test-{name}" if is_test else name, source=file, lines=requirements(lines)))
-    return [group for group in found if group]
+        grouped.append(Group(name=f"test-{name}" if is_test else name, source=file, lines=requirements(lines)))
+    return [group for group in grouped if group]
 
 
 def _pdm_path(line: str) -> str:

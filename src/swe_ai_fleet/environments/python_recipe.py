@@ -155,11 +155,11 @@ def _collect(
         _want_target(files, target, shopping, directory)
     shopping.constraints += [path for name in wish.constraints if (path := joined(directory, name)) in files.files]
     for each in wishes:
-        known = shopping.packages() | locals_.keys()
-        if each.source.startswith(".") and "pytest" in known:
+        packages = shopping.packages() | locals_.keys()
+        if each.source.startswith(".") and "pytest" in packages:
             # A pipeline installs much that only serves itself; it is asked where nothing else knows.
             continue
-        lines = tuple(line for line in each.lines if package_of(line) not in {*known, ""})
+        lines = tuple(line for line in each.lines if package_of(line) not in {*packages, ""})
         if lines:
             shopping.groups.append(Group(name="requirements", source=each.source, lines=lines))
     _resolve_locals(shopping, locals_)
@@ -221,12 +221,12 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
         return
     place = joined(directory, match["path"] or ".")
     place = "" if place == "." else place
-    known = shopping.targets.get(place)
-    project = known.project if known else read_project(files, place)
+    chosen = shopping.targets.get(place)
+    project = chosen.project if chosen else read_project(files, place)
     if project is None or not project.installable:
         return
-    asked = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
-    extras = dict.fromkeys((*(known.extras if known else filter(wanted, project.extras)), *asked))
+    extra_names = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
+    extras = dict.fromkeys((*(chosen.extras if chosen else filter(wanted, project.extras)), *extra_names))
     shopping.targets[place] = Target(project=project, extras=tuple(extras))
 
 
@@ -243,13 +243,13 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
             project = locals_.get(package_of(line))
             if project is None or not project.installable:
                 continue
-            known = shopping.targets.get(project.directory)
+            chosen = shopping.targets.get(project.directory)
             asked = re.search(r"\[([\w.,\s-]+)\]", line.partition(";")[0])
             names = [
                 name for text in (asked[1] if asked else "").split(",") if (name := project.extra_named(text.strip()))
             ]
-            extras = tuple(dict.fromkeys((*(known.extras if known else ()), *names)))
-            if known is None or extras != known.extras:
+            extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *names)))
+            if chosen is None or extras != chosen.extras:
                 shopping.targets[project.directory] = Target(project=project, extras=extras)
                 changed = True
     installed = {
@@ -340,8 +340,8 @@ def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ..
         return set()
     settings = [shlex.join(test_command)]
     for name in ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg"):
-        found = re.search(r"^\[(?:tool:)?pytest\]$(.*?)(?=^\[|\Z)", texts.get(name, ""), re.M | re.S)
-        settings += [found[1]] if found else []
+        section = re.search(r"^\[(?:tool:)?pytest\]$(.*?)(?=^\[|\Z)", texts.get(name, ""), re.M | re.S)
+        settings += [section[1]] if section else []
     pytest_table = mapping(files.toml(joined(directory, "pyproject.toml")), "tool", "pytest")
     options = mapping(pytest_table, "ini_options") or pytest_table
     settings += [f"{name} = {' '.join(strings(value)) or value}" for name, value in options.items()]
@@ -356,17 +356,17 @@ def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: lis
     """The variables that tell a build the version that it would read off tags, where there are none."""
     if files.versions_tagged:
         return {}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for target in shopping.targets.values():
         project = target.project
         if not project.version_tool:
             continue
         version, source = _told_version(files)
-        found |= _version_variables(project, version)
+        variables |= _version_variables(project, version)
         named = f"from {source}" if source else "made up, for want of any"
         what = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
         decisions.append(Decision(what=what, source=project.source))
-    return found
+    return variables
 
 
 def _version_variables(project: PythonProject, version: str) -> dict[str, str]:

@@ -55,9 +55,9 @@ class RequirementFile:
 def wanted_files(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
     """The lists in a directory that running and testing needs, by their names; a `.in` only without its `.txt`."""
     prefix = f"{directory}/" if directory else ""
-    found = [path for path in files.texts if path.startswith(prefix) and _is_wanted(path.removeprefix(prefix))]
+    lists = [path for path in files.texts if path.startswith(prefix) and _is_wanted(path.removeprefix(prefix))]
     return tuple(
-        path for path in sorted(found) if path.endswith(".txt") or f"{path.removesuffix('.in')}.txt" not in files.files
+        path for path in sorted(lists) if path.endswith(".txt") or f"{path.removesuffix('.in')}.txt" not in files.files
     )
 
 
@@ -210,8 +210,8 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Loc
         elif _applies(entry, environment):
             versions.setdefault(canonical, set()).add(entry.version)
     return Lock(
-        pins={name: next(iter(found)) for name, found in versions.items() if len(found) == 1 and name not in own},
-        ambiguous=tuple(sorted(name for name, found in versions.items() if len(found) > 1)),
+        pins={name: next(iter(pinned)) for name, pinned in versions.items() if len(pinned) == 1 and name not in own},
+        ambiguous=tuple(sorted(name for name, pinned in versions.items() if len(pinned) > 1)),
         own_versions=own,
     )
 
@@ -242,12 +242,12 @@ def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
     packages: dict[str, object] = {"": {}}
     lines: set[str] = set()
     for place, entry in mapping(json_object(hidden), "packages").items():
-        told = mapping(entry)
-        name = string(told.get("name")) or place.rpartition("node_modules/")[2]
-        version, integrity = string(told.get("version")), string(told.get("integrity"))
-        is_installed = "node_modules" in place.split("/") and not told.get("link")
+        fields = mapping(entry)
+        name = string(fields.get("name")) or place.rpartition("node_modules/")[2]
+        version, integrity = string(fields.get("version")), string(fields.get("integrity"))
+        is_installed = "node_modules" in place.split("/") and not fields.get("link")
         if is_installed and _NPM_NAME.fullmatch(name) and _NPM_VERSION.fullmatch(version):
-            packages[place] = told
+            packages[place] = fields
             lines.add(f"{name}@{version} {integrity}" if _INTEGRITY.fullmatch(integrity) else f"{name}@{version}")
     if not lines:
         return "", ()

@@ -97,21 +97,21 @@ def _words(item: object) -> list[str]:
 
 def _names(text: str) -> list[str]:
     """The environments of an envlist, `py{38,39}-django{3,4}` and ranges written out."""
-    found: list[str] = []
+    names: list[str] = []
     steps = 0
     for entry in re.split(r"[\n,]+(?![^{]*\})", text[:_MAX_EXPANDED_CHARS]):
         pending = [entry.strip().partition("#")[0].strip()]
-        while pending and len(found) < _MAX_EXPANSIONS and steps < _MAX_STEPS:
+        while pending and len(names) < _MAX_EXPANSIONS and steps < _MAX_STEPS:
             steps += 1
             name = pending.pop(0)
             brace = re.search(r"\{([^{}]*)\}", name)
             if brace is None:
-                found += [name] if name else []
+                names += [name] if name else []
                 continue
             span = re.fullmatch(r"\s*(\d{1,9})-(\d{1,9})\s*", brace[1])
             options = list(map(str, range(int(span[1]), int(span[2]) + 1)[:50])) if span else brace[1].split(",")
             pending = [name[: brace.start()] + option.strip() + name[brace.end() :] for option in options] + pending
-    return found
+    return names
 
 
 def _choice(names: Sequence[str], python: PythonVersion | None) -> str:
@@ -134,19 +134,19 @@ def _for_factors(line: str, factors: frozenset[str], names: Sequence[str]) -> st
     """A line without its condition on factors, empty where that does not hold."""
     match = re.match(r"((?:!?[\w.]+(?:-!?[\w.]+)*)(?:,\s*!?[\w.-]+)*)\s*:\s+(.*)", line) if line else None
     braced = re.match(r"([\w.!-]*\{[^}]*\}[\w.-]*)\s*:\s*(.*)", line) if line else None
-    found = braced or match
-    if found is None or "://" in found[0][: len(found[1]) + 4]:
+    conditional = braced or match
+    if conditional is None or "://" in conditional[0][: len(conditional[1]) + 4]:
         return line
-    known = {factor for name in names for factor in name.split("-")} | factors
-    conditions = _names(found[1])
+    declared = {factor for name in names for factor in name.split("-")} | factors
+    conditions = _names(conditional[1])
     parts = {part.lstrip("!") for condition in conditions for part in condition.split("-")}
-    if not braced and not parts & known and not any(part.startswith("py") for part in parts):
-        return line if " " in found[1] else ""
+    if not braced and not parts & declared and not any(part.startswith("py") for part in parts):
+        return line if " " in conditional[1] else ""
     holds = any(
         all((part[1:] not in factors) if part.startswith("!") else part in factors for part in condition.split("-"))
         for condition in conditions
     )
-    return found[2] if holds else ""
+    return conditional[2] if holds else ""
 
 
 def _value(text: str, sections: Mapping[str, Mapping[str, str]]) -> str:

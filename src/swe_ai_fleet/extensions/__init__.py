@@ -1,4 +1,4 @@
-"""Extensions: what stands beside the core, a folder each, which can be deleted together with its tests.
+"""Extensions beside the core: a folder each, which can be deleted together with its tests.
 
 Composition roots load what the folders provide and know none of them by name; no module of the core imports an
 extension (`lint-imports`). Decision 46 says why.
@@ -43,7 +43,7 @@ class Extension:
 @cache
 def extensions() -> Mapping[str, Extension]:
     """The installed extensions by name: the `EXTENSION` of each folder."""
-    names = sorted(one.name for one in pkgutil.iter_modules(__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return {name: import_module(f"{__name__}.{name}").EXTENSION for name in names}
 
 
@@ -57,9 +57,9 @@ def load_export(name: str) -> Any:
 
 def load_parts(part: Part) -> list[Any]:
     """The parts of one kind, of all extensions that have one."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for name, extension in extensions().items():
         module, _, member = getattr(extension, part).partition(":")
         if module:
-            found.append(getattr(import_module(f"{__name__}.{name}.{module}"), member))
-    return found
+            parts.append(getattr(import_module(f"{__name__}.{name}.{module}"), member))
+    return parts

@@ -24,15 +24,15 @@ def rated(outcomes: Iterable[Outcome], model: str) -> list[Rated]:
     Without a rating an outcome says nothing of a score: whether it is a success was decided with the score's help.
     """
     return [
-        (score, (one.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING))
-        for one in outcomes
-        if one.rating
-        and one.metadata.get(VERIFIER_MODEL) == model
-        and (score := _number(one.metadata.get(VERIFIER_SCORE, ""))) is not None
+        (score, (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING))
+        for outcome in outcomes
+        if outcome.rating
+        and outcome.metadata.get(VERIFIER_MODEL) == model
+        and (score := _number(outcome.metadata.get(VERIFIER_SCORE, ""))) is not None
     ]
 
 
-def calibrated(score: float, known: Sequence[Rated]) -> float:
+def calibrated(score: float, ratings: Sequence[Rated]) -> float:
     """The score as the share of good outcomes that such scores had, from 0 to 1; a higher score never gives less.
 
     `share(bin) = (sum of good + PRIOR * middle) / (outcomes + PRIOR)` in `BINS` bins: histogram binning (Zadrozny and
@@ -45,10 +45,10 @@ def calibrated(score: float, known: Sequence[Rated]) -> float:
         score: From 0 to 1.
         known: Earlier scores of the same verifier, with how good what they were about turned out.
     """
-    if len(known) < LEAST_OUTCOMES:
+    if len(ratings) < LEAST_OUTCOMES:
         return score
     good, weights = [PRIOR * _middle(bin_) for bin_ in range(BINS)], [PRIOR] * BINS
-    for earlier, quality in known:
+    for earlier, quality in ratings:
         bin_ = min(BINS - 1, int(earlier * BINS))
         good[bin_] += quality
         weights[bin_] += 1

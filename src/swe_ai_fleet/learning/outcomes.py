@@ -94,7 +94,7 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
 
 def _scored(state: ExecutionState) -> dict[str, str]:
     """What a verifier model said of the winner, or of one of equal behaviour."""
-    place = next((one for one in state.ranking if one.candidate_id == state.winner_id), None)
+    place = next((place for place in state.ranking if place.candidate_id == state.winner_id), None)
     names = (place.candidate_id, *place.duplicates) if place is not None else ()
     score = next((state.scores[name] for name in names if name in state.scores), None)
     if score is None or score.raw is None:

@@ -120,19 +120,19 @@ def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation
 
     return Recommendation(
         goal_type=kind,
-        council=advice(_Bandit(choice="council", value=lambda one: one.council, offered=question.councils)),
+        council=advice(_Bandit(choice="council", value=lambda past: past.council, offered=question.councils)),
         model_profile=advice(
-            _Bandit(choice="model_profile", value=lambda one: one.model_profile, offered=question.model_profiles)
+            _Bandit(choice="model_profile", value=lambda past: past.model_profile, offered=question.model_profiles)
         ),
         agents=advice(
             _Bandit(
                 choice="agents",
-                value=lambda one: str(one.agents or ""),
+                value=lambda past: str(past.agents or ""),
                 offered=[str(number) for number in question.agents],
             )
         ),
         approach=advice(
-            _Bandit(choice="approach", value=lambda one: one.approach, offered=question.approaches, seated=False)
+            _Bandit(choice="approach", value=lambda past: past.approach, offered=question.approaches, seated=False)
         ),
         outcomes=len(outcomes),
     )
@@ -224,7 +224,7 @@ def _advice(
     names = sorted({*most_tried, *(name or DEFAULT for name in bandit.offered)})
     chosen = max(names, key=lambda name: draws.betavariate(beliefs[name].successes, beliefs[name].failures))
     options = _options({name: beliefs[name] for name in names}, draws)
-    option = next(one for one in options if one.value == chosen)
+    option = next(option for option in options if option.value == chosen)
     return Advice(choice=bandit.choice, value=chosen, options=options, reason=_reason(option, options))
 
 
@@ -237,7 +237,7 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
     wins = dict.fromkeys(beliefs, 0)
     for number in range(DRAWS):
         wins[max(beliefs, key=lambda name, at=number: samples[name][at])] += 1
-    found = [
+    options = [
         Option(
             value=name,
             tried=round(belief.tried, 2),
@@ -248,14 +248,14 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
         )
         for name, belief in beliefs.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.expected, one.value)))
+    return tuple(sorted(options, key=lambda option: (-option.expected, option.value)))
 
 
 def _reason(chosen: Option, options: Sequence[Option]) -> str:
     between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
     if len(options) == 1:
         return "nothing else is there to choose"
-    if not any(one.tried for one in options):
+    if not any(option.tried for option in options):
         return "nothing was tried yet; it is as good a guess as any"
     if chosen.expected >= options[0].expected:
         return f"its reward is expected at {chosen.expected:.2f} ({between}), and none of the {len(options)} higher"

@@ -91,10 +91,10 @@ class LearningTracker:
         _check(outcome)
         outcome = self._masked(replace(outcome, ended_at=outcome.ended_at or self._at()))
 
-        def merged(known: Outcome | None) -> Outcome:
-            if known is None or outcome.rating:
+        def merged(earlier: Outcome | None) -> Outcome:
+            if earlier is None or outcome.rating:
                 return outcome
-            return replace(outcome, rating=known.rating, rated_by=known.rated_by, comment=known.comment)
+            return replace(outcome, rating=earlier.rating, rated_by=earlier.rated_by, comment=earlier.comment)
 
         return await self._change(outcome.tenant, outcome.subject_id, merged)
 
@@ -110,37 +110,37 @@ class LearningTracker:
         if comment is not None:
             check_length(comment, MAX_COMMENT_CHARS, field="comment")
 
-        def rated(known: Outcome | None) -> Outcome:
-            if known is None:
+        def rated(outcome: Outcome | None) -> Outcome:
+            if outcome is None:
                 raise _unknown(subject_id)
-            words = known.comment if comment is None else self._clean(comment)
-            return replace(known, rating=rating, rated_by=self._clean(by[:128]), comment=words)
+            words = outcome.comment if comment is None else self._clean(comment)
+            return replace(outcome, rating=rating, rated_by=self._clean(by[:128]), comment=words)
 
         return await self._change(tenant, subject_id, rated)
 
     async def get(self, tenant: str, subject_id: str) -> Outcome:
         """One outcome. Raises NotFound, Unavailable."""
-        found = _loaded(await self._store.get(_key(tenant, subject_id)))
-        if found is None:
+        outcome = _loaded(await self._store.get(_key(tenant, subject_id)))
+        if outcome is None:
             raise _unknown(subject_id)
-        return found
+        return outcome
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
         """What is weighed, the newest first. Raises Unavailable where it would be out of date unnoticed."""
         self._follower.check()
-        known = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
-        return sorted(known, key=_age, reverse=True)[: self._most]
+        outcomes = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
+        return sorted(outcomes, key=_age, reverse=True)[: self._most]
 
     async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """What experience says about a new task; whoever asks decides. Raises as `outcomes` does."""
-        known = self.outcomes(tenant)
-        return await asyncio.to_thread(lambda: recommend(question, known))
+        outcomes = self.outcomes(tenant)
+        return await asyncio.to_thread(lambda: recommend(question, outcomes))
 
     async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
         def changed(entry: KeyValueEntry | None) -> bytes | None:
-            known = _loaded(entry)
-            wanted = change(known)
-            return None if wanted == known else to_json(wanted)
+            current = _loaded(entry)
+            wanted = change(current)
+            return None if wanted == current else to_json(wanted)
 
         name = f"the outcome of {subject_id[:64]!r}"
         entry = await rewritten(self._store, _key(tenant, subject_id), changed, name=name)
@@ -149,21 +149,21 @@ class LearningTracker:
         return from_json(Outcome, entry.value)
 
     def _take(self, change: KeyValueChange) -> int:
-        known = self._known.setdefault(change.key.partition(".")[0], {})
-        revision, _ = known.get(change.key, (0, None))
+        outcomes = self._known.setdefault(change.key.partition(".")[0], {})
+        revision, _ = outcomes.get(change.key, (0, None))
         if change.revision >= revision:
             entry = None
             if change.value is not None:
                 entry = KeyValueEntry(key=change.key, value=change.value, revision=change.revision)
             outcome = _loaded(entry)
             if outcome is not None:
-                known[change.key] = (change.revision, outcome)
+                outcomes[change.key] = (change.revision, outcome)
             else:
-                known.pop(change.key, None)
+                outcomes.pop(change.key, None)
         # Older ones are in the bucket, where `get` and `rate` find them.
-        if len(known) > self._most * 1.2:
-            for key, _ in sorted(known.items(), key=lambda one: _age(one[1][1]))[: -self._most]:
-                del known[key]
+        if len(outcomes) > self._most * 1.2:
+            for key, _ in sorted(outcomes.items(), key=lambda item: _age(item[1][1]))[: -self._most]:
+                del outcomes[key]
         return change.revision
 
     def _masked(self, outcome: Outcome) -> Outcome:

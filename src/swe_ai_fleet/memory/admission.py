@@ -94,9 +94,10 @@ def admitted_scope(scope: MemoryScope) -> MemoryScope:
 
 def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
     """The ids. Raises InvalidRequest where one can be none."""
-    for one in memory_ids:
-        if len(one) != _ID_CHARS or not set(one) <= set("0123456789abcdef"):
-            raise InvalidRequest(f"{one[:80]!r} is no id of a memory", field="memory_ids", hint="64 hexadecimal digits")
+    for text in memory_ids:
+        if len(text) != _ID_CHARS or not set(text) <= set("0123456789abcdef"):
+            fault = f"{text[:80]!r} is no id of a memory"
+            raise InvalidRequest(fault, field="memory_ids", hint="64 hexadecimal digits")
     return frozenset(memory_ids)
 
 

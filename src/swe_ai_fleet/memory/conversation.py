@@ -93,7 +93,7 @@ class ConversationMemory:
     def fitting(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """The newest of these turns, as many as may be kept."""
         most = self._max_chars // 4
-        kept: list[Turn] = []
+        newest: list[Turn] = []
         left = self._max_chars
         for turn in reversed(turns[max(0, len(turns) - self._most_turns) :] if self._most_turns else ()):
             fitted = Turn(
@@ -102,8 +102,8 @@ class ConversationMemory:
             left -= len(fitted.user) + len(fitted.assistant)
             if left < 0:
                 break
-            kept.append(fitted)
-        return tuple(reversed(kept))
+            newest.append(fitted)
+        return tuple(reversed(newest))
 
     def clear(self) -> None:
         """Forget all turns."""

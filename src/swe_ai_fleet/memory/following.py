@@ -81,12 +81,12 @@ async def origin(store: KeyValue) -> str:
     An index follows one bucket: after that is lost and made anew, its positions mean nothing. So let the index's own
     name hold this. Raises Unavailable.
     """
-    known = await store.get(_ORIGIN)
-    while known is None:
+    entry = await store.get(_ORIGIN)
+    while entry is None:
         with suppress(Fenced):
             await store.put(_ORIGIN, secrets.token_hex(8).encode(), revision=0)
-        known = await store.get(_ORIGIN)
-    return known.value.decode()
+        entry = await store.get(_ORIGIN)
+    return entry.value.decode()
 
 
 def _as_it_is(text: str) -> str:

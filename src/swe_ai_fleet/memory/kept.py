@@ -92,8 +92,8 @@ class KeptMemories:
                 vectors = await self._meaning.of_all(some)
                 async with self._writing:
                     # What was forgotten in the meantime must not come back.
-                    held = [one for one in some if await self._recalling.holds(one)]
-                    pairs = [(one, vectors.get(one.memory_id)) for one in held]
+                    held = [memory for memory in some if await self._recalling.holds(memory)]
+                    pairs = [(memory, vectors.get(memory.memory_id)) for memory in held]
                     await put_with_vectors(self._index, pairs, space=space)
             async with self._writing:
                 # Otherwise one was kept without its vector since they were listed.
@@ -108,27 +108,28 @@ class KeptMemories:
         Of two that say nearly the same (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
         """
-        kept = admitted(memory, self._mask, self._clock())
-        if await self._recalling.holds(kept):
+        memory = admitted(memory, self._mask, self._clock())
+        if await self._recalling.holds(memory):
             return False
-        vector = await self._meaning.of_memory(kept)
+        vector = await self._meaning.of_memory(memory)
         space = self._meaning.space
         async with self._writing:
-            if await self._recalling.holds(kept):
+            if await self._recalling.holds(memory):
                 return False
-            older = await self._recalling.near(kept, vector)
-            if older is not None and older.created_at > kept.created_at:
+            older = await self._recalling.near(memory, vector)
+            if older is not None and older.created_at > memory.created_at:
                 return False
             if len(vector):
-                await put_with_vectors(self._index, [(kept, vector)], space=space)
+                await put_with_vectors(self._index, [(memory, vector)], space=space)
             else:
                 position = await self._index.position(space) if space else 0
-                await self._index.put([(kept, None)], space=space, position=position + 1 + position % 2 if space else 0)
+                odd = position + 1 + position % 2 if space else 0
+                await self._index.put([(memory, None)], space=space, position=odd)
             if older is not None:
                 await self._index.remove([older.memory_id])
-            surplus = await self._recalling.surplus(kept)
+            surplus = await self._recalling.surplus(memory)
             if surplus:
-                await self._index.remove([one.memory_id for one in surplus])
+                await self._index.remove([memory.memory_id for memory in surplus])
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
@@ -140,7 +141,7 @@ class KeptMemories:
         scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
         async with self._writing:
             listed = await self._index.listed(scope, limit=_ALL)
-            found = [one.memory_id for one in listed if not wanted or one.memory_id in wanted]
-            if found:
-                await self._index.remove(found)
-        return len(found)
+            ids = [memory.memory_id for memory in listed if not wanted or memory.memory_id in wanted]
+            if ids:
+                await self._index.remove(ids)
+        return len(ids)

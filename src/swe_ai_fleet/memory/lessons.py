@@ -96,7 +96,7 @@ def _outcome(state: ExecutionState) -> str:
     lines = [f"Task: {one_line(state.task.description, _TASK_CHARS)}", f"Outcome: {_status(state)}"]
     if winner is not None:
         lines += _of_winner(winner, state.reports.get(winner.candidate_id))
-    lines += [f"Failed: {one}" for one in _failures(state)]
+    lines += [f"Failed: {failure}" for failure in _failures(state)]
     if state.error:
         lines.append(f"Error: {one_line(state.error, _PROBLEM_CHARS)}")
     return well_formed("\n".join(lines))[:MAX_MEMORY_CHARS]
@@ -104,7 +104,7 @@ def _outcome(state: ExecutionState) -> str:
 
 def _status(state: ExecutionState) -> str:
     if state.verdict is None:
-        accepted = sum(one.accepted for one in state.ranking)
+        accepted = sum(candidate.accepted for candidate in state.ranking)
         return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
     verdicts = Counter(state.reports[name].verdict for name in state.candidates if name in state.reports)
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
@@ -125,19 +125,19 @@ def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
         yield f"Tests: {tests.passed} passed, {tests.failed} failed, {tests.errors} errors"
     checks = [result for result in report.results if not result.skipped_reason] if report is not None else []
     if checks:
-        said = (f"{one_line(one.name, 60)} {'passed' if one.passed else 'failed'}" for one in checks[:_MOST_PROBLEMS])
-        yield f"Checks: {', '.join(said)}"
+        text = (f"{one_line(run.name, 60)} {'passed' if run.passed else 'failed'}" for run in checks[:_MOST_PROBLEMS])
+        yield f"Checks: {', '.join(text)}"
 
 
 def _failures(state: ExecutionState) -> list[str]:
     """What went wrong with the candidates that were not chosen, each kind of failure once."""
-    found: dict[str, None] = {}
+    failures: dict[str, None] = {}
     for name, candidate in sorted(state.candidates.items()):
         if name == state.winner_id:
             continue
         for problem in _problems(candidate, state.reports):
-            found[problem] = None
-    return list(found)[:_MOST_PROBLEMS]
+            failures[problem] = None
+    return list(failures)[:_MOST_PROBLEMS]
 
 
 def _problems(candidate: Candidate, reports: Mapping[str, CheckReport]) -> Iterator[str]:

@@ -39,9 +39,9 @@ def presented(
     if not recollections:
         return ""
     memories = [recollection.memory for recollection in recollections]
-    fence = Fence(mask, seed, *(f"{one.memory_id}\x1f{one.source}\x1f{one.created_at}" for one in memories))
+    fence = Fence(mask, seed, *(f"{memory.memory_id}\x1f{memory.source}\x1f{memory.created_at}" for memory in memories))
     share = max(_LEAST_CHARS, limit // len(memories))
-    notes = [_note(number, one, mask, share) for number, one in enumerate(recollections, start=1)]
+    notes = [_note(number, recollection, mask, share) for number, recollection in enumerate(recollections, start=1)]
     shown: list[str] = []
     for note in notes:
         if shown and sum(map(len, shown)) + len(note) > limit:

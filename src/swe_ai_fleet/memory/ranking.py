@@ -74,9 +74,9 @@ class Wording:
 
         The larger of both, as the overlap coefficient has it (Simpson 1943).
         """
-        said = words_of(text) & self.weights.keys()
-        coverage = min(sum(self.weights[word] for word in said) / sum(self.weights.values()), 1.0)
-        by_chance = len(said) < min(2, len(self.weights))
+        shared = words_of(text) & self.weights.keys()
+        coverage = min(sum(self.weights[word] for word in shared) / sum(self.weights.values()), 1.0)
+        by_chance = len(shared) < min(2, len(self.weights))
         weights = weighed_words(text[:_MAX_TEXT_CHARS])
         held = weights.keys() & self.words
         if len(held) >= _LEAST_SHARED:
@@ -165,19 +165,19 @@ def near_duplicate(memory: Memory, matches: Iterable[Match]) -> Memory | None:
 
 def telling(text: str) -> frozenset[str]:
     """The words that tell similar sentences apart: numbers, names, identifiers, paths, denials."""
-    found: set[str] = set()
+    words: set[str] = set()
     for token in text.split():
         word = token.strip(_EDGES)
         folded = word.casefold()
         denies = folded in _DENIALS or folded.endswith(("n't", "n\N{RIGHT SINGLE QUOTATION MARK}t"))
-        if denies or _TELLING.search(word) or any(one.isupper() for one in word):
-            found.add(folded)
-    return frozenset(found)
+        if denies or _TELLING.search(word) or any(letter.isupper() for letter in word):
+            words.add(folded)
+    return frozenset(words)
 
 
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+def _overlap(words: frozenset[str], other: frozenset[str]) -> float:
     """Jaccard's index; of texts without words, none."""
-    return len(one & other) / len(one | other) if one | other else 0.0
+    return len(words & other) / len(words | other) if words | other else 0.0
 
 
 CANDIDATES = 50
@@ -223,19 +223,19 @@ def fused(
         limit: How many to give at most.
     """
     by_words, by_meaning = by_words[:CANDIDATES], by_meaning[:CANDIDATES]
-    asked = Wording.of(query)
-    if not asked.weights:
+    wording = Wording.of(query)
+    if not wording.weights:
         return ()
     recalled = [
-        Recollection(memory=one.memory, score=_score(one, vectors=bool(by_meaning)), found_by=", ".join(_ways(one)))
-        for one in _gathered(by_words, by_meaning, asked)
-        if _is_enough(one)
+        Recollection(memory=each.memory, score=_score(each, vectors=bool(by_meaning)), found_by=", ".join(_ways(each)))
+        for each in _gathered(by_words, by_meaning, wording)
+        if _is_enough(each)
     ]
-    recalled.sort(key=lambda one: (-one.score, one.memory.memory_id))
+    recalled.sort(key=lambda each: (-each.score, each.memory.memory_id))
     return tuple(recalled[: max(limit, 0)])
 
 
-def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], asked: Wording) -> Collection[_Evidence]:
+def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], wording: Wording) -> Collection[_Evidence]:
     best = max((match.score for match in by_words), default=0.0)
     fitness = {match.memory.memory_id: match.score / best if best > 0 else 0.0 for match in by_words}
     cosines = {match.memory.memory_id: match.score for match in by_meaning}
@@ -247,7 +247,7 @@ def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], asked: Wor
         _Evidence(
             memory=memory,
             fitness=fitness.get(key, 0.0),
-            overlap=asked.overlap(memory.text) if key in fitness else Overlap(),
+            overlap=wording.overlap(memory.text) if key in fitness else Overlap(),
             cosine=cosines.get(key, unmeasured),
             measured=key in cosines,
         )
@@ -255,21 +255,22 @@ def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], asked: Wor
     ]
 
 
-def _is_enough(one: _Evidence) -> bool:
+def _is_enough(evidence: _Evidence) -> bool:
     # One word in common is chance, unless it is all that was asked.
-    worded = one.overlap.coverage > ENOUGH_WORDS and not one.overlap.by_chance
-    return (one.measured or worded) and one.cosine + COVERAGE_WORTH * one.overlap.coverage >= ENOUGH
+    worded = evidence.overlap.coverage > ENOUGH_WORDS and not evidence.overlap.by_chance
+    return (evidence.measured or worded) and evidence.cosine + COVERAGE_WORTH * evidence.overlap.coverage >= ENOUGH
 
 
-def _score(one: _Evidence, *, vectors: bool) -> float:
+def _score(evidence: _Evidence, *, vectors: bool) -> float:
+    fitness, coverage = evidence.fitness, evidence.overlap.coverage
     if not vectors:
-        return _within(one.fitness * (1 + one.overlap.coverage) / 2)
-    return _within(MEANING_SHARE * _within(one.cosine) + (1 - MEANING_SHARE) * one.fitness * one.overlap.coverage)
+        return _within(fitness * (1 + coverage) / 2)
+    return _within(MEANING_SHARE * _within(evidence.cosine) + (1 - MEANING_SHARE) * fitness * coverage)
 
 
-def _ways(one: _Evidence) -> tuple[str, ...]:
-    words = ("words",) if one.overlap.coverage or not one.measured else ()
-    return (*words, "meaning") if one.measured and one.cosine >= _BY_MEANING else words
+def _ways(evidence: _Evidence) -> tuple[str, ...]:
+    words = ("words",) if evidence.overlap.coverage or not evidence.measured else ()
+    return (*words, "meaning") if evidence.measured and evidence.cosine >= _BY_MEANING else words
 
 
 def _within(score: float) -> float:

@@ -88,26 +88,26 @@ class Meaning:
         if not memories:
             return {}
         try:
-            vectors = await self._ask([one.text for one in memories])
-            found = {one.memory_id: vector for one, vector in zip(memories, vectors, strict=True)}
+            vectors = await self._ask([memory.text for memory in memories])
+            by_id = {memory.memory_id: vector for memory, vector in zip(memories, vectors, strict=True)}
         except ModelRejected as refusal:
-            found = await self._one_by_one(memories)
-            if not found:
+            by_id = await self._one_by_one(memories)
+            if not by_id:
                 _log.warning("memory.embedder_refuses", reason=refusal.message)
                 await self._ask([_HARMLESS])
         self._away_until = 0.0
-        return found
+        return by_id
 
     async def _one_by_one(self, memories: Sequence[Memory]) -> dict[str, Sequence[float]]:
-        found: dict[str, Sequence[float]] = {}
-        for one in memories:
+        vectors: dict[str, Sequence[float]] = {}
+        for memory in memories:
             for chars in (MAX_EMBEDDED_CHARS, _SHORT_CHARS):
                 try:
-                    (found[one.memory_id],) = await self._ask([one.text[:chars]])
+                    (vectors[memory.memory_id],) = await self._ask([memory.text[:chars]])
                     break
                 except ModelRejected as refusal:
-                    _log.warning("memory.not_embedded", memory_id=one.memory_id, chars=chars, reason=refusal.message)
-        return found
+                    _log.warning("memory.not_embedded", memory_id=memory.memory_id, chars=chars, reason=refusal.message)
+        return vectors
 
     async def _ask(self, texts: Sequence[str], seconds: float = _BATCH_SECONDS) -> Sequence[Sequence[float]]:
         if self._embedder is None:
@@ -158,17 +158,17 @@ class Recalling:
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int) -> tuple[Recollection, ...]:
         """What fits a question, best first. Raises InvalidRequest, Unavailable."""
-        scope, asked = admitted_scope(scope), admitted_query(query, limit)
-        if not asked:
+        scope, question = admitted_scope(scope), admitted_query(query, limit)
+        if not question:
             return ()
         words, meaning = await asyncio.gather(
-            self._index.search(scope, words=asked, limit=CANDIDATES), self._by_meaning(asked, scope)
+            self._index.search(scope, words=question, limit=CANDIDATES), self._by_meaning(question, scope)
         )
         # Fifty long texts and a long question take longer than others may wait.
-        found = await asyncio.to_thread(
-            fused, self._young(words), self._young(meaning), query=asked, limit=MAX_NAMESPACES * limit
+        recollections = await asyncio.to_thread(
+            fused, self._young(words), self._young(meaning), query=question, limit=MAX_NAMESPACES * limit
         )
-        return _once(found)[:limit]
+        return _once(recollections)[:limit]
 
     async def holds(self, memory: Memory) -> bool:
         """Whether the index has this very memory; one without a word to look for is not found."""
@@ -193,9 +193,8 @@ class Recalling:
         self._since_look[key] = 0
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
         listed = await self._index.listed(scope, limit=self._limits.per_namespace + _SPARE)
-        now = self._clock()
-        kept = self._limits.per_namespace
-        return tuple(one for number, one in enumerate(listed) if number >= kept or self._limits.too_old(one, now))
+        now, most = self._clock(), self._limits.per_namespace
+        return tuple(each for number, each in enumerate(listed) if number >= most or self._limits.too_old(each, now))
 
     async def _by_meaning(self, text: str, scope: MemoryScope) -> tuple[Match, ...]:
         vector = await self._meaning.of(text)
@@ -217,13 +216,13 @@ class Recalling:
         return [match for match in matches if not self._limits.too_old(match.memory, now)]
 
 
-def _once(found: Sequence[Recollection]) -> tuple[Recollection, ...]:
+def _once(recollections: Sequence[Recollection]) -> tuple[Recollection, ...]:
     """The same words remembered in several namespaces are told once."""
     texts: set[str] = set()
-    kept: list[Recollection] = []
-    for one in found:
-        text = " ".join(one.memory.text.split()).casefold()
+    distinct: list[Recollection] = []
+    for recollection in recollections:
+        text = " ".join(recollection.memory.text.split()).casefold()
         if text not in texts:
             texts.add(text)
-            kept.append(one)
-    return tuple(kept)
+            distinct.append(recollection)
+    return tuple(distinct)

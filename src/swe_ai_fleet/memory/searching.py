@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
 import structlog
 
@@ -54,18 +55,18 @@ class FleetMemory:
         Raises ToolFailure for what can't be asked; that a place can't be asked is said in the content.
         """
         wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
-        asked = list(dict.fromkeys((*wanted, *questions)))
-        if not asked:
+        texts = list(dict.fromkeys((*wanted, *questions)))
+        if not texts:
             return MemoryResults()
-        (found, notes), repository = await asyncio.gather(
-            self._remembered(asked, frozenset(wanted) - frozenset(questions)), self._in_repository(wanted, questions)
+        (recalled, notes), repository = await asyncio.gather(
+            self._remembered(texts, frozenset(wanted) - frozenset(questions)), self._in_repository(wanted, questions)
         )
-        gaps = tuple(text for text in asked if text not in found and text in repository.gaps)
-        best = _best(found)
+        gaps = tuple(text for text in texts if text not in recalled and text in repository.gaps)
+        best = _best(recalled)
         passages = (presented(best, self._mask), *notes, repository.content)
-        sources = [f"memory:{one.memory.memory_id[:8]} {origin_of(one, self._mask)}" for one in best]
+        sources = [f"memory:{each.memory.memory_id[:8]} {origin_of(each, self._mask)}" for each in best]
         return MemoryResults(
-            coverage=round(100 * (len(asked) - len(gaps)) / len(asked), 1),
+            coverage=round(100 * (len(texts) - len(gaps)) / len(texts), 1),
             content="\n\n".join(part for part in passages if part),
             gaps=gaps,
             sources=(*sources, *repository.sources),
@@ -82,31 +83,31 @@ class FleetMemory:
             return MemoryResults(coverage=0.0, content=REPOSITORY_AWAY, gaps=everything)
 
     async def _remembered(
-        self, asked: Sequence[str], entities: frozenset[str]
+        self, texts: Sequence[str], entities: frozenset[str]
     ) -> tuple[dict[str, tuple[Recollection, ...]], tuple[str, ...]]:
         """What is remembered by what was asked, and a note where not all could be asked."""
-        found: dict[str, tuple[Recollection, ...]] = {}
+        by_text: dict[str, tuple[Recollection, ...]] = {}
         try:
             async with asyncio.timeout(_SECONDS):
-                for start in range(0, len(asked), _AT_ONCE):
-                    some = asked[start : start + _AT_ONCE]
+                for start in range(0, len(texts), _AT_ONCE):
+                    some = texts[start : start + _AT_ONCE]
                     for text, recalled in zip(some, await asyncio.gather(*map(self._recall, some)), strict=True):
                         if text in entities:
-                            recalled = tuple(one for one in recalled if names(text, one.memory.text))
+                            recalled = tuple(memory for memory in recalled if names(text, memory.memory.text))
                         if recalled:
-                            found[text] = recalled
+                            by_text[text] = recalled
         except (FleetError, TimeoutError) as error:
             _log.warning("memory.not_asked", reason=str(error)[:200])
-            return found, (MEMORY_AWAY,)
-        return found, ()
+            return by_text, (MEMORY_AWAY,)
+        return by_text, ()
 
     async def _recall(self, text: str) -> tuple[Recollection, ...]:
         return await self._memories.recall(text, self._scope, limit=_HITS)
 
 
-def _best(found: dict[str, tuple[Recollection, ...]]) -> list[Recollection]:
+def _best(by_text: dict[str, tuple[Recollection, ...]]) -> list[Recollection]:
     """Each memory once, what fits best first."""
     best: dict[str, Recollection] = {}
-    for one in sorted((one for recalled in found.values() for one in recalled), key=lambda one: -one.score):
-        best.setdefault(one.memory.memory_id, one)
+    for each in sorted(chain.from_iterable(by_text.values()), key=lambda each: -each.score):
+        best.setdefault(each.memory.memory_id, each)
     return list(best.values())[:_MOST_SHOWN]

@@ -121,18 +121,18 @@ class SharedMemories:
         Of two that say nearly the same (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable; trying again is safe.
         """
-        kept = admitted(memory, self._mask, self._clock())
-        key = key_of(kept)
+        memory = admitted(memory, self._mask, self._clock())
+        key = key_of(memory)
         if await self._known(key):
             return False
         await self._following.caught_up(patience=self._patience)
-        vector = await self._meaning.of_memory(kept)
+        vector = await self._meaning.of_memory(memory)
         # Looked for before this one is kept: of two that are told at once neither may take the other's place.
-        older = await self._recalling.near(kept, vector)
-        if older is not None and older.created_at > kept.created_at:
+        older = await self._recalling.near(memory, vector)
+        if older is not None and older.created_at > memory.created_at:
             return False
         try:
-            revision = await self._store.put(key, dumped(kept), revision=0)
+            revision = await self._store.put(key, dumped(memory), revision=0)
         except Fenced:
             await self._known(key)
             return False
@@ -140,7 +140,7 @@ class SharedMemories:
             await self._store.delete(key_of(older))
             revision = await self._barrier()
         await self._reached(revision)
-        await self._trim(kept)
+        await self._trim(memory)
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
@@ -149,10 +149,10 @@ class SharedMemories:
         What was forgotten, by whichever replica, is not among it.
         """
         await self._following.caught_up(patience=self._patience)
-        found = await self._recalling.recall(query, scope, limit=limit)
+        recalled = await self._recalling.recall(query, scope, limit=limit)
         # An index may lag behind its bucket, above all one that several replicas write.
-        kept = await asyncio.gather(*(self._store.get(key_of(one.memory)) for one in found))
-        return tuple(one for one, entry in zip(found, kept, strict=True) if entry is not None)
+        entries = await asyncio.gather(*(self._store.get(key_of(each.memory)) for each in recalled))
+        return tuple(each for each, entry in zip(recalled, entries, strict=True) if entry is not None)
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
         """Erase these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable.
@@ -161,16 +161,16 @@ class SharedMemories:
         """
         scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
         if wanted and scope.namespaces:
-            keys = [memory_key(scope.tenant, name, one) for name in scope.namespaces for one in sorted(wanted)]
-            found = [memory async for memory in self._named(keys) if in_scope(memory, scope)]
+            keys = [memory_key(scope.tenant, name, text) for name in scope.namespaces for text in sorted(wanted)]
+            memories = [memory async for memory in self._named(keys) if in_scope(memory, scope)]
         else:
-            found = [
+            memories = [
                 memory
                 async for memory in self._all()
                 if in_scope(memory, scope) and (not wanted or memory.memory_id in wanted)
             ]
-        await self._erase(found)
-        return len(found)
+        await self._erase(memories)
+        return len(memories)
 
     async def _known(self, key: str) -> bool:
         """Whether a memory is kept; if so, it is in the index when this returns."""

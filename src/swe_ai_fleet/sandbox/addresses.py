@@ -31,8 +31,8 @@ class SystemResolver:
     """What this machine's own resolver says."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 class UnknownHostError(Exception):

@@ -44,7 +44,7 @@ class Attack(StrEnum):
 # workspace and is undone, the kernel setting gets the value it had.
 _REACH = """
 import ctypes, json, os, socket, sys, time
-told = json.loads(sys.argv[1])
+targets = json.loads(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
 done = set()
 
@@ -81,25 +81,25 @@ def setting():
     with open(path, "w") as file:
         file.write(value)
 
-pid = told["pid"]
-attempt("FILES", lambda: open(told["secret"]).close())
-attempt("FILES", lambda: write(told["secret"]))
-attempt("FILES", lambda: write(told["secret"] + ".new"))
-attempt("FILES", lambda: os.truncate(told["secret"], 1))
-attempt("FILES", lambda: os.listdir(os.path.dirname(told["secret"])))
-attempt("METADATA", lambda: os.chmod(told["secret"], 0o644))
-attempt("METADATA", lambda: os.utime(told["secret"]))
-attempt("NETWORK", lambda: connect(socket.AF_INET, ("127.0.0.1", told["port"])))
-attempt("NETWORK", lambda: connect(socket.AF_INET6, ("::ffff:127.0.0.1", told["port"])))
-attempt("NETWORK", lambda: send(socket.socket(), socket.MSG_FASTOPEN, ("127.0.0.1", told["port"])))
-attempt("NETWORK", lambda: send(socket.socketpair(type=socket.SOCK_DGRAM)[0], 0, told["datagrams"]))
-attempt("NETWORK", lambda: connect(socket.AF_UNIX, told["socket"]))
-attempt("NETWORK", lambda: connect(socket.AF_UNIX, "\\0" + told["token"]))
+pid = targets["pid"]
+attempt("FILES", lambda: open(targets["secret"]).close())
+attempt("FILES", lambda: write(targets["secret"]))
+attempt("FILES", lambda: write(targets["secret"] + ".new"))
+attempt("FILES", lambda: os.truncate(targets["secret"], 1))
+attempt("FILES", lambda: os.listdir(os.path.dirname(targets["secret"])))
+attempt("METADATA", lambda: os.chmod(targets["secret"], 0o644))
+attempt("METADATA", lambda: os.utime(targets["secret"]))
+attempt("NETWORK", lambda: connect(socket.AF_INET, ("127.0.0.1", targets["port"])))
+attempt("NETWORK", lambda: connect(socket.AF_INET6, ("::ffff:127.0.0.1", targets["port"])))
+attempt("NETWORK", lambda: send(socket.socket(), socket.MSG_FASTOPEN, ("127.0.0.1", targets["port"])))
+attempt("NETWORK", lambda: send(socket.socketpair(type=socket.SOCK_DGRAM)[0], 0, targets["datagrams"]))
+attempt("NETWORK", lambda: connect(socket.AF_UNIX, targets["socket"]))
+attempt("NETWORK", lambda: connect(socket.AF_UNIX, "\\0" + targets["token"]))
 attempt("NETWORK", lambda: socket.socket(40).close())
 attempt("PROCESSES", lambda: os.kill(pid, 0))
-attempt("PROCESSES", lambda: told["token"].encode() in open(f"/proc/{pid}/environ", "rb").read())
+attempt("PROCESSES", lambda: targets["token"].encode() in open(f"/proc/{pid}/environ", "rb").read())
 attempt("PROCESSES", lambda: libc.ptrace(0x4206, pid, 0, 0) == 0)
-attempt("LISTING", lambda: open(f"/proc/{pid}/cmdline", "rb").read().hex() == told["arguments"])
+attempt("LISTING", lambda: open(f"/proc/{pid}/cmdline", "rb").read().hex() == targets["arguments"])
 attempt("PRIVILEGES", mount)
 attempt("PRIVILEGES", setting)
 attempt("PRIVILEGES", lambda: os.mknod("null", 0o020600, os.makedev(1, 3)))
@@ -109,7 +109,7 @@ print(json.dumps(sorted(done)), flush=True)
 if not os.fork():
     os.setsid()
     if not os.fork():
-        os.execve("/bin/sleep", ["sleep", told["sleeper"]], {})
+        os.execve("/bin/sleep", ["sleep", targets["sleeper"]], {})
     os._exit(0)
 os.wait()
 """
@@ -149,14 +149,14 @@ async def successful_attacks(open_workspace: Callable[[Host, Path], LocalWorkspa
     The limits are low for it; memory is tried only where a control group is to bound it. It takes about a second.
     """
     host = replace(host, policy=replace(_LIMITS, level=host.policy.level))
-    found: set[Attack] = set() if host.groups.memory else {Attack.MEMORY}
+    attacks: set[Attack] = set() if host.groups.memory else {Attack.MEMORY}
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
         for number, trial in enumerate((_reach, _limits, _disk)):
             root = Path(name, str(number))
             await asyncio.to_thread(root.mkdir)
             async with open_workspace(host, root) as workspace:
-                found |= await trial(workspace, Path(name))
-    return found
+                attacks |= await trial(workspace, Path(name))
+    return attacks
 
 
 async def has_loopback(open_workspace: Callable[[Host, Path], LocalWorkspace], host: Host) -> bool:
@@ -187,7 +187,7 @@ async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
             abstract.bind(f"\0{token}")
             for listener in (named, abstract):
                 listener.listen()
-            told = {
+            targets = {
                 "datagrams": str(outside / "d"),
                 "arguments": processes.arguments(witness.pid).hex(),
                 "pid": witness.pid,
@@ -197,34 +197,34 @@ async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
                 "socket": str(outside / "s"),
                 "token": token,
             }
-            result = await _python(workspace, _REACH, json.dumps(told))
+            result = await _python(workspace, _REACH, json.dumps(targets))
     finally:
         witness.kill()
         await witness.wait()
     try:
-        found = {Attack[name] for name in json.loads(result.stdout.text())}
+        attacks = {Attack[name] for name in json.loads(result.stdout.text())}
     except ValueError:
         # It was killed, or has no interpreter: nothing is known, so nothing is closed.
         return set(Attack)
     survivors = processes.by_argument(sleeper)
     processes.send_signal(survivors, signal.SIGKILL)
     if survivors:
-        found.add(Attack.PROCESSES)
-    return found
+        attacks.add(Attack.PROCESSES)
+    return attacks
 
 
 async def _limits(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
-    found: set[Attack] = set()
+    attacks: set[Attack] = set()
     forked = await _python(workspace, _FORK, str(2 * _LIMITS.max_processes))
     if not 0 < _number(forked) < 2 * _LIMITS.max_processes:
-        found.add(Attack.FORK_BOMB)
+        attacks.add(Attack.FORK_BOMB)
     filled = await _python(workspace, _FILL_MEMORY, str(2 * _LIMITS.max_memory_bytes))
     if filled.ok:
-        found.add(Attack.MEMORY)
+        attacks.add(Attack.MEMORY)
     await _python(workspace, "open('large', 'wb').write(bytes(int(__import__('sys').argv[1])))", str(4 * _MIB))
     if (workspace.root / "large").stat().st_size > _LIMITS.max_file_bytes:
-        found.add(Attack.FILE_SIZE)
-    return found
+        attacks.add(Attack.FILE_SIZE)
+    return attacks
 
 
 async def _disk(workspace: LocalWorkspace, outside: Path) -> set[Attack]:

@@ -55,10 +55,10 @@ def packages() -> Place:
 @cache
 def _parsers() -> tuple[Path, ...]:
     """The directories of the parsers' packages, with their metadata, which has their versions in its name."""
-    found = find_spec("tree_sitter")
-    if found is None or found.origin is None:
+    spec = find_spec("tree_sitter")
+    if spec is None or spec.origin is None:
         return ()
-    return tuple(sorted(path for path in Path(found.origin).parents[1].glob("tree_sitter*") if path.is_dir()))
+    return tuple(sorted(path for path in Path(spec.origin).parents[1].glob("tree_sitter*") if path.is_dir()))
 
 
 @cache
@@ -175,12 +175,12 @@ def find_concealment(places: StandIns, root: Path = Path("/")) -> tuple[Mount, .
     packages = _packages(root, tuple(_changed(f"{root}/{name}") for name in _LIBRARIES))
     looked_at = (*packages, *(f"{root}/{name}" for name in (*_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
     changed = tuple(map(_changed, looked_at))
-    found = _concealment(places, root, packages, changed)
-    if not all(os.path.exists(mount.source) for mount in found):  # noqa: PTH110 - hot
+    mounts = _concealment(places, root, packages, changed)
+    if not all(os.path.exists(mount.source) for mount in mounts):  # noqa: PTH110 - hot
         # Somebody tidied up the directory for temporary files.
         _concealment.cache_clear()
-        found = _concealment(places, root, packages, changed)
-    return found
+        mounts = _concealment(places, root, packages, changed)
+    return mounts
 
 
 @lru_cache(maxsize=16)
@@ -230,10 +230,10 @@ def interpreter(prefix: Path) -> Path:
     """The program of an installation of Python. Raises PreconditionFailed where there is none."""
     if prefix == Path(sys.base_prefix):
         return own_interpreter()
-    found = sorted(path for path in (prefix / "bin").glob("python3.*") if path.name[8:].isdigit())
-    if not found:
+    programs = sorted(path for path in (prefix / "bin").glob("python3.*") if path.name[8:].isdigit())
+    if not programs:
         raise PreconditionFailed(f"there is no Python in {prefix}")
-    return found[0]
+    return programs[0]
 
 
 def shown_at(directory: Path) -> str:

@@ -233,16 +233,16 @@ def _own_paths(membership: str) -> dict[str, str]:
 
 def _mounts(mountinfo: str) -> list[tuple[str, Path, str]]:
     """(controller, mount point, root within the hierarchy) of every cgroup mount; v2 has the controller ""."""
-    found: list[tuple[str, Path, str]] = []
+    mounts: list[tuple[str, Path, str]] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, point = before.split(" ")[3:5]
         if kind == "cgroup2":
-            found.append(("", Path(point), root))
+            mounts.append(("", Path(point), root))
         elif kind == "cgroup":
-            found += [(option, Path(point), root) for option in options.split(",") if option in _CONTROLLERS]
-    return found
+            mounts += [(option, Path(point), root) for option in options.split(",") if option in _CONTROLLERS]
+    return mounts
 
 
 def _below(point: Path, root: str, own: str) -> Path:

@@ -83,14 +83,14 @@ class DiskWatch:
             return usage
 
     def _free_now(self) -> int:
-        found: dict[int, int] = {}
+        free: dict[int, int] = {}
         for directory in self._directories:
             try:
                 status = os.statvfs(directory)
-                found[status.f_fsid] = status.f_bavail * status.f_frsize
+                free[status.f_fsid] = status.f_bavail * status.f_frsize
             except OSError:
                 continue
-        return sum(found.values())
+        return sum(free.values())
 
 
 class DiskGuard:
@@ -184,7 +184,7 @@ class _Measurement:
 
 
 def _nameless(pids: Iterable[int]) -> int:
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         try:
             descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
@@ -196,5 +196,5 @@ def _nameless(pids: Iterable[int]) -> int:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode) and not status.st_nlink:
-                found[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
-    return sum(found.values())
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+    return sum(sizes.values())

@@ -201,7 +201,7 @@ def variables(
     path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
     path += [interpreters or str(base / "bin")] if base else []
     path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
-    found = {
+    variables = {
         "CI": "1",
         "GIT_PAGER": "cat",
         "GIT_TERMINAL_PROMPT": "0",
@@ -221,15 +221,15 @@ def variables(
     }
     for name in _CERTIFICATE_VARIABLES:
         if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
-            found[name] = host[name]
+            variables[name] = host[name]
     if isolated and not proxy:
-        found |= _OFFLINE
+        variables |= _OFFLINE
     if proxy:
         # Yarn from version 2 on reads no other than its own.
         own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
-        found |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
-    return found | dict(environment.variables)
+        variables |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+    return variables | dict(environment.variables)
 
 
 def bubblewrap_arguments(

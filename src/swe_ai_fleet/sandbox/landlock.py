@@ -163,27 +163,27 @@ def remove_shared_memory(identity: Identity, since: float) -> None:
 
 def _open_shared_memory() -> set[int]:
     """The inodes of the shared memory that living processes have open or mapped, as far as they can be looked into."""
-    found: set[int] = set()
+    inodes: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 fields = line.split(maxsplit=5)
                 if len(fields) > 5 and fields[5].startswith(f"{_SHARED_MEMORY}/"):
-                    found.add(int(fields[4]))
+                    inodes.add(int(fields[4]))
             for descriptor in (process / "fd").iterdir():
                 if descriptor.readlink().is_relative_to(_SHARED_MEMORY):
-                    found.add(descriptor.stat().st_ino)
-    return found
+                    inodes.add(descriptor.stat().st_ino)
+    return inodes
 
 
 def require_landlock() -> Landlock:
     """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
-    found = Landlock.find()
-    if found is None:
+    landlock = Landlock.find()
+    if landlock is None:
         raise PreconditionFailed(
             "this kernel offers no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)"
         )
-    return found
+    return landlock
 
 
 _numbers = itertools.count()

@@ -185,13 +185,13 @@ def _require_isolation(outsider: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
+            pids += map(int, (thread / "children").read_text().split())
     except OSError:
-        return found
-    return found
+        return pids
+    return pids
 
 
 def _kill_all(scoped: bool) -> None:

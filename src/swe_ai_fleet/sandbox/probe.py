@@ -187,8 +187,8 @@ async def _landlock_host(groups: ControlGroups) -> Host:
 
 def install_hint() -> str:
     """The command that installs bubblewrap here."""
-    found = [command for installer, command in _INSTALLERS.items() if shutil.which(installer)]
-    return found[0] if found else "install bubblewrap with your system's package manager"
+    commands = [command for installer, command in _INSTALLERS.items() if shutil.which(installer)]
+    return commands[0] if commands else "install bubblewrap with your system's package manager"
 
 
 async def _try(host: Host) -> None:

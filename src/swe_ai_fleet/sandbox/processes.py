@@ -29,22 +29,22 @@ _threads = threading.local()
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process; empty when it is gone."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():
             with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
+                pids += map(int, (thread / "children").read_text().split())
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
     """Every process below `pid`, parents before their children."""
-    found: list[int] = []
+    pids: list[int] = []
     pending = children(pid)
     while pending:
-        found += pending
+        pids += pending
         pending = [grandchild for child in pending for grandchild in children(child)]
-    return found
+    return pids
 
 
 def stands_still(pid: int) -> bool:
@@ -68,7 +68,7 @@ def send_signal(pids: list[int], number: signal.Signals) -> None:
 
 def stragglers(session: int, marker: bytes) -> list[int]:
     """Live processes of a Unix session, its leader aside, and those with `marker` in their environment."""
-    found: list[int] = []
+    pids: list[int] = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == session:
             continue
@@ -78,8 +78,8 @@ def stragglers(session: int, marker: bytes) -> list[int]:
             if fields[0] == b"Z":
                 continue
             if int(fields[3]) == session or marker in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def arguments(pid: int) -> bytes:

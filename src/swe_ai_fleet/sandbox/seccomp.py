@@ -132,15 +132,15 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, s
     each connection and each listener: a filter sees no address. Without one that listens these answer ENOSYS.
     `overrides` also takes what a process may do to the names and times of files that it need not own.
     """
-    known = _MACHINES[machine]
-    column = known.column
+    machine_calls = _MACHINES[machine]
+    column = machine_calls.column
     program: list[_Instruction] = [
         (_LOAD, 0, 0, _MACHINE),
-        (_JUMP_EQUAL, 1, 0, known.audit),
+        (_JUMP_EQUAL, 1, 0, machine_calls.audit),
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    if known.x32:
+    if machine_calls.x32:
         program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
     # The calls that are made most often first.
     for call, position in _OPENS:

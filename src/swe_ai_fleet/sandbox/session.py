@@ -102,10 +102,10 @@ class Session:
         self._write(self._launch.prologue)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                told = await self._told
+                reply = await self._told
         except TimeoutError:
             raise Unavailable(f"the sandbox did not start within {_START_SECONDS:.0f} s") from None
-        if told is None:
+        if reply is None:
             self._drain()
             reason = self._captures[1].output().text().strip() or f"exit code {self._exited.result()}"
             raise PreconditionFailed(f"the sandbox did not start: {reason}")
@@ -142,17 +142,17 @@ class Session:
                 self._told.set_result(None)
             else:
                 self._write(source)
-            told = await self._told
-            if told is not None and told.endswith(b"dying"):
+            reply = await self._told
+            if reply is not None and reply.endswith(b"dying"):
                 await self._mourn()
-            if told is not None and self._launch.kept:
+            if reply is not None and self._launch.kept:
                 await self._clear()
         finally:
             clock.stop()
         if self._launch.marker is not None:
             await self._sweep(self._launch.marker)
         self._spent = not self._drain() or clock.expired
-        exit_code = self._exited.result() if told is None else int(told.split()[0])
+        exit_code = self._exited.result() if reply is None else int(reply.split()[0])
         output, errors = self._captures
         return CommandResult(
             exit_code=exit_code,

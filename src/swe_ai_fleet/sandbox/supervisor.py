@@ -206,10 +206,10 @@ class Supervisor:
                 return made
             with _place_of(path, here) as place:
                 # What was opened is what is connected to, and nobody can change where that lies.
-                found = Path(f"/proc/self/fd/{place}")
-                if not any(found.readlink().is_relative_to(root) for root in self._roots):
+                target = Path(f"/proc/self/fd/{place}")
+                if not any(target.readlink().is_relative_to(root) for root in self._roots):
                     raise OSError(errno.EACCES, "outside of what the session may write")
-                made.connect(str(found))
+                made.connect(str(target))
         return made
 
     def _remember(self, made: socket.socket) -> int:
@@ -240,12 +240,12 @@ def _loopback(address: bytes, family: int, *, binding: bool) -> tuple[tuple[str,
         return (_V6, _MAPPED), port
     bare = host.removeprefix(_MAPPED_PREFIX)
     if host in (_V6_ANY, _V6_LOOPBACK):
-        found = _V6
+        own_host = _V6
     elif len(bare) == 4 and (bare[0] == 127 or not any(bare)):
-        found = _V4 if family == socket.AF_INET else _MAPPED
+        own_host = _V4 if family == socket.AF_INET else _MAPPED
     else:
         raise OSError(errno.EADDRNOTAVAIL if binding else errno.ENETUNREACH, "no address of this session")
-    return (found,) if binding else _REACHED[found], port
+    return (own_host,) if binding else _REACHED[own_host], port
 
 
 def _bare(host: str) -> str:

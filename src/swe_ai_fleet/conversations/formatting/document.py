@@ -58,8 +58,8 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
     widths = _squeezed(widths, width)
     shown: list[int] = []
     used = 0
-    for number, one in enumerate(widths):
-        used += one + len(_GAP)
+    for number, column in enumerate(widths):
+        used += column + len(_GAP)
         if shown and used - len(_GAP) > width:
             break
         shown.append(number)
@@ -96,14 +96,14 @@ def _notes(table: Table, columns: Sequence[str]) -> list[str]:
 def _squeezed(widths: Sequence[int], width: int) -> list[int]:
     """Narrower columns where all together are too wide: the widest give way first, down to 12."""
     room = width - len(_GAP) * max(0, len(widths) - 1)
-    found = list(widths)
-    while sum(found) > room and (widest := max(found)) > 12:
-        others = [one for one in found if one < widest]
+    narrowed = list(widths)
+    while sum(narrowed) > room and (widest := max(narrowed)) > 12:
+        others = [size for size in narrowed if size < widest]
         lowest = max([12, *others])
-        many = found.count(widest)
-        lowest = max(lowest, widest - -(-(sum(found) - room) // many))
-        found = [min(one, lowest) for one in found]
-    return found
+        many = narrowed.count(widest)
+        lowest = max(lowest, widest - -(-(sum(narrowed) - room) // many))
+        narrowed = [min(size, lowest) for size in narrowed]
+    return narrowed
 
 
 def _table_line(cells: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
@@ -114,13 +114,13 @@ def _padded(text: str, width: int) -> str:
     have = _width(text)
     if have <= width:
         return text + " " * (width - have)
-    kept, used = "", 0
+    shown, used = "", 0
     for character in text:
         used += _columns(character)
         if used > width - 1:
             break
-        kept += character
-    return kept + "…" + " " * max(0, width - 1 - _width(kept))
+        shown += character
+    return shown + "…" + " " * max(0, width - 1 - _width(shown))
 
 
 def _width(text: str) -> int:
@@ -191,8 +191,8 @@ def read(text: str) -> tuple[Part, ...]:
         line = lines[number]
         if fence := _FENCE.fullmatch(line.rstrip()):
             block, number = _block(lines, number + 1, fence[1])
-            named = _LANGUAGE.match(fence[2].strip())
-            parts.append(Block(text=block, language=named[0] if named else ""))
+            language = _LANGUAGE.match(fence[2].strip())
+            parts.append(Block(text=block, language=language[0] if language else ""))
         elif "|" in line and number + 1 < len(lines) and _delimits(lines[number + 1], len(_cells(line))):
             table, number = _table(lines, number)
             parts.append(table)
@@ -226,14 +226,14 @@ def _is_rule(line: str) -> bool:
 
 def _block(lines: list[str], number: int, fence: str) -> tuple[str, int]:
     """The code up to the fence that closes it, or to the end; and where to go on."""
-    found: list[str] = []
+    code: list[str] = []
     while number < len(lines):
         mark = lines[number].strip()
         if len(mark) >= len(fence) and not mark.strip(fence[0]):
-            return "\n".join(found), number + 1
-        found.append(lines[number])
+            return "\n".join(code), number + 1
+        code.append(lines[number])
         number += 1
-    return "\n".join(found), number
+    return "\n".join(code), number
 
 
 def _table(lines: list[str], number: int) -> tuple[Table, int]:

@@ -85,8 +85,8 @@ class _Reader:
     ticks: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     def read(self) -> tuple[Span, ...]:
-        for found in _TICKS.finditer(self.line):
-            self.ticks.setdefault(len(found[0]), []).append(found.start())
+        for ticks in _TICKS.finditer(self.line):
+            self.ticks.setdefault(len(ticks[0]), []).append(ticks.start())
         position = 0
         while position < len(self.line):
             stop = _STOPS.search(self.line, position)
@@ -115,9 +115,9 @@ class _Reader:
                 return self._literal("![", at + 2)
             case "]":
                 return self._bracket(at)
-            case "<" if found := _AUTOLINK.match(self.line, at):
-                self.links[len(self.pieces)] = (len(self.pieces) + 1, found[1])
-                return self._literal(found[1], found.end())
+            case "<" if link := _AUTOLINK.match(self.line, at):
+                self.links[len(self.pieces)] = (len(self.pieces) + 1, link[1])
+                return self._literal(link[1], link.end())
             case "*" | "_" | "~":
                 return self._delimiter(at)
             case _:
@@ -201,7 +201,7 @@ class _Reader:
             self.waiting[self.opened.pop().delimiter] -= 1
 
     def _spans(self) -> tuple[Span, ...]:
-        found: list[tuple[Span, list[str]]] = []
+        spans: list[tuple[Span, list[str]]] = []
         depth: dict[Mark, int] = dict.fromkeys(Mark, 0)
         link, until = "", -1
         for number, text in enumerate(self.pieces):
@@ -216,11 +216,11 @@ class _Reader:
             if not text:
                 continue
             if number in self.code:
-                found.append((Span(text="", marks=_CODE), [text]))
+                spans.append((Span(text="", marks=_CODE), [text]))
                 continue
             span = Span(text="", marks=frozenset(mark for mark in depth if depth[mark] > 0), link=link)
-            if found and found[-1][0] == span:
-                found[-1][1].append(text)
+            if spans and spans[-1][0] == span:
+                spans[-1][1].append(text)
             else:
-                found.append((span, [text]))
-        return tuple(replace(span, text="".join(texts)) for span, texts in found)
+                spans.append((span, [text]))
+        return tuple(replace(span, text="".join(texts)) for span, texts in spans)

@@ -78,8 +78,8 @@ class PlainText:
 def _shown(spans: Sequence[Span], number: int) -> str:
     span = spans[number]
     ends = number + 1 == len(spans) or spans[number + 1].link != span.link
-    said = span.link.removeprefix("mailto:")
-    return f"{span.text} ({said})" if span.link and ends and span.text not in (said, span.link) else span.text
+    address = span.link.removeprefix("mailto:")
+    return f"{span.text} ({address})" if span.link and ends and span.text not in (address, span.link) else span.text
 
 
 class Dialect(Protocol):
@@ -291,8 +291,8 @@ def _words(span: Span, dialect: Dialect, kind: Kind, room: int) -> Iterator[str]
     def write(text: str) -> str:
         return dialect.line((replace(plain, text=text),), kind)
 
-    for found in _WORDS.finditer(span.text):
-        word = found[0]
+    for match in _WORDS.finditer(span.text):
+        word = match[0]
         if len(word) * 4 <= room:
             yield word
         else:

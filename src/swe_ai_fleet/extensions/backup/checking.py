@@ -1,4 +1,4 @@
-"""Whether what stands in NATS fits together: every event readable, the blobs it names there, its audit whole."""
+"""Checks that NATS is consistent: every event readable, the blobs that it names present, audit chains unbroken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOB = re.compile(rb'"name": ?"([^"\\/]{1,200}/[^"\\/]{1,200}/[0-9a-f]{64})", ?
 
 @dataclass(kw_only=True)
 class Finding:
-    """What was looked at. `faults` are the first fifty things that do not fit; empty: everything does."""
+    """What was checked. `faults` are the first fifty inconsistencies; empty: there are none."""
 
     executions: int = 0
     events: int = 0
@@ -42,7 +42,7 @@ class Finding:
 async def check_contents(log: JetStream, connection: Connection, *, sample: int = 0) -> Finding:
     """Read executions from their first event to their last.
 
-    An execution whose beginning has passed its age is left out, since its chains cannot be whole any more.
+    An execution whose first events have expired is left out, since its chains cannot be complete.
 
     Args:
         log: Reads the events.
@@ -53,27 +53,27 @@ async def check_contents(log: JetStream, connection: Connection, *, sample: int 
         Unavailable: NATS did not answer.
     """
     finding = Finding()
-    known = await _begun(log)
+    executions = await _begun(log)
     stored = await _blobs(connection)
-    for tenant, execution_id in list(known)[-sample:] if sample else known:
+    for tenant, execution_id in list(executions)[-sample:] if sample else executions:
         await _execution(log, tenant, execution_id, stored, finding)
     return finding
 
 
 async def _begun(log: JetStream) -> dict[tuple[str, str], None]:
-    """Executions whose first event is there, the oldest first."""
-    found: dict[tuple[str, str], None] = {}
+    """Executions whose first event is stored, the oldest first."""
+    executions: dict[tuple[str, str], None] = {}
     async with aclosing(log.heads()) as heads:
         async for head in heads:
             if head is not None and head.event.body.type == "execution_started":
-                found[head.event.tenant, head.event.execution_id] = None
-    return found
+                executions[head.event.tenant, head.event.execution_id] = None
+    return executions
 
 
 async def _blobs(connection: Connection) -> set[str]:
-    """The names of the blobs that are there."""
+    """The names of the stored blobs."""
     bucket = StreamSettings().bucket
-    found: set[str] = set()
+    names: set[str] = set()
     described = messages(
         connection, object_stream(bucket), f"$O.{bucket}.M.>", follow=False, patience=_PATIENCE_SECONDS
     )
@@ -82,8 +82,8 @@ async def _blobs(connection: Connection) -> set[str]:
             if meta is not None:
                 info = json.loads(meta.data)
                 if not info.get("deleted"):
-                    found.add(str(info["name"]))
-    return found
+                    names.add(str(info["name"]))
+    return names
 
 
 async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: Finding) -> None:

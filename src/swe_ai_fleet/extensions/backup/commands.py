@@ -22,7 +22,7 @@ async def backup(screen: Screen, settings: Settings, directory: Directory) -> Ex
     from swe_ai_fleet.runtime.factories import connect_log
 
     async with connect_log(nats_of(settings), name="backup") as log:
-        manifest = await back_up(log.connection, directory, fleet_version=version("swe-ai-fleet"), told=screen.note)
+        manifest = await back_up(log.connection, directory, fleet_version=version("swe-ai-fleet"), report=screen.note)
     if screen.json:
         screen.document({"directory": str(directory), "streams": len(manifest.streams), "bytes": manifest.size})
     else:
@@ -60,14 +60,14 @@ async def restore(
             address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
             settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
         log = await stack.enter_async_context(connect_log(settings, name="restore"))
-        restored = await restore_backup(log.connection, directory, replicas=replicas, told=screen.note)
+        restored = await restore_backup(log.connection, directory, replicas=replicas, report=screen.note)
         finding = Finding() if check < 0 else await check_contents(log, log.connection, sample=check)
-    messages = sum(one.messages for one in restored)
+    messages = sum(stream.messages for stream in restored)
     if screen.json:
         document = {
             "streams": len(restored),
             "messages": messages,
-            "expired": sum(one.expired for one in restored),
+            "expired": sum(stream.expired for stream in restored),
             "executions": finding.executions,
             "chains": finding.chains,
             "faults": finding.faults,

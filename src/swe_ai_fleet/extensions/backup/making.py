@@ -1,16 +1,16 @@
 """A backup, taken while the fleet runs.
 
-Its `manifest.json` is written last, so that a backup that has one is whole. Each stream is whole as of one moment, and
-the moments follow one another so that nothing that is named is missing:
+`manifest.json` is written last, so a backup that has one is complete. Each stream is a snapshot of one moment, and the
+order of the snapshots ensures that whatever a saved item refers to is saved as well:
 
-1. Work queues first: a task that is taken from a queue meanwhile stands in the events that are saved after it. One
-   that is saved in both is accepted once, since a task's id is its execution's.
-2. Then the events, the one truth about every execution.
-3. Then what follows from them or is named by nothing: results, the context, buckets. A result that the saved events do
-   not tell of yet is found there when its execution goes on, and is not published twice.
-4. Blobs last: one is stored before the event or the value that names it, so whatever was saved earlier finds its own.
+1. Work queues first: a task that a worker takes meanwhile is in the events, which are saved later. A task that is
+   saved in both is accepted once, since its id is that of its execution.
+2. Then the events, the only source of truth about executions.
+3. Then what derives from the events or is referred to by nothing: results, the context, buckets. A result that the
+   saved events lack is found there when its execution resumes, and is not published twice.
+4. Blobs last: a blob is stored before the event or value that refers to it, so every saved reference has its blob.
 
-What is saved is therefore never behind what it depends on, and may be ahead of it by what happened within the backup.
+A snapshot is therefore never older than those that depend on it; it may be newer by what happened during the backup.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """One stream's snapshot: the file beside the manifest, its size and digest, and how the stream stood."""
+    """One stream's snapshot: the file beside the manifest, its size and digest, and the state of the stream."""
 
     file: str
     size: int
@@ -71,7 +71,7 @@ class Manifest:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(one.size for one in self.streams)
+        return sum(stream.size for stream in self.streams)
 
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -97,14 +97,14 @@ def read_manifest(directory: Path) -> Manifest:
             field="directory",
             hint=f"restore it with swe-ai-fleet {manifest.fleet_version}",
         )
-    for one in manifest.streams:
-        if not one.name or Path(one.file).name != one.file or one.file in ("", ".", "..", NAME):
-            raise PreconditionFailed(f"{path} names a file {one.file[:64]!r}", field="directory")
+    for stream in manifest.streams:
+        if not stream.name or Path(stream.file).name != stream.file or stream.file in ("", ".", "..", NAME):
+            raise PreconditionFailed(f"{path} names a file {stream.file[:64]!r}", field="directory")
     return manifest
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """What stands in the file."""
+    """The content of `manifest.json`."""
     return (json.dumps(asdict(manifest), indent=2) + "\n").encode()
 
 
@@ -112,11 +112,11 @@ ATTEMPTS = 3
 _QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
 _PATIENCE_SECONDS = 60.0
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def rank(head: StreamHead) -> tuple[int, str]:
-    """Where a stream stands in the order of a backup."""
+    """The position of a stream in the order of a backup."""
     if head.config.get("retention") == "workqueue" or head.name in _QUEUES:
         return 0, head.name
     if head.name == subjects.EVENTS:
@@ -125,15 +125,15 @@ def rank(head: StreamHead) -> tuple[int, str]:
 
 
 async def back_up(
-    connection: Connection, directory: Path, *, fleet_version: str, told: Told = lambda _: None
+    connection: Connection, directory: Path, *, fleet_version: str, report: Report = lambda _: None
 ) -> Manifest:
     """Save every stream that the login sees: events, results, queues, buckets, blobs.
 
     Args:
         connection: To NATS, with the rights of the fleet.
         directory: Made, for its owner only; it must be new or empty.
-        fleet_version: For whoever reads it later.
-        told: Hears a line for each stream.
+        fleet_version: Recorded in the manifest.
+        report: Called with a line for each stream.
 
     Raises:
         PreconditionFailed: The directory is not empty, there is nothing to save, or a stream is damaged.
@@ -145,12 +145,12 @@ async def back_up(
         raise PreconditionFailed("this NATS holds no fleet: there is no stream of events", field="nats_url")
     saved: list[Saved] = []
     for head in heads:
-        one = await _again(lambda name=head.name: _save(connection, name, directory))
-        if one is None:
-            told(f"{head.name}: gone meanwhile")
+        stream = await _again(lambda name=head.name: _save(connection, name, directory))
+        if stream is None:
+            report(f"{head.name}: gone meanwhile")
             continue
-        saved.append(one)
-        told(f"{one.name}: {one.messages} messages, {one.size} bytes")
+        saved.append(stream)
+        report(f"{stream.name}: {stream.messages} messages, {stream.size} bytes")
     manifest = Manifest(
         format=FORMAT,
         fleet_version=fleet_version,
@@ -163,7 +163,7 @@ async def back_up(
 
 
 async def _again(work: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
-    """A snapshot over a connection that is lost begins anew."""
+    """Take a snapshot, again from its beginning if the connection is lost."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return await work()
@@ -179,7 +179,7 @@ async def _save(connection: Connection, name: str, directory: Path) -> Saved:
     file = f"{name}.snapshot"
     began = datetime.now(UTC).isoformat()
     async with snapshot(connection, name, patience=_PATIENCE_SECONDS) as (head, chunks):
-        # Opened anew by each attempt, so that nothing of a broken one is left in it.
+        # Each attempt opens and truncates the file, so that nothing of a failed one remains.
         with await asyncio.to_thread(_private, directory / file) as target:
             digest, size = hashlib.sha256(), 0
             async for chunk in chunks:

@@ -1,4 +1,4 @@
-"""A backup put into a NATS server that holds nothing."""
+"""Restores a backup into an empty NATS server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, stream_heads
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.extensions.backup.making import Manifest, Saved, Told, read_manifest
+from swe_ai_fleet.extensions.backup.making import Manifest, Report, Saved, read_manifest
 
 _PATIENCE_SECONDS = 60.0
 _READ_BYTES = 1024 * 1024
@@ -29,7 +29,7 @@ class Restored:
 
 
 async def verified(directory: Path) -> Manifest:
-    """The manifest of a backup of which every file is there and has its digest. Raises NotFound, PreconditionFailed."""
+    """The manifest of a backup whose files all have the right digests. Raises NotFound, PreconditionFailed."""
     manifest = await asyncio.to_thread(read_manifest, directory)
     for saved in manifest.streams:
         await asyncio.to_thread(_check_file, directory / saved.file, saved)
@@ -37,38 +37,38 @@ async def verified(directory: Path) -> Manifest:
 
 
 async def restore_backup(
-    connection: Connection, directory: Path, *, replicas: int = 0, told: Told = lambda _: None
+    connection: Connection, directory: Path, *, replicas: int = 0, report: Report = lambda _: None
 ) -> list[Restored]:
-    """Put a backup into NATS, with every sequence as it was. Nothing is sent before every file was checked.
+    """Restore a backup into NATS with all sequence numbers kept. Every file is checked before anything is sent.
 
     Args:
         connection: To a server, or a cluster, that holds no stream.
         directory: The backup.
         replicas: Of each stream; 0: as they had.
-        told: Hears a line for each stream.
+        report: Called with a line for each stream.
 
     Raises:
         NotFound: The directory holds no whole backup.
         PreconditionFailed: A file is damaged, or the server is not empty.
         ResourceExhausted: The server has no room.
-        Unavailable: It did not answer; what was restored so far has to be removed.
+        Unavailable: NATS did not answer; the streams restored so far have to be removed.
     """
     manifest = await verified(directory)
-    there = await stream_heads(connection, patience=_PATIENCE_SECONDS)
-    if there:
-        names = ", ".join(one.name for one in there[:5])
+    heads = await stream_heads(connection, patience=_PATIENCE_SECONDS)
+    if heads:
+        names = ", ".join(head.name for head in heads[:5])
         raise PreconditionFailed(
-            f"this NATS is not empty: {names}{' …' if len(there) > 5 else ''}",
+            f"this NATS is not empty: {names}{' …' if len(heads) > 5 else ''}",
             field="nats_url",
             hint="restore into an empty one, while no fleet runs on it",
         )
-    found: list[Restored] = []
+    streams: list[Restored] = []
     for saved in manifest.streams:
         restored = await _restore(connection, directory, saved, replicas)
-        found.append(restored)
+        streams.append(restored)
         expired = f", {restored.expired} past their age" if restored.expired else ""
-        told(f"{restored.name}: {restored.messages} messages{expired}")
-    return found
+        report(f"{restored.name}: {restored.messages} messages{expired}")
+    return streams
 
 
 async def _restore(connection: Connection, directory: Path, saved: Saved, replicas: int) -> Restored:
@@ -83,7 +83,7 @@ async def _restore(connection: Connection, directory: Path, saved: Saved, replic
     )
     with await asyncio.to_thread((directory / saved.file).open, "rb") as file:
         now = await restore(connection, head, _pieces(file), patience=_PATIENCE_SECONDS)
-    # The server began to read a moment after it said how the stream stood: more may be in it, never less.
+    # The server read the stream a moment after it reported its state: the snapshot may hold more, never less.
     if now.last_sequence < saved.last_sequence:
         raise PreconditionFailed(
             f"{saved.name} ends at {now.last_sequence} where it ended at {saved.last_sequence}", field="directory"

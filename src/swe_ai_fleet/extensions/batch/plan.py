@@ -102,9 +102,9 @@ class Plan:
         if self.repo_root is not None:
             root = self.repo_root.expanduser().resolve()
             for name in (repo, repo.replace("/", "__"), repo.rpartition("/")[2]):
-                found = (root / name).resolve()
-                if found.is_dir() and found.is_relative_to(root):
-                    return str(found)
+                clone = (root / name).resolve()
+                if clone.is_dir() and clone.is_relative_to(root):
+                    return str(clone)
         if self.repo_template and _OWNER_AND_NAME.fullmatch(repo):
             return self.repo_template.replace("{repo}", repo)
         if (beside / repo).is_dir():

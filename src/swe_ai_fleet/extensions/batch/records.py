@@ -120,7 +120,7 @@ class _Bad(Exception):
 
 
 def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
-    """Lines, each cut a byte behind the most that one may have."""
+    """The lines; a longer one is cut one byte past the limit."""
     while line := file.readline(most + 1):
         yield line
         while not line.endswith(b"\n") and (line := file.readline(most + 1)):
@@ -134,37 +134,37 @@ def _record(number: int, line: bytes) -> Record:
         raise _Bad(f"no JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
         raise _Bad("no JSON object")
-    given = _Fields(cast("dict[str, object]", value))
-    instance_id = given.text("instance_id", "task_id", "id")
+    fields = _Fields(cast("dict[str, object]", value))
+    instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
         raise _Bad(f"instance_id is to be 1 to {_MAX_ID_CHARS} printable characters")
-    description = given.text("problem_statement", "task", "task_description", "description")
+    description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
-    rounds = given.number("rounds")
+    rounds = fields.number("rounds")
     return Record(
         line=number,
         instance_id=instance_id,
         description=description,
-        repo=given.text("repo"),
-        base_commit=given.text("base_commit", "commit"),
-        ref=given.text("ref"),
-        context=given.text("context"),
-        hints=given.text("hints_text"),
-        role=given.text("role"),
-        checks=(*given.texts("checks"), *given.texts("test_cmd")),
-        setup=given.texts("setup"),
-        variables=given.pairs("env"),
-        network=given.texts("network"),
-        path=given.texts("path"),
-        agents=given.number("agents", "num_agents") or 0,
+        repo=fields.text("repo"),
+        base_commit=fields.text("base_commit", "commit"),
+        ref=fields.text("ref"),
+        context=fields.text("context"),
+        hints=fields.text("hints_text"),
+        role=fields.text("role"),
+        checks=(*fields.texts("checks"), *fields.texts("test_cmd")),
+        setup=fields.texts("setup"),
+        variables=fields.pairs("env"),
+        network=fields.texts("network"),
+        path=fields.texts("path"),
+        agents=fields.number("agents", "num_agents") or 0,
         rounds=rounds,
-        timeout_seconds=given.number("timeout_seconds") or 0,
+        timeout_seconds=fields.number("timeout_seconds") or 0,
         hidden=Hidden(
-            fail_to_pass=given.texts("FAIL_TO_PASS"),
-            pass_to_pass=given.texts("PASS_TO_PASS"),
-            test_patch=given.text("test_patch"),
-            commands=given.texts("evaluation"),
+            fail_to_pass=fields.texts("FAIL_TO_PASS"),
+            pass_to_pass=fields.texts("PASS_TO_PASS"),
+            test_patch=fields.text("test_patch"),
+            commands=fields.texts("evaluation"),
         ),
     )
 
@@ -210,7 +210,7 @@ class _Fields:
             return ()
         if not isinstance(value, dict):
             raise _Bad(f"{name} is no object")
-        return tuple(f"{_text(key, name)}={_text(one, name)}" for key, one in cast("dict[str, object]", value).items())
+        return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
 
     def number(self, *names: str) -> int | None:
         for name in names:
@@ -250,7 +250,7 @@ async def evaluate(
     """Run a record's hidden tests on a patch of its repository."""
     if not patch:
         return Evaluation(resolved=False, told="there is no patch")
-    if not all(_is_pytest_id(one) for one in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
+    if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
         return Evaluation(resolved=None, told="its tests are not named as pytest names them")
     name = f"evaluate-{uuid.uuid4().hex[:12]}"
     spec = EnvironmentSpec(
@@ -301,15 +301,15 @@ def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, .
 def without_files_of(tests: str, patch: str) -> str:
     """A patch without its changes to the files that another one changes. Both as git writes them."""
     theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
-    kept: list[str] = []
+    lines: list[str] = []
     keeping = True
     # Lines end where git ends them, and nowhere else that Unicode knows of.
     for line in patch.split("\n"):
         if line.startswith(_FILE_HEADER):
             keeping = line not in theirs
         if keeping:
-            kept.append(line)
-    text = "\n".join(kept)
+            lines.append(line)
+    text = "\n".join(lines)
     return text if keeping or not text else f"{text}\n"
 
 

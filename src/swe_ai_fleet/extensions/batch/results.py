@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.watching.text import one_line
 
 ERROR = "error"
-"""Stands for a status where the fleet took no execution."""
+"""The status of a record whose execution the fleet did not accept."""
 _BAR_CHARS = 30
 _STYLES = {"completed": "green", "no_winner": "yellow"}
 
@@ -176,9 +176,9 @@ class Board:
 
     def begun(self, instance_id: str, execution_id: str, progress: Progress, *, existed: bool) -> None:
         """A record's execution runs, or has been found running."""
-        known = self._running.get(instance_id)
-        self._running[instance_id] = _Entry(progress=progress, since=known.since if known else time.monotonic())
-        if known is None and not self._live:
+        entry = self._running.get(instance_id)
+        self._running[instance_id] = _Entry(progress=progress, since=entry.since if entry else time.monotonic())
+        if entry is None and not self._live:
             self._screen.note(f"{instance_id}: execution {execution_id}{' goes on' if existed else ''}")
 
     def waiting(self, instance_id: str, why: str) -> None:
@@ -199,8 +199,8 @@ class Board:
         resolved = {None: "", True: ", resolved", False: ", not resolved"}[row.resolved]
         verdict = f", {row.verdict}" if row.verdict else ""
         why = f": {one_line(row.error, 300)}" if row.error else ""
-        told = f"{row.instance_id}: {row.status}{verdict}{resolved} ({row.seconds:.1f} s, {row.tokens:,} tokens){why}"
-        self._screen.note(f"[{self._done}/{self._total}] {told}", style=_style(row))
+        line = f"{row.instance_id}: {row.status}{verdict}{resolved} ({row.seconds:.1f} s, {row.tokens:,} tokens){why}"
+        self._screen.note(f"[{self._done}/{self._total}] {line}", style=_style(row))
 
     def table(self) -> Table:
         """The records under way."""

@@ -39,7 +39,7 @@ _LAST_PAUSE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A record that is to be run, or only to be evaluated: then `ended` is how it had ended."""
+    """A record to run or, where `ended` has its earlier result, only to evaluate."""
 
     record: Record
     request: pb.SubmitTaskRequest
@@ -75,7 +75,7 @@ async def batch(
 
     Args:
         screen: Where to show it.
-        fleet: Who carries it out.
+        fleet: Where the tasks run.
         plan: What is to be done.
         workspaces: Where hidden tests are run; needed where the plan asks for it.
         patience_seconds: How long a fleet that does not answer is asked again.
@@ -86,19 +86,19 @@ async def batch(
         raise CommandFault(f"cannot read {plan.file}: {fault.strerror}", exit_code=Exit.USAGE) from None
     with open_results(plan.results) as results:
         works, refused = planned(plan, records, results)
-        bad = sorted([*bad, *refused], key=lambda one: one.line)
+        bad = sorted([*bad, *refused], key=lambda line: line.line)
         for line in bad:
             screen.note(str(line), style="yellow")
         if bad and plan.strict:
             raise CommandFault(
                 f"{len(bad)} of {plan.file.name}'s lines hold no task; the first is {bad[0]}",
                 exit_code=Exit.USAGE,
-                hint="mend them, or leave --strict out to pass them over",
+                hint="fix them, or leave --strict out to skip them",
             )
         if not records:
             raise CommandFault(f"{plan.file} holds no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
-        known = {record.instance_id for record in records}
-        lines = {one.line for one in bad}
+        ids = {record.instance_id for record in records}
+        lines = {entry.line for entry in bad}
         begun = _Batch(
             plan=plan,
             results=results,
@@ -118,9 +118,9 @@ async def batch(
                         running.cancel()
                         await asyncio.gather(running, return_exceptions=stopped)
         finally:
-            rows = [row for row in results.rows.values() if row.instance_id in known]
+            rows = [row for row in results.rows.values() if row.instance_id in ids]
             write_predictions(plan.predictions, rows, model=plan.model)
-        left = sum(one.instance_id not in results.rows and one.line not in lines for one in records)
+        left = sum(record.instance_id not in results.rows and record.line not in lines for record in records)
         return _conclude(screen, plan, rows, bad=bad, left=left, stopped=stopped)
 
 
@@ -156,7 +156,7 @@ class _Batch:
     patience_seconds: float
 
     async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
-        """Run everything. Raises CommandFault where the fleet stays away."""
+        """Run everything. Raises CommandFault where the fleet stays unavailable."""
         room = asyncio.Semaphore(self.plan.parallel)
         try:
             with self.board.shown():
@@ -168,7 +168,7 @@ class _Batch:
                         task = group.create_task(self._one(client, work))
                         task.add_done_callback(lambda _: room.release())
         except BaseExceptionGroup as faults:
-            # The first that gave up speaks for all of them.
+            # The first failure is reported for all of them.
             raise innermost(faults) from None
 
     async def _one(self, client: FleetClient, work: Work) -> None:
@@ -180,7 +180,7 @@ class _Batch:
         self.board.ended(row)
 
     async def _ended(self, client: FleetClient, work: Work) -> Row:
-        """How a record's execution ends, however often the fleet goes away meanwhile."""
+        """Follow a record's execution to its end, across outages of the fleet."""
         row = Row(
             instance_id=work.record.instance_id,
             task_id=task_id(self.plan.name, work.record.instance_id),
@@ -213,7 +213,7 @@ class _Batch:
         async for event in client.events(accepted.execution_id):
             progress.add(event)
         if progress.state is None or not progress.state.status.terminal:
-            raise CommandFault("the fleet stopped telling of the execution", exit_code=Exit.UNAVAILABLE)
+            raise CommandFault("the fleet stopped sending events of the execution", exit_code=Exit.UNAVAILABLE)
         return progress.state
 
 
@@ -256,7 +256,7 @@ def _conclude(
                 "verdicts": dict(verdicts),
                 "resolved": sum(bool(row.resolved) for row in judged) if judged else None,
                 "evaluated": len(judged),
-                "bad_lines": [{"line": one.line, "reason": one.reason} for one in bad],
+                "bad_lines": [{"line": line.line, "reason": line.reason} for line in bad],
                 "tokens": sum(row.tokens for row in rows),
                 "cost": sum(row.cost for row in rows),
                 "results": str(plan.results),
@@ -274,5 +274,5 @@ def _conclude(
     screen.line(f"results: {plan.results}")
     screen.line(f"predictions: {plan.predictions}")
     if stopped:
-        screen.line("stopped; what was handed in goes on in the fleet, and the same command goes on from here")
+        screen.line("stopped; submitted tasks continue in the fleet, and the same command resumes from here")
     return code

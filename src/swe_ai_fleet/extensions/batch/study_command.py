@@ -78,9 +78,9 @@ def numbers(text: str) -> tuple[int, ...]:
         raise CommandFault(
             f"{text[:80]!r} are no numbers of candidates", exit_code=Exit.USAGE, field="candidates", hint="like 1,3,5"
         )
-    found = sorted({int(part) for part in parts})
-    if not 1 <= found[0] <= found[-1] <= _MOST_CANDIDATES:
+    counts = sorted({int(part) for part in parts})
+    if not 1 <= counts[0] <= counts[-1] <= _MOST_CANDIDATES:
         raise CommandFault(
             f"{text[:80]} is out of range", exit_code=Exit.USAGE, field="candidates", hint=f"1 to {_MOST_CANDIDATES}"
         )
-    return tuple(found)
+    return tuple(counts)

@@ -107,23 +107,23 @@ def detail_of(state: ExecutionState) -> Detail:
 
 
 def standings(state: ExecutionState) -> tuple[Standing, ...]:
-    """What stood after each round: of each author the last candidate by then that was not dropped."""
+    """The candidates left after each round: each author's latest one that was not dropped."""
     last = max((candidate.round for candidate in state.candidates.values()), default=0)
-    found: list[Standing] = []
+    rounds: list[Standing] = []
     for number in range(last + 1):
         standing: dict[str, tuple[int, str]] = {}
         for name, candidate in state.candidates.items():
             if candidate.round <= number and name not in state.dropped:
-                known = standing.get(candidate.author, (-1, ""))
-                standing[candidate.author] = max(known, (candidate.round, name))
+                latest = standing.get(candidate.author, (-1, ""))
+                standing[candidate.author] = max(latest, (candidate.round, name))
         reports = [state.reports.get(name) for _, name in standing.values()]
         passed = sum(report is not None and report.accepted for report in reports)
-        found.append(Standing(round=number, candidates=len(standing), passed=passed))
-    return tuple(found)
+        rounds.append(Standing(round=number, candidates=len(standing), passed=passed))
+    return tuple(rounds)
 
 
 def read_details(path: Path) -> dict[str, Detail]:
-    """The details kept so far, by execution; lines that are none are passed over."""
+    """The details kept so far, by execution; unreadable lines are skipped."""
     if not path.exists():
         return {}
     reader = TypeAdapter(Detail)
@@ -216,7 +216,7 @@ def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
             groups[trial.variant].append(trial)
     if not groups:
         return ()
-    order = sorted(groups, key=lambda one: (bool(one.without), one))
+    order = sorted(groups, key=lambda variant: (bool(variant.without), variant))
     fewest = {trial.key: _success(trial) for trial in groups[order[0]]}
     return tuple(_arm(variant, groups[variant], fewest) for variant in order)
 
@@ -256,12 +256,12 @@ def _success(trial: Trial) -> bool:
 def _rounds(executions: Sequence[tuple[Standing, ...]]) -> tuple[tuple[int, Rate], ...]:
     """Single candidates after each round; an execution without that many stands as it last stood."""
     last = max((len(standings) for standings in executions), default=0)
-    found: list[tuple[int, Rate]] = []
+    rates: list[tuple[int, Rate]] = []
     for number in range(last):
         reached = [standings[min(number, len(standings) - 1)] for standings in executions if standings]
-        rate = wilson(sum(one.passed for one in reached), sum(one.candidates for one in reached))
-        found.append((number, rate))
-    return tuple(found)
+        rate = wilson(sum(standing.passed for standing in reached), sum(standing.candidates for standing in reached))
+        rates.append((number, rate))
+    return tuple(rates)
 
 
 def cells(arm: Arm) -> tuple[str, ...]:
@@ -282,9 +282,9 @@ def cells(arm: Arm) -> tuple[str, ...]:
     )
 
 
-def markdown(name: str, found: Sequence[Arm], *, missing: int) -> str:
+def markdown(name: str, arms: Sequence[Arm], *, missing: int) -> str:
     """The report for people who were not there."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(arm) for arm in found)]
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(arm) for arm in arms)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
     return (
@@ -296,6 +296,6 @@ def markdown(name: str, found: Sequence[Arm], *, missing: int) -> str:
     )
 
 
-def document(name: str, found: Sequence[Arm], *, missing: int) -> dict[str, object]:
+def document(name: str, arms: Sequence[Arm], *, missing: int) -> dict[str, object]:
     """The report for programs."""
-    return {"study": name, "missing": missing, "arms": [asdict(arm) for arm in found]}
+    return {"study": name, "missing": missing, "arms": [asdict(arm) for arm in arms]}

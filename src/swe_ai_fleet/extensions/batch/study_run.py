@@ -96,12 +96,12 @@ async def study(
 
     Args:
         screen: Where to show it.
-        fleet: Who carries it out.
+        fleet: Where the tasks run.
         wanted: What is to be measured.
         workspaces: Where hidden tests are run; needed where the plan asks for it.
     """
     wanted.directory.mkdir(parents=True, exist_ok=True)
-    # Each batch tells of its progress; what it came to is this report's to tell.
+    # Each batch shows its progress; results are shown only in the study's report.
     quiet = Screen(json=False, out=Console(file=io.StringIO()), err=screen.err)
     stopped = False
     async with fleet as client:
@@ -126,11 +126,11 @@ async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
 
 
 async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
-    """Keep what the events of the trials just ended say; what the fleet cannot tell any more is left out."""
-    known = read_details(details)
+    """Store the details of trials that have just ended, except those whose events are gone."""
+    recorded = read_details(details)
     new: list[Detail] = []
     for row in _rows(part):
-        if not row.done or not row.execution_id or row.execution_id in known:
+        if not row.done or not row.execution_id or row.execution_id in recorded:
             continue
         try:
             state = await fold_events(client.events(row.execution_id))
@@ -146,13 +146,13 @@ async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
 def collected(wanted: Study) -> list[Trial]:
     """All trials kept so far, of tasks that are still in the file."""
     records, _ = read_records(wanted.plan.file)
-    known = {record.instance_id for record in records}
+    ids = {record.instance_id for record in records}
     details = read_details(wanted.details)
     return [
         Trial(variant=variant, repeat=repeat, row=row, detail=details.get(row.execution_id))
         for variant, repeat in wanted.parts()
         for row in _rows(wanted.part(variant, repeat))
-        if row.instance_id in known
+        if row.instance_id in ids
     ]
 
 
@@ -165,16 +165,16 @@ def _rows(plan: Plan) -> list[Row]:
 
 def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing: int, stopped: bool) -> Exit:
     """Print and keep the report; the exit code says whether it is whole."""
-    found = arms(trials)
+    all_arms = arms(trials)
     name = wanted.plan.name
-    told = document(name, found, missing=missing)
-    (wanted.directory / "report.md").write_text(markdown(name, found, missing=missing))
-    (wanted.directory / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+    report = document(name, all_arms, missing=missing)
+    (wanted.directory / "report.md").write_text(markdown(name, all_arms, missing=missing))
+    (wanted.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     code = Exit.STOPPED if stopped else Exit.NOT_ACCEPTED if missing else Exit.ACCEPTED
     if screen.json:
-        screen.document({**told, "stopped": stopped, "exit_code": int(code)})
+        screen.document({**report, "stopped": stopped, "exit_code": int(code)})
         return code
-    screen.out.print(plain_table(HEADINGS, map(cells, found)))
+    screen.out.print(plain_table(HEADINGS, map(cells, all_arms)))
     if missing:
         screen.line(f"{missing} trials are missing; the same command goes on from here")
     screen.line(f"report: {wanted.directory / 'report.md'}")

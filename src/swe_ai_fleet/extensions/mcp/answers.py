@@ -31,7 +31,7 @@ _ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
 def cut(text: str, characters: int) -> str:
-    """The text without what terminals act on, and not longer than that."""
+    """The text without terminal control sequences, at most `characters` long."""
     cleaned = clean(text[: 2 * characters])
     return cleaned if len(cleaned) <= characters else cleaned[: characters - 1] + "…"
 
@@ -215,8 +215,8 @@ class Status(BaseModel):
     components: list[Component]
 
 
-def told(summary: str, answer: BaseModel) -> CallToolResult:
-    """A tool's answer: a sentence of our own, then everything as JSON between marks that nobody could foresee."""
+def tool_result(summary: str, answer: BaseModel) -> CallToolResult:
+    """A tool's answer: a summary, then everything as JSON between unpredictable marks."""
     mark = f"data-{secrets.token_hex(6)}"
     text = (
         f"{one_line(summary)}\n\n"
@@ -226,94 +226,94 @@ def told(summary: str, answer: BaseModel) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], structured_content=answer.model_dump(mode="json"))
 
 
-def shaped(kind: type[A], message: Message, /, **given: object) -> A:
-    """The answer that a message makes by the names of its fields; `given` are members that it has not, or otherwise."""
-    return kind.model_validate({**document(message, kind.model_fields), **given})
+def shaped(kind: type[A], message: Message, /, **members: object) -> A:
+    """The answer that a message makes by the names of its fields; `members` are added, or replace its own."""
+    return kind.model_validate({**document(message, kind.model_fields), **members})
 
 
-def execution(found: pb.Execution) -> ExecutionState:
+def execution(message: pb.Execution) -> ExecutionState:
     """Where an execution stands."""
     return shaped(
         ExecutionState,
-        found,
-        ended=enum_word(pb.DeliberationStatus, found.status) in _ENDED,
-        task=cut(found.task_description, TASK_CHARS),
-        agents=[shaped(AgentState, agent, steps=agent.step) for agent in found.agents],
+        message,
+        ended=enum_word(pb.DeliberationStatus, message.status) in _ENDED,
+        task=cut(message.task_description, TASK_CHARS),
+        agents=[shaped(AgentState, agent, steps=agent.step) for agent in message.agents],
         pending_approvals=[
             shaped(
                 Approval,
-                asked,
-                proposal=cut(asked.proposal, PROPOSAL_CHARS),
-                expires_at=moment(asked.expires_at_ms),
+                approval,
+                proposal=cut(approval.proposal, PROPOSAL_CHARS),
+                expires_at=moment(approval.expires_at_ms),
             )
-            for asked in found.pending_approvals
+            for approval in message.pending_approvals
         ],
-        baseline=found.baseline.summary or found.baseline.error_message,
-        commit=found.commit_sha,
-        error=found.error_message,
-        tokens=found.usage.prompt_tokens + found.usage.completion_tokens,
-        created_at=moment(found.created_at_ms),
-        finished_at=moment(found.finished_at_ms),
+        baseline=message.baseline.summary or message.baseline.error_message,
+        commit=message.commit_sha,
+        error=message.error_message,
+        tokens=message.usage.prompt_tokens + message.usage.completion_tokens,
+        created_at=moment(message.created_at_ms),
+        finished_at=moment(message.finished_at_ms),
     )
 
 
-def standing(found: ExecutionState, *, may_approve: bool) -> str:
+def standing(state: ExecutionState, *, may_approve: bool) -> str:
     """An execution in a sentence, with what to do next."""
-    line = f"execution {found.execution_id}: {found.status}"
-    if found.pending_approvals:
-        which = ", ".join(asked.approval_id for asked in found.pending_approvals)
+    line = f"execution {state.execution_id}: {state.status}"
+    if state.pending_approvals:
+        which = ", ".join(approval.approval_id for approval in state.pending_approvals)
         way = (
             "resolve_approval answers"
             if may_approve
-            else f"a person answers, say with `fleet approve {found.execution_id}`"
+            else f"a person answers, say with `fleet approve {state.execution_id}`"
         )
-        return f"{line}; {len(found.pending_approvals)} wait for approval ({which}): {way}"
-    if found.ended:
-        won = f"; {found.winner_id} won" if found.winner_id else ""
-        won += f" and is {found.verdict}" if won and found.verdict else ""
+        return f"{line}; {len(state.pending_approvals)} wait for approval ({which}): {way}"
+    if state.ended:
+        won = f"; {state.winner_id} won" if state.winner_id else ""
+        won += f" and is {state.verdict}" if won and state.verdict else ""
         return f"{line}{won}; get_result has the candidates and the diff"
     return f"{line}; wait_for_result waits for its end"
 
 
-def result(found: pb.Execution, diff: str, *, characters: int) -> Result:
+def result(message: pb.Execution, diff: str, *, characters: int) -> Result:
     """What came of an execution, with at most so many characters of the winner's diff."""
-    # What is not shown is not gone through: a diff may be of any size.
+    # Only the part that is shown is processed: a diff may be of any size.
     shown = visible(diff[:characters])
     return shaped(
         Result,
-        found,
-        ended=enum_word(pb.DeliberationStatus, found.status) in _ENDED,
-        commit=found.commit_sha,
-        candidates=[_candidate(one) for one in found.results],
+        message,
+        ended=enum_word(pb.DeliberationStatus, message.status) in _ENDED,
+        commit=message.commit_sha,
+        candidates=[_candidate(candidate) for candidate in message.results],
         diff=shown[:characters],
         diff_characters=len(diff),
         diff_cut=len(diff) > characters or len(shown) > characters,
-        error=found.error_message,
+        error=message.error_message,
     )
 
 
-def listed(found: Iterable[pb.Execution]) -> Executions:
+def listed(messages: Iterable[pb.Execution]) -> Executions:
     """Executions in a list."""
     return Executions(
         executions=[
-            shaped(Listed, one, task=one_line(one.task_description, 200), created_at=moment(one.created_at_ms))
-            for one in found
+            shaped(Listed, each, task=one_line(each.task_description, 200), created_at=moment(each.created_at_ms))
+            for each in messages
         ]
     )
 
 
-def _candidate(found: pb.DeliberationResult) -> Candidate:
+def _candidate(message: pb.DeliberationResult) -> Candidate:
     return shaped(
         Candidate,
-        found,
-        agent_id=found.proposal.author_id,
-        score=round(found.score, 4),
-        all_checks_passed=found.checks.all_passed,
-        checks=list(_checks(found.checks)),
-        files_changed=[cut(path, TASK_CHARS) for path in found.artifacts.files_changed[:MOST_FILES]],
-        lines_added=found.patch.lines_added,
-        lines_removed=found.patch.lines_removed,
-        answer=cut(found.proposal.content, ANSWER_CHARS),
+        message,
+        agent_id=message.proposal.author_id,
+        score=round(message.score, 4),
+        all_checks_passed=message.checks.all_passed,
+        checks=list(_checks(message.checks)),
+        files_changed=[cut(path, TASK_CHARS) for path in message.artifacts.files_changed[:MOST_FILES]],
+        lines_added=message.patch.lines_added,
+        lines_removed=message.patch.lines_removed,
+        answer=cut(message.proposal.content, ANSWER_CHARS),
     )
 
 
@@ -326,5 +326,5 @@ def _checks(suite: pb.CheckSuite) -> Iterable[Check]:
         yield shaped(Check, suite.lint, name="lint", skipped=suite.lint.skipped_reason, message=message)
     if suite.HasField("dryrun"):
         yield shaped(Check, suite.dryrun, name="dryrun", skipped=suite.dryrun.skipped_reason)
-    for one in suite.additional_checks:
-        yield shaped(Check, one, name=one.check_type, skipped=one.skipped_reason)
+    for check in suite.additional_checks:
+        yield shaped(Check, check, name=check.check_type, skipped=check.skipped_reason)

@@ -24,7 +24,7 @@ from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.extensions.mcp import answers
-from swe_ai_fleet.extensions.mcp.answers import execution, listed, result, shaped, standing, told
+from swe_ai_fleet.extensions.mcp.answers import execution, listed, result, shaped, standing, tool_result
 from swe_ai_fleet.extensions.mcp.waiting import Waiting
 from swe_ai_fleet.settings import Settings
 
@@ -46,18 +46,19 @@ StatusWord = Literal[
 ]
 
 
-async def winning_diff(client: FleetClient, found: pb.Execution) -> bytes:
+async def winning_diff(client: FleetClient, execution: pb.Execution) -> bytes:
     """The winner's patch; empty without a winner."""
-    patch = next((one.patch for one in found.results if one.candidate_id == found.winner_id), pb.Patch())
+    winners = (result.patch for result in execution.results if result.candidate_id == execution.winner_id)
+    patch = next(winners, pb.Patch())
     if patch.WhichOneof("content") == "artifact":
-        return await client.artifact(found.execution_id, patch.artifact.digest)
+        return await client.artifact(execution.execution_id, patch.artifact.digest)
     return patch.text
 
 
 def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
     """The request. Raises CommandFault with the name of the argument that is wrong.
 
-    Whose client may not answer approvals has risky calls approved by a person, unless the order asks for more.
+    For a client that may not answer approvals, a person approves risky calls, unless the order asks for more.
     """
     if may_approve:
         return order.request()
@@ -68,7 +69,7 @@ def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
             field="approval",
             hint="leave it empty for risky; a person may start this server with --allow-approve",
         )
-    # Left open it would be none: that is what such a client may not ask for.
+    # The default would be none, which such a client may not ask for.
     return replace(order, approve=order.approve or ApprovalPolicy.RISKY.value).request()
 
 
@@ -85,7 +86,7 @@ _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 class FleetTools:
     """The tools, over the fleet that runs on the home, or the one named.
 
-    Each call looks the fleet up again: it may have been started, or started anew, since the editor was.
+    Each call looks the fleet up again: it may have been started or restarted since the editor was.
 
     Args:
         settings: Where the home is.
@@ -162,7 +163,8 @@ class FleetTools:
         async with self._fleet() as client:
             accepted = await client.submit(submission(order, may_approve=self._may_approve))
         answer = shaped(answers.Submitted, accepted)
-        return told(f"execution {answer.execution_id}: {answer.status}; wait_for_result waits for its end", answer)
+        line = f"execution {answer.execution_id}: {answer.status}; wait_for_result waits for its end"
+        return tool_result(line, answer)
 
     async def wait_for_result(
         self,
@@ -182,14 +184,14 @@ class FleetTools:
             found_id = await client.find(execution_id)
             waiting = Waiting(client, tell)
             await waiting.wait(found_id, seconds=seconds, until_approval=until == "approval")
-            found = await client.execution(found_id)
-        return self._waited(found, waiting)
+            message = await client.execution(found_id)
+        return self._waited(message, waiting)
 
     async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, answers.ExecutionState]:
         """Say where an execution stands: its agents, what it waits for, its winner."""
         async with self._fleet() as client:
-            found = await client.execution(await client.find(execution_id))
-        return self._standing(found)
+            message = await client.execution(await client.find(execution_id))
+        return self._standing(message)
 
     async def get_result(
         self,
@@ -200,13 +202,13 @@ class FleetTools:
     ) -> Annotated[CallToolResult, answers.Result]:
         """Say what came of a task: verdict, winner, candidates with their checks, the winner's diff, the branch."""
         async with self._fleet() as client:
-            found = await client.execution(await client.find(execution_id))
-            diff = (await winning_diff(client, found)).decode("utf-8", "replace")
-        answer = result(found, diff, characters=diff_characters)
+            message = await client.execution(await client.find(execution_id))
+            diff = (await winning_diff(client, message)).decode("utf-8", "replace")
+        answer = result(message, diff, characters=diff_characters)
         won = f"{answer.winner_id} won" if answer.winner_id else "nobody has won"
         won += f" ({answer.verdict})" if answer.verdict else ""
         where = f", branch {answer.branch}" if answer.branch else ""
-        return told(f"execution {answer.execution_id}: {answer.status}; {won}{where}", answer)
+        return tool_result(f"execution {answer.execution_id}: {answer.status}; {won}{where}", answer)
 
     async def list_executions(
         self,
@@ -218,9 +220,9 @@ class FleetTools:
         async with self._fleet() as client:
             wanted = [enum_name(pb.DeliberationStatus, word, field="status") for word in status or ()]
             request = pb.ListExecutionsRequest(task_id=task_id, statuses=wanted, page_size=limit)
-            found = await client.executions(request)
-        answer = listed(found.executions)
-        return told(f"{len(answer.executions)} executions", answer)
+            page = await client.executions(request)
+        answer = listed(page.executions)
+        return tool_result(f"{len(answer.executions)} executions", answer)
 
     async def resolve_approval(
         self,
@@ -237,7 +239,7 @@ class FleetTools:
             wanted.execution_id = await client.find(execution_id)
             reply = await client.resolve(wanted)
         answer = shaped(answers.Resolved, reply, still_pending=reply.pending_approvals)
-        return told(f"execution {answer.execution_id}: {decision}; {answer.status}", answer)
+        return tool_result(f"execution {answer.execution_id}: {decision}; {answer.status}", answer)
 
     async def cancel_execution(
         self,
@@ -248,28 +250,28 @@ class FleetTools:
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
         answer = shaped(answers.Cancelled, reply)
-        return told(f"execution {answer.execution_id}: {answer.status}", answer)
+        return tool_result(f"execution {answer.execution_id}: {answer.status}", answer)
 
     async def list_councils(self) -> Annotated[CallToolResult, answers.Councils]:
         """List who works for which role."""
         async with self._fleet() as client:
-            found = await client.councils(pb.ListCouncilsRequest())
-        answer = shaped(answers.Councils, found)
-        return told(f"{len(answer.councils)} councils", answer)
+            reply = await client.councils(pb.ListCouncilsRequest())
+        answer = shaped(answers.Councils, reply)
+        return tool_result(f"{len(answer.councils)} councils", answer)
 
     async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
         """Say how the fleet and what it stands on are."""
         async with self._fleet() as client:
-            found = await client.status()
-        answer = shaped(answers.Status, found)
-        return told(f"the fleet is {answer.status}", answer)
+            reply = await client.status()
+        answer = shaped(answers.Status, reply)
+        return tool_result(f"the fleet is {answer.status}", answer)
 
     async def diff(self, execution_id: str) -> str:
         """The winner's whole diff."""
         try:
             async with self._fleet() as client:
-                found = await client.execution(await client.find(execution_id))
-                return (await winning_diff(client, found)).decode("utf-8", "replace")
+                message = await client.execution(await client.find(execution_id))
+                return (await winning_diff(client, message)).decode("utf-8", "replace")
         except ToolError as fault:
             raise ResourceError(str(fault)) from None
 
@@ -282,20 +284,20 @@ class FleetTools:
         except CommandFault as fault:
             raise ToolError(fault.told) from None
         except asyncio.CancelledError:
-            # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the call that the editor
-            # gave up would not know it as its own, and the whole server would end; this raises the scope's.
+            # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the
+            # abandoned call would not recognise it, and the whole server would end; this raises the scope's own.
             await checkpoint_if_cancelled()
             raise
 
-    def _standing(self, found: pb.Execution) -> CallToolResult:
-        answer = execution(found)
-        return told(standing(answer, may_approve=self._may_approve), answer)
+    def _standing(self, message: pb.Execution) -> CallToolResult:
+        answer = execution(message)
+        return tool_result(standing(answer, may_approve=self._may_approve), answer)
 
-    def _waited(self, found: pb.Execution, waiting: Waiting) -> CallToolResult:
+    def _waited(self, message: pb.Execution, waiting: Waiting) -> CallToolResult:
         answer = answers.Waited(
-            execution=execution(found), percent=waiting.percent, step=waiting.step, news=list(waiting.news)
+            execution=execution(message), percent=waiting.percent, step=waiting.step, news=list(waiting.news)
         )
-        return told(standing(answer.execution, may_approve=self._may_approve), answer)
+        return tool_result(standing(answer.execution, may_approve=self._may_approve), answer)
 
 
 async def serve(settings: Settings, *, server: str, token: str, may_approve: bool) -> None:

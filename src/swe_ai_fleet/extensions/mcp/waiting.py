@@ -22,7 +22,7 @@ class Waiting:
 
     Args:
         client: Of the fleet.
-        tell: Hears how far it is (0 to 100, rising) and what happened, for what happens from now on.
+        tell: Called with the progress (0 to 100, rising) and a line for each thing that happens from now on.
     """
 
     def __init__(self, client: FleetClient, tell: Callable[[float, str], Awaitable[None]]) -> None:
@@ -51,7 +51,7 @@ class Waiting:
                     try:
                         stored = stored_event(event)
                     except ValueError:
-                        # Of a newer version: not for us to tell.
+                        # An event of a newer version, which cannot be described.
                         continue
                     if stored is None:
                         continue

@@ -1,4 +1,4 @@
-"""Telegram's Bot API, as much of it as a chat needs. The token stands in every address, and in nothing that is said."""
+"""Telegram's Bot API, as much of it as a chat needs. The token is in every URL, and in no message or error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TooFast(ResourceExhausted):
 
 
 class BotApi:
-    """Calls to one server of the Bot API; only it is spoken to.
+    """Calls to one server of the Bot API; connections go nowhere else.
 
     Args:
         url: Where it answers, such as https://api.telegram.org.
@@ -72,14 +72,14 @@ class BotApi:
             base = parse_url(url.rstrip("/"))
         except ToolFailure as fault:
             raise InvalidRequest(fault.message, field="telegram_url") from None
-        found = network or Network()
+        network = network or Network()
         self._base = str(base).rstrip("/")
         self._server = f"{base.host}:{port_of(base)}"
         self._token = token
         self._transport = GuardedTransport(
             HttpPolicy(allowed_hosts=(), private_hosts=(base.host,), ports=(port_of(base),)),
-            resolver=found.resolver,
-            network=found.backend,
+            resolver=network.resolver,
+            network=network.backend,
         )
 
     async def close(self) -> None:
@@ -91,9 +91,8 @@ class BotApi:
 
         Raises PreconditionFailed (a wrong token, another poller), TooFast, Unavailable.
         """
-        asked: dict[str, object] = {"offset": offset, "timeout": seconds, "allowed_updates": ["message"], "limit": 100}
-        found = await self._call("getUpdates", asked, seconds=seconds + _CALL_SECONDS)
-        return tuple(map(_update, mappings(found)))
+        query: dict[str, object] = {"offset": offset, "timeout": seconds, "allowed_updates": ["message"], "limit": 100}
+        return tuple(map(_update, mappings(await self._call("getUpdates", query, seconds=seconds + _CALL_SECONDS))))
 
     async def send(self, chat_id: int, text: str, *, marked: bool) -> int:
         """Send a message, as MarkdownV2 where it is `marked`; its id, 0 where Telegram does not tell it.
@@ -120,7 +119,7 @@ class BotApi:
                 finally:
                     await response.aclose()
         except (ToolFailure, TimeoutError) as fault:
-            # Without what caused it, which has the address and with it the token.
+            # Raised without its cause, which holds the URL and with it the token.
             why = fault.message if isinstance(fault, ToolFailure) else f"no answer within {seconds:g} seconds"
             raise Unavailable(f"Telegram cannot be reached: {self._clean(why)}", field="telegram_url") from None
         return self._result(method, response.status_code, body.data)
@@ -129,10 +128,10 @@ class BotApi:
         fields = json_object(data)
         if status == 200 and fields.get("ok") is True:
             return fields.get("result")
-        said = self._clean(str(fields.get("description") or ""))[:_DESCRIPTION_CHARS] or f"HTTP {status}"
+        description = self._clean(str(fields.get("description") or ""))[:_DESCRIPTION_CHARS] or f"HTTP {status}"
         match status:
             case 400 | 403:
-                raise Refused(f"Telegram refuses {method}: {said}")
+                raise Refused(f"Telegram refuses {method}: {description}")
             case 401 | 404:
                 raise PreconditionFailed(
                     "Telegram does not know the bot's token", field="telegram_token", hint="ask @BotFather for it"
@@ -142,9 +141,9 @@ class BotApi:
                     "another process asks for this bot's messages", hint="one at a time may; end it, or its webhook"
                 )
             case 429:
-                raise TooFast(f"Telegram asks to wait: {said}", seconds=_wait(fields.get("parameters")))
+                raise TooFast(f"Telegram asks to wait: {description}", seconds=_wait(fields.get("parameters")))
             case _:
-                raise Unavailable(f"{self._server} does not answer {method}: {said}", field="telegram_url")
+                raise Unavailable(f"{self._server} does not answer {method}: {description}", field="telegram_url")
 
     def _clean(self, text: str) -> str:
         return " ".join(text.replace(self._token, "[token]").split())

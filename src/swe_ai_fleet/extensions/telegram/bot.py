@@ -1,6 +1,6 @@
-"""The Telegram bot: it asks for messages, has each answered once, and sends the answer.
+"""The Telegram bot: it polls for messages, has each answered once, and sends the answer.
 
-Its progress is kept in a key-value store: nothing else of it outlives its process.
+Its progress is kept in a key-value store; it has no other state that outlives the process.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from swe_ai_fleet.ports import KeyValue
 TELEGRAM_BUCKET = "TELEGRAM"
 _OFFSET, _REFUSED, _INBOX = "offset", "refused", "inbox"
 _NUMBERED_SECONDS = 6 * 86_400.0
-"""After a week without messages Telegram numbers them from anywhere; numbers older than this are not compared."""
+"""After a week without messages Telegram may restart its numbering; older numbers are not compared."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """The last message of a chat that was begun with, and how many pages of its answer were sent; -1: all of them.
+    """The last message of a chat whose answer was begun, and how many pages of it were sent; -1: all of them.
 
-    `message_id` is that of the newest page: what has a lower one was written before it was there to be read.
+    `message_id` is that of the newest page: a message with a lower one was written before that page could be read.
     """
 
     update_id: int = 0
@@ -63,23 +63,23 @@ class BotProgress:
         return int(offset) if self._clock() - at < _NUMBERED_SECONDS else 0
 
     async def accept(self, updates: list[Update], offset: int) -> None:
-        """Keep messages, and then that Telegram may forget everything before a number. Raises Unavailable."""
+        """Store messages, then the number below which Telegram may forget updates. Raises Unavailable."""
         for update in updates:
-            kept = [update.chat_id, update.text, update.message_id]
-            await self._store.put(_key(update), json.dumps(kept).encode())
+            record = [update.chat_id, update.text, update.message_id]
+            await self._store.put(_key(update), json.dumps(record).encode())
         await self._store.put(_OFFSET, json.dumps([offset, self._clock()]).encode())
 
     async def accepted(self) -> list[Update]:
-        """What was accepted and is not done with, in its order. Raises Unavailable."""
-        found: list[Update] = []
+        """Accepted messages that are not finished, in their order. Raises Unavailable."""
+        updates: list[Update] = []
         for entry in await self._store.entries(f"{_INBOX}."):
             chat_id, text, message_id = json.loads(entry.value)
             number = int(entry.key.partition(".")[2])
-            found.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
-        return sorted(found, key=lambda update: update.update_id)
+            updates.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
+        return sorted(updates, key=lambda update: update.update_id)
 
     async def handled(self, chat_id: int) -> Handled:
-        """How far a chat's answers are. Raises Unavailable."""
+        """The progress of a chat's answers. Raises Unavailable."""
         entry = await self._store.get(f"chat.{chat_id}")
         if entry is None:
             return Handled()
@@ -89,12 +89,12 @@ class BotProgress:
         return Handled(update_id=int(update_id), pages=int(pages), message_id=int(message_id))
 
     async def sent(self, update: Update, pages: int, *, message_id: int) -> None:
-        """So many pages of the answer to a message were sent, -1: all, the newest with this id. Raises Unavailable."""
-        kept = [update.update_id, pages, message_id, self._clock()]
-        await self._store.put(f"chat.{update.chat_id}", json.dumps(kept).encode())
+        """Record that so many pages of an answer were sent (-1: all), the newest with this id. Raises Unavailable."""
+        record = [update.update_id, pages, message_id, self._clock()]
+        await self._store.put(f"chat.{update.chat_id}", json.dumps(record).encode())
 
     async def done(self, update: Update) -> None:
-        """A message is done with. Raises Unavailable."""
+        """Mark a message as finished. Raises Unavailable."""
         await self._store.delete(_key(update))
 
     async def refused(self) -> set[int]:
@@ -105,10 +105,10 @@ class BotProgress:
         return self._refused
 
     async def refuse(self, chat_id: int) -> None:
-        """One more was told. Raises Unavailable."""
-        known = await self.refused()
-        known.add(chat_id)
-        await self._store.put(_REFUSED, json.dumps(sorted(known)).encode())
+        """Record that a chat was told. Raises Unavailable."""
+        refused = await self.refused()
+        refused.add(chat_id)
+        await self._store.put(_REFUSED, json.dumps(sorted(refused)).encode())
 
 
 def _key(update: Update) -> str:
@@ -117,9 +117,9 @@ def _key(update: Update) -> str:
 
 POLL_SECONDS = 25
 MAX_REFUSED = 1_000
-"""Chats that are told once that they are not served; what comes from others beyond them is passed over."""
+"""Chats that are told once that they are not served; messages of further ones are ignored."""
 MAX_WAITING = 500
-"""Messages that wait to be answered; with more, no others are asked for."""
+"""Messages that may wait to be answered; beyond it, polling pauses."""
 _WAITS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _ASK_TRIES = 8
 _SEND_TRIES = 6
@@ -134,13 +134,12 @@ _FAILED = "Sorry, this cannot be answered: {why}"
 
 
 class Answers(Protocol):
-    """Who answers."""
+    """Answers the messages of chats."""
 
     async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
 
-        `seen` says whether the last answer was there to be read when the message was written: else a yes means another
-        one.
+        `seen` says whether the last answer could be read before the message was written; if not, a yes means another.
 
         Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
         """
@@ -154,14 +153,13 @@ class Answers(Protocol):
 class TelegramBot:
     """Serves some chats, each as a session of its own.
 
-    How far it is stands in the store: what was accepted is kept until it is done with, so after a restart nothing is
-    lost, no message is worked on twice, and of an answer only a page whose sending was cut short can come twice. Chats
-    are answered side by side, the messages of one in their order.
+    An accepted message is stored until it is finished, so after a restart no message is lost or worked on twice; only
+    a page whose sending was interrupted can arrive twice. Chats are answered in parallel, each one's messages in order.
 
     Args:
         api: Telegram.
-        answers: Who answers.
-        store: Where it is kept how far the bot is: the bucket `TELEGRAM`.
+        answers: Answers the messages.
+        store: Keeps the progress: the bucket `TELEGRAM`.
         chats: Ids of the chats that are served; others are told once that they are not.
         poll_seconds: How long one question for messages waits.
         sleep: Waits.
@@ -188,7 +186,7 @@ class TelegramBot:
         self._resumed = False
 
     async def run(self) -> NoReturn:
-        """Serve until it is cancelled. Raises PreconditionFailed where no try can help: a wrong token."""
+        """Serve until it is cancelled. Raises PreconditionFailed for what no retry can fix, such as a wrong token."""
         pauses = waits(_WAITS)
         try:
             while True:
@@ -217,7 +215,7 @@ class TelegramBot:
         if not updates:
             return 0
         ours = [update for update in updates if update.chat_id in self._chats]
-        # An update is forgotten by Telegram once a higher number is asked for, so they are kept first.
+        # Telegram forgets updates once a higher number is asked for, so they are stored first.
         await self._progress.accept(ours, max(update.update_id for update in updates) + 1)
         for update in ours:
             self._take(update)
@@ -226,12 +224,12 @@ class TelegramBot:
         return len(updates)
 
     async def settled(self) -> None:
-        """Wait until everything that was accepted is done with. Raises PreconditionFailed."""
+        """Wait until every accepted message is finished. Raises PreconditionFailed."""
         while self._workers:
             await self._one_done()
 
     async def close(self) -> None:
-        """Break off what is being answered; it goes on after a restart."""
+        """Cancel answers in progress; they resume after a restart."""
         workers = tuple(self._workers.values())
         for worker in workers:
             worker.cancel()
@@ -239,7 +237,7 @@ class TelegramBot:
         self._workers.clear()
 
     async def _make_room(self) -> None:
-        """Wait while too many messages wait to be answered; tell of a worker that gave up."""
+        """Wait while too many messages wait to be answered; raise the error of a worker that failed."""
         while sum(map(len, self._waiting.values())) >= MAX_WAITING:
             await self._one_done()
         self._dismiss()
@@ -249,14 +247,14 @@ class TelegramBot:
         self._dismiss()
 
     def _dismiss(self) -> None:
-        """Let go of the workers that are done. Raises what ended one."""
+        """Remove finished workers. Raises the error of one that failed."""
         for chat_id, worker in tuple(self._workers.items()):
             if worker.done():
                 del self._workers[chat_id]
                 worker.result()
 
     def _take(self, update: Update) -> None:
-        """Have a message answered behind those of its chat that wait."""
+        """Queue a message behind those of its chat."""
         waiting = self._waiting.setdefault(update.chat_id, deque())
         waiting.append(update)
         worker = self._workers.get(update.chat_id)
@@ -264,7 +262,7 @@ class TelegramBot:
             self._workers[update.chat_id] = asyncio.create_task(self._work(update.chat_id), name="telegram chat")
 
     async def _work(self, chat_id: int) -> None:
-        """Answer what waits in a chat. Raises PreconditionFailed."""
+        """Answer a chat's queued messages. Raises PreconditionFailed."""
         waiting, pauses = self._waiting[chat_id], waits(_WAITS)
         while waiting:
             try:
@@ -310,7 +308,7 @@ class TelegramBot:
             return (escaped(_FAILED.format(why=fault.message[:500])),)
 
     async def _answered(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
-        """The answer, tried again where the fleet is away or the session busy. Raises FleetError."""
+        """The answer, retried while the fleet is unavailable or the session busy. Raises FleetError."""
         for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
             try:
                 message_id = f"telegram-{update.update_id}"
@@ -348,8 +346,8 @@ class TelegramBot:
 
     async def _refuse(self, chat_id: int) -> None:
         """Tell a chat once that it is not served."""
-        known = await self._progress.refused()
-        if chat_id in known or len(known) >= MAX_REFUSED:
+        refused = await self._progress.refused()
+        if chat_id in refused or len(refused) >= MAX_REFUSED:
             return
         await self._progress.refuse(chat_id)
         _log.info("telegram.chat_refused", chat_id=chat_id)

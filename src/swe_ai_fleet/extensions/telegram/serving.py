@@ -44,7 +44,7 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
 
 
 class FleetAnswers:
-    """A fleet's chats as a bot asks them."""
+    """Answers a bot's messages through a fleet's chats."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -77,18 +77,18 @@ class FleetAnswers:
 
 def allowed_chats(text: str) -> frozenset[int]:
     """The ids of the chats that are served. Raises InvalidRequest for none, and for what is no id."""
-    found: set[int] = set()
+    chats: set[int] = set()
     for part in listed(text):
         if not part.removeprefix("-").isdecimal() or len(part) > 20:
             raise InvalidRequest(f"{part[:40]!r} is no id of a chat", field="telegram_chats", hint="numbers, by commas")
-        found.add(int(part))
-    if not found:
+        chats.add(int(part))
+    if not chats:
         raise InvalidRequest(
             "no chat is allowed",
             field="telegram_chats",
             hint="set FLEET_TELEGRAM_CHATS to the ids of yours; the bot tells an unknown chat its id",
         )
-    return frozenset(found)
+    return frozenset(chats)
 
 
 def _fault(fault: CommandFault) -> FleetError:

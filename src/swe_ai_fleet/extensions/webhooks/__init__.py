@@ -1,4 +1,4 @@
-"""What happens to executions, told outside: webhooks, signed and retried; and how receivers check them."""
+"""Webhooks that notify other systems of executions, signed and retried, and the check of their signatures."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""`fleet webhooks`: who outside is told what happens to executions."""
+"""`fleet webhooks`: receivers of notifications about executions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR_CHARS = 120
 
 
 def secret_url(text: str) -> str:
-    """The URL itself: those of chats are secrets, and what stands on a command line can be read by others."""
+    """The URL; `-` reads it from standard input, since chat URLs are secrets and others can read command lines."""
     return sys.stdin.readline().strip() if text == "-" else text
 
 
@@ -50,10 +50,10 @@ def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -
         screen.note("keep it: it is not shown again")
 
 
-def _standing(one: pb.Webhook) -> str:
-    standing = "active" if one.active else f"disabled: {one.disabled_reason}"
-    if one.dead_letters:
-        standing += f"; {one.dead_letters} given up, at last: {one_line(one.last_error, _ERROR_CHARS)}"
+def _standing(webhook: pb.Webhook) -> str:
+    standing = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
+    if webhook.dead_letters:
+        standing += f"; {webhook.dead_letters} given up, at last: {one_line(webhook.last_error, _ERROR_CHARS)}"
     return standing
 
 
@@ -61,7 +61,7 @@ WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
     "webhook": "webhook_id",
     "format": "format",
     "url": "url",
-    "events": lambda one: ", ".join(one.events),
+    "events": lambda webhook: ", ".join(webhook.events),
     "standing": _standing,
 }
 
@@ -86,20 +86,20 @@ def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
 
 def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
     # In columns each would be a page long in a narrow terminal.
-    print_lines(screen, [_delivery(one) for one in answer.deliveries], nothing="nothing was sent lately")
+    print_lines(screen, [_delivery(delivery) for delivery in answer.deliveries], nothing="nothing was sent lately")
 
 
-def _delivery(one: pb.Delivery) -> str:
+def _delivery(delivery: pb.Delivery) -> str:
     parts = (
-        iso_time(one.at_ms)[:19],
-        one.type,
-        f"attempt {one.attempt}",
-        enum_word(pb.DeliveryStatus, one.status),
-        f"HTTP {one.http_status}" if one.http_status else "no answer",
-        f"{one.duration_ms} ms",
-        one_line(one.error, _ERROR_CHARS),
-        f"again at {iso_time(one.next_at_ms)[:19]}" if one.next_at_ms else "",
-        one.event_id,
+        iso_time(delivery.at_ms)[:19],
+        delivery.type,
+        f"attempt {delivery.attempt}",
+        enum_word(pb.DeliveryStatus, delivery.status),
+        f"HTTP {delivery.http_status}" if delivery.http_status else "no answer",
+        f"{delivery.duration_ms} ms",
+        one_line(delivery.error, _ERROR_CHARS),
+        f"again at {iso_time(delivery.next_at_ms)[:19]}" if delivery.next_at_ms else "",
+        delivery.event_id,
     )
     return "  ".join(filter(None, parts))
 

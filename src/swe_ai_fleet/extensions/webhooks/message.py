@@ -1,8 +1,8 @@
-"""The request that tells a receiver: its body in the receiver's format, its headers signed.
+"""The HTTP request of a notification: its body in the receiver's format, its headers signed.
 
-In a chat, titles and names are ours; values are a stranger's words. Each stands on one line as inline code, in which no
-chat sees marks, links or mentions, and every `@` in it is followed by a blank of no width, for receivers that look for
-mentions by themselves.
+In a chat message, titles and names are ours; values are untrusted text. Each value is one line of inline code, in which
+no chat renders markup, links or mentions; a zero-width space follows every `@` in it, for receivers that look for
+mentions themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def slack(notification: Notification) -> Mapping[str, object]:
 
 
 def discord(notification: Notification) -> Mapping[str, object]:
-    """What webhooks of Discord take; it is told that nobody is mentioned, whatever the text says."""
+    """What webhooks of Discord take; mentions are switched off, whatever the text says."""
 
     def line(name: str, value: str) -> str:
         return f"**{name}:** `{value.replace('`', chr(39))}`"
@@ -100,7 +100,7 @@ def message(webhook: Webhook, notification: Notification, timestamp: int) -> Out
     """What is sent at `timestamp` (seconds since the epoch). The body is the same in every attempt."""
     body = json.dumps(_content(webhook, notification), ensure_ascii=False, separators=(",", ":")).encode()
     if len(body) > MAX_BODY_BYTES:
-        # What is told is cut to size, each text of it; this is for a bug.
+        # Every text of a notification is cut to size, so only a bug gets here.
         raise RuntimeError(f"a notification of {len(body)} bytes")
     headers = {
         "Content-Type": "application/json",

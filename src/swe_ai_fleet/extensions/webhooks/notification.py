@@ -1,6 +1,6 @@
-"""Notifications: an event of an execution in a few facts, masked and cut to size, as webhooks are told it.
+"""Notifications for webhooks: an event of an execution as a few facts, masked and cut to size.
 
-Facts that the event itself does not say are read from the log.
+Facts that the event itself lacks are read from the log.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ GOAL_CHARS = 1_000
 _REASONS = 10
 _REASON_CHARS = 300
 _CONSIDERED = 4
-"""So many times what is told of a text is masked: a secret across the cut is found, and a huge text costs little."""
+"""This many times its limit is masked of a text: a secret across the cut is found, and a huge text costs little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One thing to tell. `event_id` is the same whenever it is told, `at` (ISO 8601, UTC) when it happened.
+    """A notification. `event_id` is the same in every delivery, `at` (ISO 8601, UTC) the time of the event.
 
     `data` is what programs get, `facts` what people in a chat read under the `title`: names and values, the latter
     untrusted.
@@ -61,7 +61,7 @@ class Notification:
 
 
 def type_of(body: EventBody) -> EventType | None:
-    """What webhooks call an event of the log; None for one that they never hear of."""
+    """The webhook type of an event of the log; None for an event that webhooks never get."""
     match body:
         case ExecutionStarted():
             return EventType.EXECUTION_STARTED
@@ -76,7 +76,7 @@ def type_of(body: EventBody) -> EventType | None:
 
 
 def wants(webhook: Webhook, notification: Notification) -> bool:
-    """Whether a webhook is to be told."""
+    """Whether a webhook subscribes to a notification."""
     only = webhook.filter
     if notification.type not in webhook.events or not notification.task_id.startswith(only.task_id_prefix):
         return False
@@ -85,13 +85,13 @@ def wants(webhook: Webhook, notification: Notification) -> bool:
     finished = notification.type is EventType.EXECUTION_FINISHED
     if finished and only.statuses and notification.status not in only.statuses:
         return False
-    asked = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
-    return asked or only.include_parts or not notification.part
+    about_approval = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
+    return about_approval or only.include_parts or not notification.part
 
 
 def started(event: Event, task: Task, mask: SecretMask) -> Notification:
     """An execution was accepted."""
-    goal = _told(task.description, GOAL_CHARS, mask)
+    goal = _safe(task.description, GOAL_CHARS, mask)
     return Notification(
         event_id=event.id,
         type=EventType.EXECUTION_STARTED,
@@ -107,15 +107,15 @@ def started(event: Event, task: Task, mask: SecretMask) -> Notification:
 
 
 def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notification:
-    """An execution has ended; `state` is what its events up to this one say."""
+    """An execution has ended; `state` is the fold of its events up to this one."""
     task, usage = state.task, state.usage
-    error = _told(state.error, TEXT_CHARS, mask)
-    branch = _told(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
+    error = _safe(state.error, TEXT_CHARS, mask)
+    branch = _safe(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
     commit = state.delivered.commit_sha if state.delivered else ""
     winner = state.candidates.get(state.winner_id)
     agent = winner.agent_id if winner else ""
     verdict = str(state.verdict or "")
-    reasons = [_told(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
+    reasons = [_safe(reason, _REASON_CHARS, mask) for reason in state.best_report.reasons] if state.best_report else []
     data: dict[str, object] = {
         "status": state.status.value,
         "winner": state.winner_id,
@@ -160,17 +160,17 @@ def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notificat
 
 
 def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMask) -> Notification:
-    """Somebody waits for a person."""
-    proposal = _told(request.approach, PROPOSAL_CHARS, mask)
-    goal = _told(request.goal, GOAL_CHARS, mask)
-    reasons = [_told(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
+    """An agent waits for a person."""
+    proposal = _safe(request.approach, PROPOSAL_CHARS, mask)
+    goal = _safe(request.goal, GOAL_CHARS, mask)
+    reasons = [_safe(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
     approval: dict[str, object] = {
         "approval_id": request.approval_id,
         "agent_id": request.agent_id,
         "policy": request.policy.value,
         "goal": goal,
         "proposal": proposal,
-        "tool": _told(request.call.name, _REASON_CHARS, mask),
+        "tool": _safe(request.call.name, _REASON_CHARS, mask),
         "reasons": reasons,
         "requested_at": request.requested_at,
         "expires_at": request.expires_at,
@@ -198,10 +198,10 @@ def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMa
 def resolved(
     event: Event, task: Task, resolution: ApprovalResolution, request: ApprovalRequest | None, mask: SecretMask
 ) -> Notification:
-    """Somebody decided; `request` is what about, where that is known."""
-    text = _told(resolution.text, TEXT_CHARS, mask)
+    """An approval was decided; `request` is what was asked, where it is known."""
+    text = _safe(resolution.text, TEXT_CHARS, mask)
     agent = request.agent_id if request else ""
-    approver = _told(resolution.approver, _REASON_CHARS, mask)
+    approver = _safe(resolution.approver, _REASON_CHARS, mask)
     approval: dict[str, object] = {
         "approval_id": resolution.approval_id,
         "agent_id": agent,
@@ -224,7 +224,7 @@ def resolved(
 
 
 def trial(webhook: Webhook, *, name: str, at: str) -> Notification:
-    """A message that only shows whether messages arrive; `name` makes its id."""
+    """A test message; `name` makes its id unique."""
     return Notification(
         event_id=f"test/{webhook.webhook_id}/{name}",
         type=EventType.TEST,
@@ -246,23 +246,23 @@ def _about(event: Event, task: Task) -> dict[str, object]:
 
 
 def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
-    """The same for every time that the log says it: an orchestrator that takes over asks again.
+    """The same id for every repetition of the event: an orchestrator that takes over asks again.
 
-    Without the full stops that an approval's id has: what is signed is put together with full stops.
+    It has no full stops, unlike an approval's id, since full stops separate the parts of what is signed.
     """
     return f"{event.execution_id}/approval-{what}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
 
 
-def _told(text: str, limit: int, mask: SecretMask) -> str:
-    """A text as far as it is told: whole characters, no secrets, at most `limit` of it."""
+def _safe(text: str, limit: int, mask: SecretMask) -> str:
+    """A text for a notification: whole characters, secrets masked, at most `limit` characters."""
     return shortened(mask(well_formed(text[: limit * _CONSIDERED])), limit)
 
 
 async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) -> Notification | None:
-    """What an event comes to; None for one that webhooks never hear of, and for what was said before.
+    """The notification of an event; None for an event that webhooks never get, and for a repetition.
 
-    It is the same whenever it is made. Raises NotFound, PreconditionFailed (the log does not say any more what was
-    before, or cannot be read), Unavailable.
+    The same event always gives the same one. Raises NotFound, PreconditionFailed (earlier events are gone from the log,
+    or cannot be read), Unavailable.
     """
     event = stored.event
     match event.body:
@@ -281,12 +281,12 @@ async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) 
 
 
 async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
-    """The execution as it had told of itself up to this event."""
+    """The execution's state as of this event."""
     state: ExecutionState | None = None
     async with aclosing(_subject(stored.event, log, EXECUTION_SUBJECT)) as events:
-        async for one in events:
-            state = advance(state, one)
-            if one.sequence >= stored.sequence:
+        async for logged in events:
+            state = advance(state, logged)
+            if logged.sequence >= stored.sequence:
                 break
     if state is None:
         raise NotFound(f"the beginning of {stored.event.execution_id} is not in the log any more")
@@ -295,9 +295,9 @@ async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
 
 async def _task(event: Event, log: EventLog) -> Task:
     async with aclosing(_subject(event, log, EXECUTION_SUBJECT)) as events:
-        async for one in events:
-            if isinstance(one.event.body, ExecutionStarted):
-                return one.event.body.task
+        async for logged in events:
+            if isinstance(logged.event.body, ExecutionStarted):
+                return logged.event.body.task
             break
     raise NotFound(f"the beginning of {event.execution_id} is not in the log any more")
 
@@ -305,22 +305,22 @@ async def _task(event: Event, log: EventLog) -> Task:
 async def _asked(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:
     """Whether an event is the first of its kind about an approval, and what was asked.
 
-    Who takes an execution over asks once more, and the clock may decide just after a person did: only the first counts.
+    An orchestrator that takes over asks again, and a timeout may decide just after a person: only the first counts.
     """
     request: ApprovalRequest | None = None
     kind = type(stored.event.body)
     async with aclosing(_subject(stored.event, log, CONTROL_SUBJECT)) as events:
-        async for one in events:
-            if one.sequence >= stored.sequence:
+        async for logged in events:
+            if logged.sequence >= stored.sequence:
                 return True, request
-            match one.event.body:
+            match logged.event.body:
                 case ApprovalAwaited(request=asked) if asked.approval_id == approval_id:
                     request = asked
                 case ApprovalResolved(resolution=decided) if decided.approval_id == approval_id:
                     pass
                 case _:
                     continue
-            if type(one.event.body) is kind:
+            if type(logged.event.body) is kind:
                 return False, request
     return True, request
 

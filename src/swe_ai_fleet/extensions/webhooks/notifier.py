@@ -41,7 +41,7 @@ _MARKS = tuple(
     f'"{name}"'.encode()
     for name in ("execution_started", "execution_finished", "approval_awaited", "approval_resolved", "body_ref")
 )
-"""One of these stands in every message that is of interest; nearly all others are let go unread."""
+"""Every message of interest contains one of these; nearly all others are dropped unparsed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -53,9 +53,9 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         stream=EVENTS,
         subjects=(f"{executions}.{EXECUTION_SUBJECT}", f"{executions}.{CONTROL_SUBJECT}"),
         consumer=webhook.consumer,
-        # Attempts are counted elsewhere; this is for faults of ours.
+        # Attempts are counted in the delivery store; this bounds our own failures.
         max_deliveries=50,
-        # Messages of a killed process are redelivered after so long.
+        # Messages of a killed process are redelivered after this time.
         ack_wait_seconds=10.0,
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
@@ -68,7 +68,7 @@ class WebhookNotifier:
     """Sends notifications to webhooks.
 
     Attributes:
-        log: Has the events, and the places of the webhooks in it.
+        log: Has the events, and the position of each webhook.
         webhooks: The webhooks.
         deliveries: What became of events.
         rules: Where messages may go.
@@ -118,7 +118,7 @@ class WebhookNotifier:
             next_at="" if wait is None else (ended + timedelta(seconds=wait)).isoformat(),
         )
         if made.status is DeliveryStatus.RETRYING:
-            # First of all, for this process may end at any time: what counts is how often it was tried.
+            # Recorded first, since this process may end at any time: the number of attempts must survive.
             await self.deliveries.failed(webhook, sequence, Pending(attempts=number, next_at=made.next_at))
         await self.deliveries.note(webhook, made)
         return reply, made
@@ -149,13 +149,13 @@ class Listener:
         """Notify the webhook, if it subscribes to the event.
 
         Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
-        the surroundings.
+        the infrastructure.
         """
         if not any(mark in work.data for mark in _MARKS):
             return
         notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
         if webhook is None or not webhook.active:
-            # It was deleted, or begins anew elsewhere: whoever follows that ends this, too.
+            # It was deleted or recreated: the follower of the store ends this listener, too.
             raise RetryAfter(_UNKNOWN_SECONDS)
         notification = await self._notification(webhook, work)
         if notification is None or not wants(webhook, notification):
@@ -166,7 +166,7 @@ class Listener:
         reply, made = await notifier.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
             raise RetryAfter(self._until(made.next_at))
-        # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
+        # The count of a dead letter is kept: if the dead letter got lost, all attempts would start again.
         if reply.delivered:
             if number > 1:
                 await notifier.deliveries.settled(webhook, work.sequence)
@@ -191,10 +191,10 @@ class Listener:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
     async def _number(self, webhook: Webhook, work: Work) -> int:
-        """Which attempt this is; 0 where there need be none. Raises RetryAfter where it is too early."""
+        """The number of this attempt; 0 where none is needed. Raises RetryAfter where it is too early."""
         if work.deliveries == 1:
             return 1
-        # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
+        # A redelivery is not an attempt: a process may have ended in between, or the server restarted.
         if await self.notifier.deliveries.taken(webhook, work.sequence):
             return 0
         pending = await self.notifier.deliveries.pending(webhook, work.sequence)
@@ -212,7 +212,7 @@ class Listener:
 async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
     """Consume events for every webhook of the store until the context ends; `changed` is set when webhooks change.
 
-    Yields the task that does it. One that is done before has met a fault, which is logged. Raises Unavailable.
+    Yields the task that does it; if it ends early, it has failed, and the fault is logged. Raises Unavailable.
     """
     for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
         # The process that was to remove it ended before.

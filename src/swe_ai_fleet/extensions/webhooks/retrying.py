@@ -15,9 +15,9 @@ _GONE = 410
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """How a receiver took a message. `http_status` is 0 where it gave none; `retry_after` is in seconds, 0: not said.
+    """The response of a receiver. `http_status` is 0 without one; `retry_after` is in seconds, 0: not given.
 
-    `error` is untrusted text, empty where it took it.
+    `error` is untrusted text, empty on success.
     """
 
     http_status: int = 0
@@ -26,7 +26,7 @@ class Reply:
 
     @property
     def delivered(self) -> bool:
-        """Whether it took it."""
+        """Whether the receiver accepted the message."""
         return 200 <= self.http_status < 300
 
     @property
@@ -41,7 +41,7 @@ class Schedule:
 
     Args:
         waits: Seconds before each further attempt.
-        spread: By which part of itself a wait is lengthened at random, so that not all come back at once.
+        spread: The largest fraction by which a wait is lengthened at random, so that retries do not coincide.
     """
 
     waits: tuple[float, ...] = WAITS
@@ -67,7 +67,7 @@ def retry_after_seconds(header: str, now: datetime) -> float:
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
-        # It reads what strangers write, and is not exact about its faults.
+        # The parser reads untrusted text, and does not document all of its exceptions.
         return 0.0
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (at - now).total_seconds())

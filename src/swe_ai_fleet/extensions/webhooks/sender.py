@@ -1,4 +1,4 @@
-"""Sends webhooks over HTTP: to addresses that were checked, without redirects, within a time, reading little."""
+"""Sends webhooks over HTTP: to checked addresses, without redirects, with limits of time and of the reply's size."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WebhookRules:
         return HttpPolicy(private_hosts=self.private_hosts, ports=PORTS)
 
     def allow(self, url: str) -> httpx2.URL:
-        """A URL as it will be asked for. Raises ToolRefusal where that is never done; names are resolved later."""
+        """The parsed URL. Raises ToolRefusal for one that is never allowed; host names are resolved later."""
         parsed = parse_url(url)
         self.policy.check(parsed)
         if parsed.scheme != "https" and not self.policy.is_private(parsed.host, port_of(parsed)):
@@ -68,7 +68,7 @@ class WebhookRules:
         return parsed
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that webhooks cannot have, by what its name means now. Raises InvalidRequest.
+        """Refuse a URL that webhooks may not have, by the addresses of its host now. Raises InvalidRequest.
 
         A name that cannot be resolved is let through: the receiver may not be there yet, and every connection is
         checked again.
@@ -93,9 +93,9 @@ _HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network
 
 
 class _OwnResolver:
-    """What this machine's resolver says, asked in threads of its own.
+    """This machine's resolver, run in threads of its own.
 
-    A look-up that nobody answers cannot be broken off: it must not hold up the threads that everything else shares.
+    A look-up cannot be cancelled: one without an answer must not block the threads that everything else shares.
     """
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ class _OwnResolver:
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The addresses of a host as text, best first. Raises OSError if it has none."""
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        infos = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -143,7 +143,7 @@ class WebhookSender:
         await self._transport.aclose()
 
     async def send(self, message: Outgoing, *, secrets: tuple[str, ...] = ()) -> Reply:
-        """How the receiver took a message; whatever goes wrong is in the reply, and never raised.
+        """Send a message; the reply holds any failure, which is never raised.
 
         Args:
             message: What to send.
@@ -166,25 +166,25 @@ class WebhookSender:
     async def _read(self, response: httpx2.Response, mask: Secrets) -> Reply:
         status = response.status_code
         if 200 <= status < 300:
-            # Whatever else it says, it has the message.
+            # The body of a success does not matter.
             return Reply(http_status=status)
-        said = f"HTTP {status}"
+        summary = f"HTTP {status}"
         if 300 <= status < 400:
-            return Reply(http_status=status, error=f"{said}: redirects are not followed")
+            return Reply(http_status=status, error=f"{summary}: redirects are not followed")
         try:
             body = await read_body(response, MAX_ERROR_BYTES)
         except ToolFailure as fault:
-            told = fault.message
+            detail = fault.message
         else:
-            told = "" if body.encoding else body.data.decode("utf-8", "replace")
+            detail = "" if body.encoding else body.data.decode("utf-8", "replace")
         wait = retry_after_seconds(response.headers.get("retry-after", ""), self._now())
-        error = plain_line(mask(well_formed(f"{said}: {told}" if told.strip() else said)), _ERROR_CHARS)
+        error = plain_line(mask(well_formed(f"{summary}: {detail}" if detail.strip() else summary)), _ERROR_CHARS)
         return Reply(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
 
 
 def _parts(url: httpx2.URL) -> tuple[str, ...]:
-    """What of a URL may be a secret: parts of its path (chats have theirs there) and its query."""
+    """Parts of a URL that may be secret: segments of its path (chats have theirs there) and its query."""
     path = url.raw_path.decode("ascii", "replace")
     parts = path.replace("?", "/").replace("&", "/").split("/")
-    # Of `token=…` a receiver may say the value alone.
+    # A receiver may echo only the value of `token=…`.
     return tuple(part for whole in parts for part in (whole, whole.partition("=")[2]) if part)

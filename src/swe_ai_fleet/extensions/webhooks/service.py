@@ -50,22 +50,22 @@ class NotificationServicer(NotificationServiceServicer):
         webhook = _webhook(request)
         check_webhook(webhook)
         await self._notifier.rules.check(webhook.url)
-        # What happens while it is being made is told already.
+        # Events that happen during the creation are included.
         start = await self._notifier.log.last_sequence() + 1
-        kept, existed = await self._notifier.webhooks.add(
+        stored, existed = await self._notifier.webhooks.add(
             webhook, start_sequence=start, same_secret=bool(request.secret)
         )
         return pb.CreateWebhookResponse(
-            webhook=_message(kept), secret="" if existed else kept.secret, already_existed=existed
+            webhook=_message(stored), secret="" if existed else stored.secret, already_existed=existed
         )
 
     async def ListWebhooks(self, request: pb.ListWebhooksRequest, context: Context) -> pb.ListWebhooksResponse:
-        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._notifier.webhooks.list(tenant())])
+        return pb.ListWebhooksResponse(webhooks=map(_message, await self._notifier.webhooks.list(tenant())))
 
     async def DeleteWebhook(self, request: pb.DeleteWebhookRequest, context: Context) -> pb.DeleteWebhookResponse:
         webhook = await self._notifier.webhooks.remove(request.webhook_id, tenant())
         if webhook is not None:
-            # Its consumer is removed by whoever listens there.
+            # The process that listens for it removes its consumer.
             await self._notifier.deliveries.forget(webhook)
         return pb.DeleteWebhookResponse(existed=webhook is not None)
 
@@ -77,7 +77,7 @@ class NotificationServicer(NotificationServiceServicer):
         webhook = await self._notifier.webhooks.get(request.webhook_id, tenant())
         attempts = await self._notifier.deliveries.last(webhook)
         shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
-        return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, one) for one in shown])
+        return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, attempt) for attempt in shown])
 
 
 def open_service(served: ServiceDeps) -> AbstractAsyncContextManager[Service]:
@@ -95,7 +95,7 @@ async def open_notifications(
     tls: ssl.SSLContext | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncGenerator[Service]:
-    """Tell webhooks until the context ends; the service to be served by which people keep them.
+    """Notify webhooks until the context ends; yields the service by which callers manage them.
 
     Args:
         log: The connection to NATS, its streams made.

@@ -1,6 +1,6 @@
 """Stores of an installation: its webhooks, followed by every replica, and their deliveries.
 
-Of deliveries the last attempts of each webhook are kept, and how far failed ones have come.
+For deliveries, the last attempts of each webhook are kept, and the progress of failed ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WebhookStore:
     """Stores webhooks, and follows changes that other replicas make. An async context.
 
     Args:
-        store: Where they are kept, secrets and all.
+        store: Where they are kept, secrets included.
         changed: Called when the webhooks of `all` have changed.
         now: The time.
     """
@@ -71,11 +71,11 @@ class WebhookStore:
         await self._follower.stop()
 
     def all(self) -> tuple[Webhook, ...]:
-        """Those known here, by their ids."""
+        """The webhooks that this replica knows, by their ids."""
         return tuple(self._known[key] for key in sorted(self._known))
 
     def named(self, consumer: str) -> Webhook | None:
-        """The one that a consumer belongs to, as it is known here."""
+        """The webhook of a consumer, as this replica knows it."""
         return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
 
     async def get(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook:
@@ -89,33 +89,33 @@ class WebhookStore:
         return webhook
 
     async def list(self, tenant: str = DEFAULT_TENANT) -> tuple[Webhook, ...]:
-        """All of a tenant that are kept now, by their ids. Raises Unavailable."""
-        found = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
-        return tuple(webhook for webhook in found if webhook is not None and webhook.tenant == tenant)
+        """A tenant's stored webhooks, by their ids. Raises Unavailable."""
+        webhooks = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
+        return tuple(webhook for webhook in webhooks if webhook is not None and webhook.tenant == tenant)
 
     async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
-        """Which of these consumers belong to webhooks that are gone, disabled or begun anew. Raises Unavailable."""
-        kept = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
-        found: list[str] = []
+        """Which of these consumers belong to webhooks that are gone, disabled or recreated. Raises Unavailable."""
+        stored = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
+        orphans: list[str] = []
         for name in consumers:
             key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0].replace(_DOT, ".")
-            webhook = kept.get(key)
-            # One that cannot be read may be a newer version's: its place is not ours to remove.
-            unreadable = key in kept and webhook is None
+            webhook = stored.get(key)
+            # An unreadable webhook may be of a newer version: its consumer must stay.
+            unreadable = key in stored and webhook is None
             alive = webhook is not None and webhook.active and webhook.consumer == name
             if name.startswith(CONSUMER_PREFIX) and not unreadable and not alive:
-                found.append(name)
-        return tuple(found)
+                orphans.append(name)
+        return tuple(orphans)
 
     async def add(self, webhook: Webhook, *, start_sequence: int, same_secret: bool) -> tuple[Webhook, bool]:
-        """Keep a webhook, which hears of events from `start_sequence` on; and whether it was there before.
+        """Store a webhook that gets events from `start_sequence` on; returns it, and whether it existed before.
 
-        With `same_secret` one of another secret is another webhook. Raises AlreadyExists for one of that id which
-        differs, ResourceExhausted, Unavailable.
+        With `same_secret`, another secret makes another webhook. Raises AlreadyExists for a different webhook with
+        that id, ResourceExhausted, Unavailable.
         """
-        known = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
-        if len(known) >= MAX_WEBHOOKS and webhook.key not in known:
-            raise ResourceExhausted(f"there are {len(known)} webhooks already", hint="delete one first")
+        keys = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
+        if len(keys) >= MAX_WEBHOOKS and webhook.key not in keys:
+            raise ResourceExhausted(f"there are {len(keys)} webhooks already", hint="delete one first")
         made = replace(
             webhook,
             created_at=self._at(),
@@ -136,7 +136,7 @@ class WebhookStore:
         return made, False
 
     async def remove(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook | None:
-        """Forget a tenant's webhook; what it was, None where there was none. Raises InvalidRequest, Unavailable."""
+        """Delete a tenant's webhook; returns it, None where there was none. Raises InvalidRequest, Unavailable."""
         try:
             webhook = await self.get(webhook_id, tenant)
         except NotFound:
@@ -145,44 +145,44 @@ class WebhookStore:
         return webhook
 
     async def disable(self, webhook: Webhook, reason: str) -> None:
-        """Tell it of nothing more. Raises Unavailable."""
+        """Send it no more events. Raises Unavailable."""
         await self._change(
             webhook,
-            lambda kept: replace(kept, disabled_reason=reason, disabled_at=self._at()) if kept.active else kept,
+            lambda old: replace(old, disabled_reason=reason, disabled_at=self._at()) if old.active else old,
         )
 
     async def enable(self, webhook: Webhook, *, start_sequence: int) -> None:
-        """Tell it of events again, from `start_sequence` on. Raises Unavailable."""
+        """Send it events again, from `start_sequence` on. Raises Unavailable."""
 
-        def enabled(kept: Webhook) -> Webhook:
-            if kept.active:
-                return kept
+        def enabled(current: Webhook) -> Webhook:
+            if current.active:
+                return current
             return replace(
-                kept,
+                current,
                 disabled_reason="",
                 disabled_at="",
                 dead_letters=0,
                 last_error="",
-                consumer=_consumer(kept.key),
+                consumer=_consumer(current.key),
                 start_sequence=start_sequence,
             )
 
         await self._change(webhook, enabled)
 
     async def given_up(self, webhook: Webhook, error: str) -> None:
-        """Mark that an event could not be delivered. Raises Unavailable."""
-        await self._change(webhook, lambda kept: replace(kept, dead_letters=kept.dead_letters + 1, last_error=error))
+        """Count an event that could not be delivered. Raises Unavailable."""
+        await self._change(webhook, lambda old: replace(old, dead_letters=old.dead_letters + 1, last_error=error))
 
     async def delivered(self, webhook: Webhook) -> None:
-        """Take such marks away again. Raises Unavailable."""
-        await self._change(webhook, lambda kept: replace(kept, dead_letters=0, last_error=""))
+        """Reset that count. Raises Unavailable."""
+        await self._change(webhook, lambda old: replace(old, dead_letters=0, last_error=""))
 
     async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
-        """Change what is kept, unless it is gone or another one by now."""
+        """Change the stored webhook, unless it has been deleted or recreated."""
 
         def changed(entry: KeyValueEntry | None) -> bytes | None:
-            kept = _loaded(webhook.key, entry.value) if entry else None
-            if kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
+            current = _loaded(webhook.key, entry.value) if entry else None
+            if current is None or current.consumer != webhook.consumer or (new := change(current)) == current:
                 return None
             return to_json(new)
 
@@ -205,15 +205,15 @@ def _loaded(key: str, value: bytes) -> Webhook | None:
     try:
         return from_json(Webhook, value)
     except ValueError:
-        # One that cannot be read must not hide all others; what is wrong with it may say its secret.
+        # An unreadable webhook must not hide the others; the fault is not logged, since it may contain the secret.
         _log.error("webhooks.unreadable", webhook=key)
         return None
 
 
 def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
     """What makes two webhooks the same."""
-    kept = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
-    return (*kept, webhook.secret) if secret else kept
+    content = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
+    return (*content, webhook.secret) if secret else content
 
 
 def _is_of(tenant: str, key: str) -> bool:
@@ -221,7 +221,7 @@ def _is_of(tenant: str, key: str) -> bool:
 
 
 def _consumer(key: str) -> str:
-    """A name that no consumer had before: one of the same key that was deleted must not hand its place on."""
+    """A name that no consumer had before, so that it does not inherit the position of a deleted one."""
     return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"
 
 
@@ -267,7 +267,7 @@ class _Kept:
 
 
 class DeliveryStore:
-    """Keeps attempts in a store that forgets them after a while.
+    """Keeps attempts in a store whose entries expire.
 
     Args:
         store: Where they are kept.
@@ -284,10 +284,10 @@ class DeliveryStore:
     async def taken(self, webhook: Webhook, sequence: int) -> bool:
         """Whether an event is known to have been delivered. Raises Unavailable."""
         attempts = await self.last(webhook)
-        return any(one.sequence == sequence and one.status is DeliveryStatus.DELIVERED for one in attempts)
+        return any(attempt.sequence == sequence and attempt.status is DeliveryStatus.DELIVERED for attempt in attempts)
 
     async def pending(self, webhook: Webhook, sequence: int) -> Pending | None:
-        """How far the delivery of an event has come; None where it never failed. Raises Unavailable."""
+        """The progress of a failed delivery; None where it never failed. Raises Unavailable."""
         entry = await self._store.get(_pending_key(webhook, sequence))
         return from_json(Pending, entry.value) if entry else None
 
@@ -296,20 +296,20 @@ class DeliveryStore:
         await self._store.put(_pending_key(webhook, sequence), to_json(pending))
 
     async def settled(self, webhook: Webhook, sequence: int) -> None:
-        """Forget how far a delivery had come. Raises Unavailable."""
+        """Delete the progress of a delivery. Raises Unavailable."""
         await self._store.delete(_pending_key(webhook, sequence))
 
     async def note(self, webhook: Webhook, attempt: Attempt) -> None:
-        """Put an attempt on the list. Where that cannot be done, it is missing there, which is logged."""
+        """Add an attempt to the list; a failure to do so is only logged."""
 
         def longer(entry: KeyValueEntry | None) -> bytes:
-            kept = _kept(entry.value) if entry else _Kept()
-            return to_json(replace(kept, attempts=(*kept.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
+            listed = _kept(entry.value) if entry else _Kept()
+            return to_json(replace(listed, attempts=(*listed.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
 
         try:
             await rewritten(self._store, _list_key(webhook), longer, name="the list of deliveries")
         except FleetError as fault:
-            # What was sent is sent: to fail now would send it again.
+            # The message has been sent: failing now would send it again.
             _log.warning("webhooks.attempt_not_listed", webhook=webhook.webhook_id, reason=fault.message)
 
     async def forget(self, webhook: Webhook) -> None:

@@ -34,7 +34,7 @@ _MAX_SIGNATURES = 16
 
 
 class InvalidSignature(Exception):
-    """A message is not from whoever has the secret, or it is too old; the text says which."""
+    """A message is not signed with the secret, or it is too old; the text says which."""
 
 
 def new_secret() -> str:
@@ -94,19 +94,19 @@ def verify(
         InvalidRequest: The secret is none.
     """
     key = key_of(secret)
-    found = {name.lower(): value for name, value in headers.items()}
-    message_id, told, given = (found.get(name, "") for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
-    if not (message_id and told and given):
+    values = {name.lower(): value for name, value in headers.items()}
+    message_id, sent_at, signed = (values.get(name, "") for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
+    if not (message_id and sent_at and signed):
         raise InvalidSignature("a header is missing: webhook-id, webhook-timestamp or webhook-signature")
-    if not (told.isascii() and told.isdecimal() and len(told) <= 12):
+    if not (sent_at.isascii() and sent_at.isdecimal() and len(sent_at) <= 12):
         raise InvalidSignature("webhook-timestamp is no number of seconds")
-    timestamp = int(told)
+    timestamp = int(sent_at)
     if abs((time.time() if now is None else now) - timestamp) > tolerance_seconds:
         raise InvalidSignature("the message is too old, or the clocks differ")
     expected = signature(key, message_id, timestamp, body).encode()
     # One for each secret while secrets change; other versions than ours may stand among them.
-    signatures = given.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
-    if not any(hmac.compare_digest(one, expected) for one in signatures):
+    signatures = signed.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
+    if not any(hmac.compare_digest(candidate, expected) for candidate in signatures):
         raise InvalidSignature("no signature fits the body and the secret")
     return message_id
 
@@ -116,7 +116,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class EventType(StrEnum):
-    """What webhooks are told of."""
+    """Types of the events that webhooks get."""
 
     EXECUTION_STARTED = "execution.started"
     EXECUTION_FINISHED = "execution.finished"
@@ -132,11 +132,11 @@ SUBSCRIBABLE = (
     EventType.APPROVAL_RESOLVED,
 )
 USUAL = SUBSCRIBABLE[1:]
-"""What a webhook hears of that does not say."""
+"""The events of a webhook that names none."""
 
 
 class Format(StrEnum):
-    """What a message looks like: an event in JSON, or the words of it for a chat."""
+    """The format of a message: an event in JSON, or its text for a chat."""
 
     JSON = "json"
     SLACK = "slack"
@@ -146,10 +146,10 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which executions count; what is empty lets all through.
+    """Which executions match; an empty field matches all.
 
-    `statuses` are those that an execution ended with. Without `include_parts` no execution that belongs to another is
-    told of, unless somebody is asked in it.
+    `statuses` are final statuses of executions. Without `include_parts`, executions that belong to another one are left
+    out, except for their approvals.
     """
 
     task_id_prefix: str = ""
@@ -162,8 +162,8 @@ class Filter:
 class Webhook:
     """A receiver. `url` and `secret` are for sending only: `shown_url` is what people see.
 
-    `consumer` names what holds its place in the log of events, which it hears from `start_sequence` on. With a
-    `disabled_reason` it hears nothing. `dead_letters` were given up since the last delivery. Times are ISO 8601, UTC.
+    `consumer` names the consumer that holds its position in the event log, from `start_sequence` on. With a
+    `disabled_reason` it gets nothing. `dead_letters` counts failures since the last delivery. Times are ISO 8601, UTC.
     """
 
     webhook_id: str
@@ -183,12 +183,12 @@ class Webhook:
 
     @property
     def key(self) -> str:
-        """Under which it is kept."""
+        """Its key in the store."""
         return key_in(self.tenant, self.webhook_id)
 
     @property
     def active(self) -> bool:
-        """Whether it hears of events."""
+        """Whether it gets events."""
         return not self.disabled_reason
 
     @property
@@ -211,12 +211,12 @@ class Webhook:
 
 def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
     """The id of a webhook whose caller names none: the same for the same URL and events."""
-    told = "\n".join((tenant, url, *sorted(events)))
-    return f"wh-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    identity = "\n".join((tenant, url, *sorted(events)))
+    return f"wh-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def key_in(tenant: str, webhook_id: str) -> str:
-    """Under which a tenant's webhook is kept; no other tenant's has the same. The default tenant's is its id."""
+    """The store key of a tenant's webhook, unique across tenants; in the default tenant it is the id."""
     return webhook_id if tenant == DEFAULT_TENANT else f"{tenant}.{webhook_id}"
 
 
@@ -254,7 +254,7 @@ def check_webhook(webhook: Webhook) -> None:
 
 def parse_event(text: str, *, field: str) -> EventType:
     """An event that a webhook can hear of. Raises InvalidRequest."""
-    for known in SUBSCRIBABLE:
-        if known == text:
-            return known
+    for event in SUBSCRIBABLE:
+        if event == text:
+            return event
     raise InvalidRequest(f"there is no event {text[:80]!r}", field=field, hint=f"one of {', '.join(SUBSCRIBABLE)}")

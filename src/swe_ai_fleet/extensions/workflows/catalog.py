@@ -36,13 +36,13 @@ class WorkflowCatalog:
     @property
     def named(self) -> Mapping[str, Workflow]:
         """What files may name as their sub-workflows."""
-        return {name: one.workflow for name, one in self.workflows.items()}
+        return {name: entry.workflow for name, entry in self.workflows.items()}
 
     def get(self, name: str) -> CatalogEntry:
         """The workflow of that name. Raises NotFound."""
         if name not in self.workflows:
-            known = ", ".join(sorted(self.workflows)) or "there are none"
-            raise NotFound(f"there is no workflow {name[:64]!r}", field="name", hint=known)
+            names = ", ".join(sorted(self.workflows)) or "there are none"
+            raise NotFound(f"there is no workflow {name[:64]!r}", field="name", hint=names)
         return self.workflows[name]
 
 
@@ -51,11 +51,11 @@ def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | N
 
     Blocking: call it in a thread. `tools` None: names of tools are not checked.
     """
-    found = [*_built_in(), *(one for directory in directories for one in _in(directory))]
+    sources = [*_built_in(), *(source for directory in directories for source in _in(directory))]
     named: dict[str, Workflow] = {}
     broken: list[WorkflowFault] = []
     sound: list[tuple[str, str, bool]] = []
-    for file, text, built_in in found:
+    for file, text, built_in in sources:
         try:
             workflow = read_workflow(text, file=file, tools=tools)
         except InvalidWorkflow as error:
@@ -75,17 +75,17 @@ def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | N
 
 
 def _built_in() -> Iterator[tuple[str, str, bool]]:
-    for one in sorted(files(__package__ or "").joinpath("templates").iterdir(), key=lambda each: each.name):
-        if one.name.endswith(SUFFIXES):
-            yield one.name, one.read_text("utf-8"), True
+    for file in sorted(files(__package__ or "").joinpath("templates").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(SUFFIXES):
+            yield file.name, file.read_text("utf-8"), True
 
 
 def _in(directory: Path) -> Iterator[tuple[str, str, bool]]:
-    """The workflow files of a directory; one that is not there has none."""
+    """The workflow files of a directory; none where it does not exist."""
     if not directory.is_dir():
         return
     names = sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file())
     for path in names[:MAX_FILES]:
-        # One byte more than a reader takes, so that it says so itself.
+        # One byte more than the reader accepts, so that it reports the size itself.
         with path.open("rb") as file:
             yield str(path), file.read(MAX_BYTES + 1).decode("utf-8", "replace"), False

@@ -29,7 +29,7 @@ _ID = re.compile(ID)
 def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
     """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
     nodes = {node.id: node for node in workflow.nodes}
-    found: list[Problem] = []
+    problems: list[Problem] = []
     whole: list[Edge] = []
     seen: set[tuple[str, str, str]] = set()
     for at, edge in enumerate(workflow.edges):
@@ -43,28 +43,28 @@ def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
             for end, name in (("source", edge.source), ("target", edge.target))
             if name not in nodes
         ]
-        found.extend(missing)
+        problems.extend(missing)
         if missing:
             continue
         whole.append(edge)
         key = (edge.source, edge.target, edge.label)
         if key in seen:
-            found.append(Problem(path=place, message=f"the edge {edge.source} -> {edge.target} is given twice"))
+            problems.append(Problem(path=place, message=f"the edge {edge.source} -> {edge.target} is given twice"))
         seen.add(key)
-        found.extend(_label_problems(nodes[edge.source], edge, (*place, "label")))
+        problems.extend(_label_problems(nodes[edge.source], edge, (*place, "label")))
     for at, node in enumerate(workflow.nodes):
         if node.type is NodeType.BRANCH:
             labels = {edge.label for edge in whole if edge.source == node.id}
-            found.extend(_case_problems(node, labels, (*path, "nodes", at)))
+            problems.extend(_case_problems(node, labels, (*path, "nodes", at)))
     pairs = [(edge.source, edge.target) for edge in whole]
     circle = cycle([*nodes], pairs)
     if circle:
         at = next(at for at, edge in enumerate(workflow.edges) if (edge.source, edge.target) == circle[:2])
         message = f"the edges go in a circle: {' -> '.join(circle)}"
-        found.append(Problem(path=(*path, "edges", at), message=message, hint="a map or retries repeat work"))
+        problems.append(Problem(path=(*path, "edges", at), message=message, hint="a map or retries repeat work"))
     else:
-        found.extend(_unreachable(workflow, whole, path))
-    return found
+        problems.extend(_unreachable(workflow, whole, path))
+    return problems
 
 
 def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
@@ -72,42 +72,42 @@ def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
         return []
     match source.type:
         case NodeType.BRANCH:
-            known = [case.label for case in source.cases]
-            said = f"no case of {source.id} has the label {edge.label!r}"
+            labels = [case.label for case in source.cases]
+            message = f"no case of {source.id} has the label {edge.label!r}"
         case NodeType.APPROVAL:
-            known = [decision.value for decision in ApprovalDecision]
-            said = f"{edge.label!r} is no decision"
+            labels = [decision.value for decision in ApprovalDecision]
+            message = f"{edge.label!r} is no decision"
         case _:
             message = f"{source.id} chooses nothing, so the edge cannot have the label {edge.label!r}"
             return [Problem(path=place, message=message, hint="branches and approvals choose")]
-    return [] if edge.label in known else [Problem(path=place, message=said, hint=nearest(edge.label, known))]
+    return [] if edge.label in labels else [Problem(path=place, message=message, hint=nearest(edge.label, labels))]
 
 
 def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     seen: set[str] = set()
     always = ""
     for at, case in enumerate(node.cases):
         here = (*place, "cases", at)
         if not case.label:
-            found.append(Problem(path=here, message="a case needs a label"))
+            problems.append(Problem(path=here, message="a case needs a label"))
             continue
         if case.label in seen:
-            found.append(Problem(path=here, message=f"there is another case {case.label!r}"))
+            problems.append(Problem(path=here, message=f"there is another case {case.label!r}"))
         elif case.label not in labels:
             message = f"no edge from {node.id} has the label {case.label!r}"
-            found.append(Problem(path=here, message=message, hint="add one, or leave the case out"))
+            problems.append(Problem(path=here, message=message, hint="add one, or leave the case out"))
         if always:
             message = f"the case {case.label!r} is never reached: {always!r} before it always holds"
-            found.append(Problem(path=here, message=message))
+            problems.append(Problem(path=here, message=message))
         seen.add(case.label)
         if case.when is None:
             always = always or case.label
-    return found
+    return problems
 
 
 def _unreachable(workflow: Workflow, edges: list[Edge], path: Path) -> list[Problem]:
-    """Nodes to which only ways lead that are never taken: behind cases that can never be chosen."""
+    """Nodes that cannot be reached, because every path to them needs a case that is never chosen."""
     nodes = {node.id: node for node in workflow.nodes}
     dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
     into: dict[str, list[Edge]] = {name: [] for name in nodes}
@@ -149,7 +149,7 @@ def inner_nodes(workflow: Workflow) -> Iterator[Node]:
 
 
 def way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
-    """The way on which the workflow `name` comes to contain itself or one that it is in; empty where it does not."""
+    """The cycle by which the workflow `name` contains itself or one that contains it; empty without one."""
     return _way_back(name, within, workflows, set())
 
 
@@ -165,35 +165,35 @@ def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workfl
         for node in inner_nodes(workflow):
             if isinstance(node.workflow, Workflow):
                 waiting.append((node.workflow, (*names, node.workflow.name)))
-            elif found := _way_back(node.workflow, names, workflows, seen):
-                return found
+            elif way := _way_back(node.workflow, names, workflows, seen):
+                return way
     return ()
 
 
 def size(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Size:
-    """The size of a workflow that does not contain itself; what is not known counts as nothing."""
+    """The size of a workflow that does not contain itself; an unknown sub-workflow counts as empty."""
     return _size(workflow, workflows, {})
 
 
-def _size(workflow: Workflow, workflows: Mapping[str, Workflow], known: dict[str, Size]) -> Size:
+def _size(workflow: Workflow, workflows: Mapping[str, Workflow], sizes: dict[str, Size]) -> Size:
     nodes, depth = len(workflow.nodes), 0
     for node in inner_nodes(workflow):
         inner = node.workflow
         if isinstance(inner, Workflow):
-            found = _size(inner, workflows, known)
-        elif inner in known:
-            found = known[inner]
+            inner_size = _size(inner, workflows, sizes)
+        elif inner in sizes:
+            inner_size = sizes[inner]
         else:
-            found = _size(workflows[inner], workflows, known) if inner in workflows else Size()
-            known[inner] = found
-        nodes, depth = nodes + found.nodes, max(depth, found.depth)
+            inner_size = _size(workflows[inner], workflows, sizes) if inner in workflows else Size()
+            sizes[inner] = inner_size
+        nodes, depth = nodes + inner_size.nodes, max(depth, inner_size.depth)
     return Size(nodes=nodes, depth=depth + 1)
 
 
 def checked(
     workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
 ) -> Workflow:
-    """The workflow, the sub-workflows that it names put in.
+    """The workflow, with the sub-workflows that it names resolved.
 
     Args:
         workflow: Made in Python, or read.
@@ -213,12 +213,12 @@ def faults_of(
     workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
 ) -> tuple[WorkflowFault, ...]:
     """All that is wrong with a workflow; lines are those of its nodes and edges, as far as they have any."""
-    found = [
+    faults = [
         WorkflowFault(message=each.message, hint=each.hint, node=_place(workflow, each.path)[0], line=line)
         for each in problems_of(workflow, tools=tools, workflows=workflows)
         for line in (_place(workflow, each.path)[1],)
     ]
-    return tuple(sorted(dict.fromkeys(found), key=lambda fault: fault.line))
+    return tuple(sorted(dict.fromkeys(faults), key=lambda fault: fault.line))
 
 
 def problems_of(
@@ -228,19 +228,19 @@ def problems_of(
     if len(workflow.nodes) > MAX_NODES or len(workflow.edges) > MAX_EDGES:
         message = f"a workflow has at most {MAX_NODES} nodes and {MAX_EDGES} edges"
         return [Problem(path=("nodes",), message=message, hint="a map repeats a node for each item of a list")]
-    found = _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
-    if not found:
+    problems = _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
+    if not problems:
         whole = size(workflow, workflows or {})
         if whole.depth > MAX_NESTED:
-            found.append(Problem(path=("nodes",), message=f"workflows are nested more than {MAX_NESTED} deep"))
+            problems.append(Problem(path=("nodes",), message=f"workflows are nested more than {MAX_NESTED} deep"))
         if whole.nodes > MAX_WHOLE:
             message = f"with the workflows in it there are {whole.nodes} nodes, at most {MAX_WHOLE} are run"
-            found.append(Problem(path=("nodes",), message=message))
-    return found
+            problems.append(Problem(path=("nodes",), message=message))
+    return problems
 
 
 def resolved_workflows(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Workflow:
-    """A checked workflow, the sub-workflows that it names put in."""
+    """A checked workflow, with the sub-workflows that it names resolved."""
     return _resolved_workflow(workflow, workflows, {})
 
 
@@ -261,35 +261,35 @@ def _resolved(node: Node, workflows: Mapping[str, Workflow], done: dict[str, Wor
     return replace(node, workflow=done[inner])
 
 
-def _problems(workflow: Workflow, path: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
-    found = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
+def _problems(workflow: Workflow, path: Path, outside: Known, within: tuple[str, ...]) -> list[Problem]:
+    problems = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
     ids = [node.id for node in workflow.nodes]
     pairs = [(edge.source, edge.target) for edge in workflow.edges if {edge.source, edge.target} <= set(ids)]
-    # What lies in a cycle, or behind one, has no order: what it may refer to cannot be told.
+    # Nodes in or behind a cycle have no order, so their references cannot be checked.
     before = upstream(ids, pairs)
-    inputs = {one.name: one for one in workflow.inputs}
+    inputs = {declared.name: declared for declared in workflow.inputs}
     nodes = {node.id: node for node in workflow.nodes}
     for at, node in enumerate(workflow.nodes):
         place = (*path, "nodes", at)
-        level = Level(inputs=inputs, nodes=nodes, before=before.get(node.id), known=known)
-        found.extend(node_problems(node, place, level))
-        found.extend(_inner_problems(node, place, known, within))
-    level = Level(inputs=inputs, nodes=nodes, before=frozenset(ordered(ids, pairs)), known=known)
+        level = Level(inputs=inputs, nodes=nodes, before=before.get(node.id), known=outside)
+        problems.extend(node_problems(node, place, level))
+        problems.extend(_inner_problems(node, place, outside, within))
+    level = Level(inputs=inputs, nodes=nodes, before=frozenset(ordered(ids, pairs)), known=outside)
     for name, text in workflow.outputs.items():
         place = (*path, "outputs", name)
         try:
             references = [*references_in(text)]
         except BadReference as error:
-            found.append(Problem(path=place, message=error.message, hint=error.hint))
+            problems.append(Problem(path=place, message=error.message, hint=error.hint))
             continue
-        found.extend(level.problems(references, place))
+        problems.extend(level.problems(references, place))
         if not references:
             message = f"the output {name!r} names nothing"
-            found.append(Problem(path=place, message=message, hint="such as ${nodes.ID.output}"))
-    return found
+            problems.append(Problem(path=place, message=message, hint="such as ${nodes.ID.output}"))
+    return problems
 
 
-def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
+def _inner_problems(node: Node, place: Path, outside: Known, within: tuple[str, ...]) -> list[Problem]:
     """What is wrong within a sub-workflow, or with its being there."""
     while node.node is not None:
         node, place = node.node, (*place, "node")
@@ -299,53 +299,52 @@ def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ..
     if isinstance(inner, Workflow):
         if len(within) > MAX_NESTED:
             return [Problem(path=place, message=f"workflows are nested more than {MAX_NESTED} deep")]
-        return _problems(inner, place, known, (*within, inner.name))
-    if known.workflows is None or not inner:
+        return _problems(inner, place, outside, (*within, inner.name))
+    if outside.workflows is None or not inner:
         return []
-    # What is named was checked when it was read; what remains is whether it leads back here.
-    if back := way_back(inner, within, known.workflows):
+    # A named workflow was checked when it was read; what remains is a cycle back to this one.
+    if back := way_back(inner, within, outside.workflows):
         return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=" -> ".join(back))]
-    if inner not in known.workflows:
-        hint = nearest(inner, sorted(known.workflows))
+    if inner not in outside.workflows:
+        hint = nearest(inner, sorted(outside.workflows))
         return [Problem(path=place, message=f"there is no workflow {inner!r:.60}", hint=hint)]
     return []
 
 
 def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if not _ID.fullmatch(workflow.name):
-        found.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=ID_HINT))
+        problems.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=ID_HINT))
     if not workflow.nodes:
-        found.append(Problem(path=path, message="a workflow needs nodes"))
+        problems.append(Problem(path=path, message="a workflow needs nodes"))
     seen: set[str] = set()
     for at, node in enumerate(workflow.nodes):
         place = (*path, "nodes", at, "id")
         if not _ID.fullmatch(node.id):
-            found.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=ID_HINT))
+            problems.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=ID_HINT))
         if node.id in seen:
-            found.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
+            problems.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
         seen.add(node.id)
-    found.extend(
+    problems.extend(
         Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=ID_HINT)
         for name in workflow.outputs
         if not _ID.fullmatch(name)
     )
     named: set[str] = set()
-    for one in workflow.inputs:
-        place = (*path, "inputs", one.name)
-        if not _ID.fullmatch(one.name):
-            found.append(Problem(path=place, message=f"{one.name!r:.60} is no name", hint=ID_HINT))
-        if one.name in named:
-            found.append(Problem(path=place, message=f"there is another input {one.name!r}"))
-        named.add(one.name)
-        if one.type not in INPUT_TYPES:
-            message = f"{one.type!r:.60} is no type of an input"
-            found.append(Problem(path=(*place, "type"), message=message, hint=", ".join(INPUT_TYPES)))
-        elif one.default is not None and not fits(one.default, one.type):
-            found.append(
-                Problem(path=(*place, "default"), message=f"the default of {one.name!r} is not of type {one.type}")
-            )
-    return found
+    for declared in workflow.inputs:
+        place = (*path, "inputs", declared.name)
+        if not _ID.fullmatch(declared.name):
+            problems.append(Problem(path=place, message=f"{declared.name!r:.60} is no name", hint=ID_HINT))
+        if declared.name in named:
+            problems.append(Problem(path=place, message=f"there is another input {declared.name!r}"))
+        named.add(declared.name)
+        if declared.type not in INPUT_TYPES:
+            message = f"{declared.type!r:.60} is no type of an input"
+            problems.append(Problem(path=(*place, "type"), message=message, hint=", ".join(INPUT_TYPES)))
+        elif declared.default is not None and not fits(declared.default, declared.type):
+            message = f"the default of {declared.name!r} is not of type {declared.type}"
+            problems.append(Problem(path=(*place, "default"), message=message))
+    return problems
 
 
 def _place(workflow: Workflow, path: Path) -> tuple[str, int]:

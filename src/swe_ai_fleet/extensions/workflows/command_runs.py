@@ -43,7 +43,7 @@ def is_file(text: str) -> bool:
 
 
 def file_text(path: Path) -> str:
-    """A workflow file's text; too long a one is cut where its reader refuses it. Raises CommandFault."""
+    """A workflow file's text; a file too large for the reader is cut past its limit. Raises CommandFault."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
@@ -58,25 +58,25 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
     for path in paths:
         try:
             workflow = await asyncio.to_thread(_read, path, catalog)
-            unchecked.extend(replace(one, file=str(path)) for one in _left_to_the_fleet(workflow))
+            unchecked.extend(replace(fault, file=str(path)) for fault in _left_to_the_fleet(workflow))
         except InvalidWorkflow as error:
             faults.extend(error.faults)
     if screen.json:
-        told, left = ([asdict(one) for one in some] for some in (faults, unchecked))
-        screen.document({"faults": told, "unchecked": left, "files": len(paths)})
+        listed, left = ([asdict(fault) for fault in some] for some in (faults, unchecked))
+        screen.document({"faults": listed, "unchecked": left, "files": len(paths)})
     else:
         for fault in faults:
             screen.line(one_line(str(fault), 2000))
         if not faults:
             screen.note(f"{len(paths)} file{'' if len(paths) == 1 else 's'}: nothing is wrong", style="green")
-        for one in unchecked:
-            screen.note(f"not checked here: {one_line(str(one), 2000)}")
+        for pending in unchecked:
+            screen.note(f"not checked here: {one_line(str(pending), 2000)}")
     return Exit.USAGE if faults else Exit.ACCEPTED
 
 
 def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
-    """What of a workflow only a fleet can check, as faults that may be there."""
-    found: list[WorkflowFault] = []
+    """What only a fleet can check of a workflow, as possible faults."""
+    faults: list[WorkflowFault] = []
     for node in nodes_of(workflow):
         config = node.agent_config
         tools = ([node.tool] if node.type is NodeType.TOOL else []) + [*(config.tools if config.use_tools else ())]
@@ -84,8 +84,8 @@ def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
         wanted += [f"a model profile {config.model!r}"] if config.model else []
         wanted += ["a context service, for use_memory"] if config.use_memory else []
         wanted += ["a repository of the run, to deliver on"] if config.mode is AgentMode.ORCHESTRATE else []
-        found += [WorkflowFault(message=f"whether there is {what}", node=node.id, line=node.line) for what in wanted]
-    return sorted(found, key=lambda one: one.line)
+        faults += [WorkflowFault(message=f"whether there is {what}", node=node.id, line=node.line) for what in wanted]
+    return sorted(faults, key=lambda fault: fault.line)
 
 
 async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
@@ -158,7 +158,7 @@ class NodeProgress(Progress):
 
     def table(self) -> Table:
         nodes = self.state.nodes.values() if self.state is not None else ()
-        return nodes_table(node_row(one) for one in nodes)
+        return nodes_table(node_row(node) for node in nodes)
 
 
 async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_it_stands: bool = False) -> Exit:
@@ -175,27 +175,27 @@ async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_i
     screen.line(f"execution {run.execution_id}")
     rows = [
         (
-            one.node_id,
-            enum_word(pb.NodeStatus, one.status),
-            str(one.attempt),
-            f"{one.duration_ms / 1000:.1f}" if one.duration_ms else "",
-            f"{one.usage.prompt_tokens + one.usage.completion_tokens:,}" if one.usage.prompt_tokens else "",
-            one.error_message or gist(one.output_json or one.inputs_json),
+            node.node_id,
+            enum_word(pb.NodeStatus, node.status),
+            str(node.attempt),
+            f"{node.duration_ms / 1000:.1f}" if node.duration_ms else "",
+            f"{node.usage.prompt_tokens + node.usage.completion_tokens:,}" if node.usage.prompt_tokens else "",
+            node.error_message or gist(node.output_json or node.inputs_json),
         )
-        for one in run.nodes
+        for node in run.nodes
     ]
     screen.out.print(nodes_table(rows))
-    for one in run.nodes:
-        if one.status == pb.NODE_STATUS_PAUSED:
-            screen.line(f"{one.node_id} is paused; it would be given {one.inputs_json}")
+    for node in run.nodes:
+        if node.status == pb.NODE_STATUS_PAUSED:
+            screen.line(f"{node.node_id} is paused; it would be given {node.inputs_json}")
     for name, value in _fields(outputs).items():
         screen.line(f"{name}:", style="bold")
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
         screen.line(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ... (--json has all)")
-    told = str(status) + (f": {one_line(run.error_message, 1000)}" if run.error_message else "")
+    ending = str(status) + (f": {one_line(run.error_message, 1000)}" if run.error_message else "")
     tokens = run.usage.prompt_tokens + run.usage.completion_tokens
     cost = f" ({run.duration_ms / 1000:.1f} s, {tokens:,} tokens)" if status.terminal else ""
-    screen.line(told + cost, style="bold green" if status is ExecutionStatus.COMPLETED else "bold yellow")
+    screen.line(ending + cost, style="bold green" if status is ExecutionStatus.COMPLETED else "bold yellow")
     return ended
 
 
@@ -209,18 +209,18 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
         "outputs": _fields(outputs),
         "nodes": [
             {
-                "node_id": one.node_id,
-                "status": enum_word(pb.NodeStatus, one.status),
-                "attempt": one.attempt,
-                "failures": one.failures,
-                "inputs": json.loads(one.inputs_json) if one.inputs_json else None,
-                "output": json.loads(one.output_json) if one.output_json else None,
-                "error": one.error_message,
-                "execution_id": one.execution_id,
-                "label": one.label,
-                "duration_ms": one.duration_ms,
+                "node_id": node.node_id,
+                "status": enum_word(pb.NodeStatus, node.status),
+                "attempt": node.attempt,
+                "failures": node.failures,
+                "inputs": json.loads(node.inputs_json) if node.inputs_json else None,
+                "output": json.loads(node.output_json) if node.output_json else None,
+                "error": node.error_message,
+                "execution_id": node.execution_id,
+                "label": node.label,
+                "duration_ms": node.duration_ms,
             }
-            for one in run.nodes
+            for node in run.nodes
         ],
         "error": run.error_message,
         "tokens": run.usage.prompt_tokens + run.usage.completion_tokens,
@@ -234,5 +234,5 @@ def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
 
 
 def _fields(text: str) -> dict[str, object]:
-    found: object = json.loads(text) if text else {}
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {"output": found}
+    value: object = json.loads(text) if text else {}
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {"output": value}

@@ -71,7 +71,7 @@ class WorkflowOrder:
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
         """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
         request = pb.RunWorkflowRequest()
-        # What was given is turned below: its types are the workflow's.
+        # Inputs are converted below, by the types that the workflow declares.
         fill(request, replace(self, given=()))
         from swe_ai_fleet.extensions.workflows.command_runs import file_text, is_file
 
@@ -87,11 +87,11 @@ class WorkflowOrder:
                 raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
             summary = checked.summary
         else:
-            found = await client.calls.one(
+            reply = await client.calls.one(
                 "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
             )
-            summary = found.summary
-        request.inputs_json = json.dumps(self._inputs({one.name: one.type for one in summary.inputs}))
+            summary = reply.summary
+        request.inputs_json = json.dumps(self._inputs({declared.name: declared.type for declared in summary.inputs}))
         if self.repo:
             request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
         if self.memory:
@@ -104,7 +104,7 @@ class WorkflowOrder:
         return request
 
     def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
-        found: dict[str, object] = {}
+        inputs: dict[str, object] = {}
         if self.inputs is not None:
             try:
                 read = parse_json(self.inputs.read_text(encoding="utf-8"))
@@ -112,10 +112,10 @@ class WorkflowOrder:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
             if not isinstance(read, dict):
                 raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
-            found |= mapping(cast("object", read))
+            inputs |= mapping(cast("object", read))
         for name, text in pairs(self.given, "input").items():
-            found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
-        return found
+            inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
+        return inputs
 
 
 def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
@@ -161,21 +161,21 @@ async def show(screen: Screen, client: FleetClient, name: options.Execution) -> 
 
 
 def workflows_document(answer: Any) -> dict[str, object]:
-    told: dict[str, Any] = document(answer)
-    for one in told["workflows"]:
-        for given in one["inputs"]:
-            text = given.pop("default_json")
-            given["default"] = json.loads(text) if text else None
-    return {"workflows": told["workflows"], "broken": told["broken"]}
+    listing: dict[str, Any] = document(answer)
+    for workflow in listing["workflows"]:
+        for declared in workflow["inputs"]:
+            text = declared.pop("default_json")
+            declared["default"] = json.loads(text) if text else None
+    return {"workflows": listing["workflows"], "broken": listing["broken"]}
 
 
 def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
-    for one in answer.workflows:
-        screen.line(f"{one.name}  {one_line(one.description, 200)}", style="bold")
-        for given in one.inputs:
-            default = f" (default {one_line(given.default_json, 60)})" if given.default_json else ""
-            needed = "" if given.required else " optional" if not default else ""
-            screen.line(f"    {given.name}: {given.type}{needed}{default}  {one_line(given.description, 120)}")
+    for workflow in answer.workflows:
+        screen.line(f"{workflow.name}  {one_line(workflow.description, 200)}", style="bold")
+        for declared in workflow.inputs:
+            default = f" (default {one_line(declared.default_json, 60)})" if declared.default_json else ""
+            needed = "" if declared.required else " optional" if not default else ""
+            screen.line(f"    {declared.name}: {declared.type}{needed}{default}  {one_line(declared.description, 120)}")
     for fault in answer.broken:
         screen.note(fault, style="yellow")
 
@@ -200,9 +200,9 @@ ROWS: Mapping[str, Row] = {
             ),
         },
         json="execution_id action paused",
-        line=lambda told: (
-            f"{told['execution_id']}: {told['action']}"
-            + (f"; paused then: {', '.join(told['paused'])}" if told["paused"] else "")
+        line=lambda reply: (
+            f"{reply['execution_id']}: {reply['action']}"
+            + (f"; paused then: {', '.join(reply['paused'])}" if told["paused"] else "")
         ),
     ),
 }

@@ -31,8 +31,8 @@ class WorkflowFault:
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line or "") if part)
         parts = (place, f"node {self.node}" if self.node else "", self.message)
-        said = ": ".join(part for part in parts if part)
-        return f"{said} ({self.hint})" if self.hint else said
+        line = ": ".join(part for part in parts if part)
+        return f"{line} ({self.hint})" if self.hint else line
 
 
 class InvalidWorkflow(InvalidRequest):
@@ -40,9 +40,9 @@ class InvalidWorkflow(InvalidRequest):
 
     def __init__(self, faults: Sequence[WorkflowFault]) -> None:
         self.faults = tuple(faults)
-        told = [str(fault) for fault in self.faults[:_MOST_TOLD]]
-        left = len(self.faults) - len(told)
-        super().__init__("\n".join([*told, f"and {left} more"] if left else told), field="workflow")
+        lines = [str(fault) for fault in self.faults[:_MOST_TOLD]]
+        left = len(self.faults) - len(lines)
+        super().__init__("\n".join([*lines, f"and {left} more"] if left else lines), field="workflow")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.faults,)
@@ -92,7 +92,7 @@ class _Unreadable(Exception):
 
 
 def read_document(text: str | bytes) -> Document:
-    """Read one YAML document. What is wrong stands in its `problems`; then its value is as far as it was read."""
+    """Read one YAML document. Faults are in its `problems`; the value is then incomplete."""
     document = Document()
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
     if size > MAX_BYTES:
@@ -124,9 +124,9 @@ class _Reader:
             self._whole(events)
         except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as error:
             mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-            said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+            reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
             line = mark.line + 1 if mark else text[: getattr(error, "position", 0) or 0].count("\n") + 1
-            raise self._unreadable((), f"it is no YAML: {said}", line) from error
+            raise self._unreadable((), f"it is no YAML: {reason}", line) from error
 
     def _whole(self, events: Iterator[Any]) -> None:
         import yaml

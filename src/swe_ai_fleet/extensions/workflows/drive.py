@@ -28,7 +28,7 @@ AT_ONCE = 100
 """Agents, tools and executions of nodes at work at the same time; a map without `max_parallel` asks for any number."""
 JSON_TYPE = "application/json"
 AGAIN_SECONDS = 1.0
-"""After so long the log is asked again what people said, where it did not answer."""
+"""The wait before steering requests are read again, after the log did not answer."""
 LEFT_OVER = "the workflow ended without it"
 
 
@@ -37,7 +37,7 @@ class WorkflowDrive:
     """One run under way.
 
     Args:
-        work: The workflow's execution; nothing that ended under an earlier driver is done again.
+        work: The workflow's execution; what an earlier driver completed is not repeated.
     """
 
     work: ExecutionContext
@@ -45,7 +45,7 @@ class WorkflowDrive:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def steered(self) -> None:
-        """Hear that somebody steered; what they said stands in the log."""
+        """Notice a steering request; the request itself is in the log."""
         self._news.set()
 
     @property
@@ -54,7 +54,7 @@ class WorkflowDrive:
         return self._nodes is not None and self._nodes.waits
 
     async def run(self) -> Ending:
-        """Carry it out to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        """Run it to its end. Raises InvalidRequest, FleetError for a failure without an ending, Fenced."""
         order = self.work.task.workflow
         if order is None:
             raise InvalidRequest("the task has no workflow", field="workflow")
@@ -76,8 +76,8 @@ class WorkflowDrive:
             at_once=AT_ONCE,
         )
         nodes.sharing = run.sharing
-        for said in self.work.known.steering:
-            steering.apply(said)
+        for request in self.work.known.steering:
+            steering.apply(request)
         self._news.set()
         following = asyncio.create_task(self._follow(steering, len(self.work.known.steering)), name="steering")
         try:
@@ -94,20 +94,20 @@ class WorkflowDrive:
         return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
 
     async def _follow(self, steering: Steering, heard: int) -> None:
-        """Tell the engine what people say, in the order of the log."""
+        """Pass steering requests to the engine, in the order of the log."""
         while True:
             await self._news.wait()
             self._news.clear()
             try:
-                said = (await self.work.runs.approvals.refresh()).steering
+                requests = (await self.work.runs.approvals.refresh()).steering
             except FleetError as fault:
-                _log.warning("what people say to a workflow cannot be read now", reason=fault.message)
+                _log.warning("workflow.steering_unreadable", reason=fault.message)
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._news.set()
                 continue
-            for one in said[heard:]:
-                steering.apply(one)
-            heard = len(said)
+            for request in requests[heard:]:
+                steering.apply(request)
+            heard = len(requests)
 
     async def _record(self, update: NodeUpdated) -> None:
         text, blob = await self._kept(update.output)
@@ -117,34 +117,34 @@ class WorkflowDrive:
         await self.work.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
 
     async def _kept(self, text: str) -> tuple[str, BlobRef | None]:
-        """A text where it is short, else where it is kept."""
+        """A text if it is short, otherwise the blob that stores it."""
         data = text.encode()
         if len(data) <= MAX_INLINE_BYTES:
             return text, None
         return "", await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
 
     async def _known(self) -> Mapping[str, NodeUpdated]:
-        """The nodes as an earlier driver left them, their outputs whole."""
-        found: dict[str, NodeUpdated] = {}
+        """The nodes as an earlier driver left them, their outputs loaded."""
+        nodes: dict[str, NodeUpdated] = {}
         for node_id, update in self.work.known.nodes.items():
             if update.output_blob is not None:
                 update = replace(update, output=(await self.work.deps.blobs.get(update.output_blob)).decode())
-            found[node_id] = update
-        return found
+            nodes[node_id] = update
+        return nodes
 
     async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
         return _spent(await self.work.runs.approvals.refresh(), nodes)
 
 
 def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
-    """What everything cost: the runs of this execution, tries that failed among them, and the nodes' own ones."""
+    """The total usage: this execution's runs, failed tries included, and the nodes' own executions."""
     own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
     theirs = (update.usage for update in nodes.values() if update.execution_id)
     return sum((*own, *theirs), Usage())
 
 
 class FleetWorkflows:
-    """Runs of workflows as the orchestrator has them checked and driven."""
+    """Checks and drives workflow runs for the orchestrator."""
 
     check = staticmethod(check_workflow)
     drive = WorkflowDrive

@@ -44,8 +44,8 @@ _REJECTED = "rejected"
 class Steering:
     """Holds nodes back before they begin, and lets them go.
 
-    Made anew after a restart it is told again what was said (`apply`, in order). A step that names its node holds for
-    that node whenever it comes, so it survives this; one without a name means those that are paused at that moment.
+    After a restart, a new one gets all earlier requests again (`apply`, in order). A step that names its node applies
+    whenever that node comes, so it survives this; a step without a name means the nodes paused at that moment.
 
     Args:
         holding: Whether every node that has not begun is held back from the start.
@@ -78,28 +78,28 @@ class Steering:
         for name in self.paused:
             self._release(name)
 
-    def apply(self, said: BreakpointsSet) -> None:
-        """Do what an event says. Raises InvalidRequest for an action that is none."""
-        match said.action:
+    def apply(self, request: BreakpointsSet) -> None:
+        """Apply a steering event. Raises InvalidRequest for an unknown action."""
+        match request.action:
             case "pause":
                 self.pause()
             case "step":
-                self.step(said.node_id)
+                self.step(request.node_id)
             case "continue":
                 self.proceed()
             case _:
                 raise InvalidRequest(
-                    f"{said.action[:40]!r} is no action", field="action", hint="pause, step or continue"
+                    f"{request.action[:40]!r} is no action", field="action", hint="pause, step or continue"
                 )
 
-    async def wait(self, node_id: str, *, at_breakpoint: bool, told: Callable[[], Awaitable[None]]) -> None:
-        """Wait until this node may begin; `told` is awaited first where it has to."""
+    async def wait(self, node_id: str, *, at_breakpoint: bool, note: Callable[[], Awaitable[None]]) -> None:
+        """Wait until this node may begin; `note` is awaited first where it has to wait."""
         if node_id in self._let_go or not (self.holding or at_breakpoint):
             return
-        # It counts as paused before that is told, so that nothing said meanwhile passes it by.
+        # It counts as paused before `note` is awaited, so that it misses no request meanwhile.
         released = self._paused.setdefault(node_id, asyncio.Event())
         try:
-            await told()
+            await note()
             await released.wait()
         finally:
             self._paused.pop(node_id, None)
@@ -119,8 +119,8 @@ class WorkflowRun:
     Args:
         workflow: What is run.
         inputs: Its inputs.
-        runner: Carries nodes out.
-        journal: Awaited with each change before it counts, one at a time; what it raises ends the run and comes out.
+        runner: Runs nodes.
+        journal: Awaited with each change before it counts, one at a time; its exceptions end the run and are raised.
         known: The last update of each node, from the log. Outputs kept by reference must stand in `output` again;
             inputs may be missing.
         steering: What people say while it runs.
@@ -227,20 +227,20 @@ class WorkflowRun:
         level = replace(scope, nodes=values)
         decides = {edge.source for edge in workflow.edges if edge.label == _REJECTED}
 
-        def given(edges: Sequence[Edge]) -> Iterator[str]:
-            """The sources of the edges that were taken; behind a branch, which gives nothing, what came before it."""
+        def sources(edges: Sequence[Edge]) -> Iterator[str]:
+            """The sources of the edges that were taken; a branch has no output, so its own sources stand for it."""
             for edge in edges:
                 if not _taken(edge, values[edge.source]):
                     continue
                 if nodes[edge.source].type is NodeType.BRANCH:
-                    yield from given(into[edge.source])
+                    yield from sources(into[edge.source])
                 else:
                     yield edge.source
 
         async def step(node: Node, group: asyncio.TaskGroup) -> None:
             edges = into[node.id]
             if not edges or any(_taken(edge, values[edge.source]) for edge in edges):
-                within = replace(level, before=tuple(dict.fromkeys(given(edges))))
+                within = replace(level, before=tuple(dict.fromkeys(sources(edges))))
                 value = await self._node(node, f"{prefix}{node.id}", within, may_reject=node.id in decides)
             else:
                 value = await self._skipped(f"{prefix}{node.id}")
@@ -249,7 +249,7 @@ class WorkflowRun:
                 if all(edge.source in values for edge in into[target]):
                     _begun(group, step(nodes[target], group))
 
-        # What ended an earlier run of this ends it again, before anything else is begun.
+        # A failure that ended an earlier run ends this one too, before anything else begins.
         for node in workflow.nodes:
             self._verify(node, f"{prefix}{node.id}", may_reject=node.id in decides)
         async with together() as group:
@@ -263,24 +263,24 @@ class WorkflowRun:
 
     async def _skipped(self, node_id: str) -> NodeValue:
         self._places.add(node_id)
-        known = self._record.updates.get(node_id)
-        if known is None or known.status is not NodeStatus.SKIPPED:
+        update = self._record.updates.get(node_id)
+        if update is None or update.status is not NodeStatus.SKIPPED:
             await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
         return NodeValue(status=NodeStatus.SKIPPED.value)
 
     async def _node(self, node: Node, node_id: str, scope: Scope, *, may_reject: bool = False) -> NodeValue:
-        """What a node gave, this time or before. Raises Ended where the run does not go on from it."""
-        known = self._record.updates.get(node_id)
-        if known is None or known.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
+        """A node's value, of this run or an earlier one. Raises Ended where it ends the run."""
+        update = self._record.updates.get(node_id)
+        if update is None or update.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
             self._places.add(node_id)
             if len(self._places) > MAX_NODES:
                 raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
-            await self._run_node(node, node_id, scope, known)
+            await self._run_node(node, node_id, scope, update)
         self._verify(node, node_id, may_reject=may_reject)
         return self._record.value(node_id)
 
     def _verify(self, node: Node, node_id: str, *, may_reject: bool) -> None:
-        """Raise Ended where the run does not go on from a node as it stands."""
+        """Raise Ended where the state of a node ends the run."""
         match self._record.updates.get(node_id):
             case NodeUpdated(status=NodeStatus.FAILED, error=error) if node.on_error != "continue":
                 raise NodeFailed(node_id, error)
@@ -290,16 +290,16 @@ class WorkflowRun:
             case _:
                 pass
 
-    async def _run_node(self, node: Node, node_id: str, scope: Scope, known: NodeUpdated | None) -> None:
+    async def _run_node(self, node: Node, node_id: str, scope: Scope, update: NodeUpdated | None) -> None:
         """Bring a node to its end, completed or failed; either stands in the record."""
         try:
             inputs = inputs_of(node, scope)
-            step = Step(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=known)
+            step = Step(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=update)
         except InvalidRequest as error:
-            await self._tries.refused(node, node_id, str(error), known)
+            await self._tries.refused(node, node_id, str(error), update)
             return
-        if known is None or known.status in (NodeStatus.PAUSED, NodeStatus.SKIPPED):
-            await self._steering.wait(node_id, at_breakpoint=node.breakpoint, told=lambda: self._tries.paused(step))
+        if update is None or update.status in (NodeStatus.PAUSED, NodeStatus.SKIPPED):
+            await self._steering.wait(node_id, at_breakpoint=node.breakpoint, note=lambda: self._tries.paused(step))
         match node.type:
             case NodeType.BRANCH:
                 await self._tries.branch(step, scope)
@@ -311,7 +311,7 @@ class WorkflowRun:
                 await self._tries.work(step)
 
     def _within(self, step: Step, scope: Scope) -> Work:
-        """The work of a node that consists of others. They are tried again by themselves, not by it."""
+        """The work of a map or a sub-workflow; its inner nodes are tried again, not the node itself."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
             del attempt, earlier
@@ -329,10 +329,10 @@ class WorkflowRun:
         if not isinstance(workflow, Workflow):
             raise TryFailed(f"the workflow {workflow!r} is not resolved")
         try:
-            given = checked_inputs(workflow, step.inputs)
+            inputs = checked_inputs(workflow, step.inputs)
         except InvalidRequest as error:
             raise TryFailed(str(error)) from error
-        return await self._graph(workflow, Scope(inputs=given), f"{step.node_id}/")
+        return await self._graph(workflow, Scope(inputs=inputs), f"{step.node_id}/")
 
     async def _items(self, step: Step, scope: Scope) -> JsonValue:
         items, inner = step.inputs["items"], step.node.node
@@ -343,21 +343,21 @@ class WorkflowRun:
         self._counts[step.node_id] = len(items)
         slots = asyncio.Semaphore(step.node.max_parallel or max(1, len(items)))
 
-        async def one(index: int) -> JsonValue:
+        async def run_item(index: int) -> JsonValue:
             async with slots:
                 within = replace(scope, item=items[index], index=index, has_item=True)
                 return (await self._node(inner, f"{step.node_id}[{index}]", within)).output
 
-        # As in a graph: what failed before fails it again, and nothing more of it is begun.
+        # As in a graph: an earlier failure fails the map again, before any item begins.
         for index in range(len(items)):
             self._verify(inner, f"{step.node_id}[{index}]", may_reject=False)
         async with together() as group:
-            tasks = [group.create_task(one(index)) for index in range(len(items))]
+            tasks = [group.create_task(run_item(index)) for index in range(len(items))]
         return [task.result() for task in tasks]
 
 
 def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
-    """Begin what comes next, unless the whole is being stopped: a node may still come to its end by failing then."""
+    """Begin the next node, unless the run is being stopped: a node may still end, by failing, at that time."""
     try:
         group.create_task(work)
     except RuntimeError:

@@ -43,10 +43,10 @@ OnUpdate = Callable[[Update], Awaitable[None] | None]
 
 @dataclass(slots=True)
 class _Feed:
-    """The updates of one execution, for whoever comes, whenever they come."""
+    """The updates of one execution, for any number of readers at any time."""
 
     updates: list[Update] = field(default_factory=list[Update])
-    told: int = 0
+    sent: int = 0
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -92,10 +92,10 @@ class WorkflowExecutor:
         runner: NodeRunner | None = None,
         settings: Settings | None = None,
     ) -> None:
-        found = registry or library_registry(settings)
+        tools = registry or library_registry(settings)
         chosen = settings or Settings()
-        known = None if runner is not None else found.get_all_tools()
-        self.workflow = checked(workflow, tools=known, workflows=workflows or {})
+        names = None if runner is not None else tools.get_all_tools()
+        self.workflow = checked(workflow, tools=names, workflows=workflows or {})
         self.stream_updates = stream_updates
         self._on_update = on_update
         self._path = None if state is None else Path(state)
@@ -107,7 +107,7 @@ class WorkflowExecutor:
         self._execution_id = ""
         self._local = LocalNodes(
             workflow.name,
-            registry=found,
+            registry=tools,
             approve=approve,
             mask=self._mask,
             log=self._log,
@@ -129,10 +129,10 @@ class WorkflowExecutor:
         """
         if self._running:
             raise PreconditionFailed("an execution is under way", hint="await it, or make another executor")
-        given = checked_inputs(self.workflow, inputs or {})
+        values = checked_inputs(self.workflow, inputs or {})
         self._feed, self._steering = _Feed(), Steering(holding=self._steering.holding)
         self._begun.set()
-        return self._executed(given)
+        return self._executed(values)
 
     async def updates(self) -> AsyncGenerator[Update]:
         """What happens in the execution that began last, from its beginning to its end; waits for one to begin.
@@ -221,13 +221,13 @@ class WorkflowExecutor:
                 await file.append(update)
             await self._tell(node_update(update))
 
-        known = {} if file is None else {name: _tried_again(each) for name, each in file.known.items()}
+        updates = {} if file is None else {name: _tried_again(each) for name, each in file.known.items()}
         self._run = run = WorkflowRun(
             self.workflow,
             inputs,
             runner=self._runner,
             journal=journal,
-            known=known,
+            known=updates,
             steering=self._steering,
             at_once=AT_ONCE,
         )
@@ -238,10 +238,10 @@ class WorkflowExecutor:
         return ended
 
     async def _tell(self, message: Mapping[str, object]) -> None:
-        self._feed.told += 1
+        self._feed.sent += 1
         head = {
             "execution_id": self._execution_id,
-            "sequence": self._feed.told,
+            "sequence": self._feed.sent,
             "at_ms": time.time_ns() // 1_000_000,
         }
         update = cast("Update", {"type": message["type"], **head, **message})
@@ -258,9 +258,9 @@ class WorkflowExecutor:
 
 
 def _tried_again(update: NodeUpdated) -> NodeUpdated:
-    """What ended a run before is no end to this one: a failed node is tried again, with all its retries.
+    """The update for a further run: a failed node is tried again, with all its retries.
 
-    One that failed and had the run continue has an output, and stands.
+    A failed node after which the run continued has an output, and stays as it is.
     """
     if update.status is NodeStatus.FAILED and not update.output:
         return replace(update, status=NodeStatus.PENDING, failures=0)

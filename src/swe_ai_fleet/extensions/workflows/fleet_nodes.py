@@ -1,4 +1,4 @@
-"""The nodes of a workflow carried out on the fleet: questions, tool calls, executions of their own, people asked."""
+"""The nodes of a workflow run on the fleet: questions, tool calls, executions of their own, approvals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
 
 
 class CutOff(Exception):
-    """What the fleet stands on does not answer: no failure of a node, but the end of the drive, to be taken up again.
+    """Infrastructure does not answer: not a failure of a node, but the end of this drive, which is resumed later.
 
     `cause` says what it is.
     """
@@ -68,9 +68,9 @@ class FleetNodes:
 
     Args:
         work: The workflow's execution.
-        results: What these left.
-        known: What an earlier driver knew of the nodes.
-        spent: What agents took under earlier drivers.
+        results: What the nodes left.
+        known: The last updates of the nodes from an earlier driver.
+        spent: The usage of agents under earlier drivers.
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
@@ -84,7 +84,7 @@ class FleetNodes:
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, CutOff."""
+        """Run an agent or a tool node, or join what an earlier driver began. Raises FleetError, CutOff."""
         with _cut_off():
             return await self._outcome_of(node, inputs, node_id, attempt, earlier)
 
@@ -97,7 +97,7 @@ class FleetNodes:
         query = str(inputs.get("query") or "")
         if node.agent_config.mode is AgentMode.ANSWER:
             return await self._answer(node, query, node_id, number)
-        begun = {self._child(node, node_id, one)[1]: one for one in range(1, attempt + 1)}
+        begun = {self._child(node, node_id, tried)[1]: tried for tried in range(1, attempt + 1)}
         return await self._solve(node, query, node_id, begun.get(earlier, number))
 
     @property
@@ -114,28 +114,28 @@ class FleetNodes:
     def _child(self, node: Node, node_id: str, number: int) -> tuple[str, str]:
         """(task id, execution id) of a try; one that an earlier version began keeps the name that it had there."""
         task, deliver = self.work.task, node.agent_config.mode is AgentMode.ORCHESTRATE
-        kind, known, found = TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE, self.known.get(node_id), ("", "")
+        kind, last, child = TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE, self.known.get(node_id), ("", "")
         for joint in (".", JOINT):
             name = child_task_id(task.task_id, f"{node_name(node_id)}-{number}", joint)
-            found = name, execution_id(tenant=task.tenant, kind=kind, task_id=name, attempt=task.attempt)
-            if known is not None and known.execution_id == found[1]:
+            child = name, execution_id(tenant=task.tenant, kind=kind, task_id=name, attempt=task.attempt)
+            if last is not None and last.execution_id == child[1]:
                 break
-        return found
+        return child
 
     async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
-        """Ask a person through the execution's own approvals; nobody in time is a rejection."""
-        # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
+        """Ask a person through the execution's own approvals; no answer in time is a rejection."""
+        # Shortly before the node's own timeout, so that the log has a decision and nothing waits for one.
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
         with _cut_off():
             prompt = approval.prompt or approval.description
             return await self._asked(approval.node_id, prompt, seconds=seconds, asked=asked)
 
     def _try(self, node_id: str, attempt: int) -> int:
-        """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
-        known = self.known.get(node_id)
-        if known is None or known.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
+        """The try of an attempt: an interrupted try resumes as a new attempt, but as the same try."""
+        update = self.known.get(node_id)
+        if update is None or update.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
             return attempt
-        return attempt - known.attempt + known.failures
+        return attempt - update.attempt + update.failures
 
     async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
         task = assignment_task(self.work.task, node, node_id, sharing=self.sharing(node_id))
@@ -175,8 +175,8 @@ class FleetNodes:
         )
         result = await self.work.runs.run(assignment)
         if not result.success:
-            told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
-            raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)
+            error = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
+            raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(error)
         output: dict[str, JsonValue] = {
             "content": result.content,
             "data": dict(result.metadata) or answer_output(result.content)["data"],
@@ -189,8 +189,8 @@ class FleetNodes:
         """An execution of the node's own, to its end."""
         task_id, _ = self._child(node, node_id, attempt)
         child = child_task(self.work.task, node, node_id, task_id, query, sharing=self.sharing(node_id))
-        known = self.known.get(node_id)
-        if known is None or known.execution_id != child.execution_id:
+        update = self.known.get(node_id)
+        if update is None or update.execution_id != child.execution_id:
             check_left(self.work.task, self.spent)
         base = await self.results.base(node_id)
         before = self._under_way.get(node_id, child.execution_id)
@@ -201,14 +201,14 @@ class FleetNodes:
         del self._under_way[node_id]
         self.spent += state.usage
         if state.status is not ExecutionStatus.COMPLETED:
-            told = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
-            # What a person refused is not to be asked of them again.
-            return NodeOutcome(error=told, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
+            error = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
+            # A person who refused must not be asked again.
+            return NodeOutcome(error=error, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
         output = await self.results.taken(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
-        """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""
+        """Ask a person if the task's policy requires it for such a call. Raises InvalidRequest where they refuse."""
         policy = self.work.task.approval
         if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
             return
@@ -218,9 +218,9 @@ class FleetNodes:
             return
         if policy is ApprovalPolicy.RISKY and spec is not None and spec.risk is Risk.LOW:
             return
-        said = await self._asked(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
-        if said.decision is not ApprovalDecision.APPROVED:
-            raise InvalidRequest(f"{said.approver or 'somebody'} refused the call: {said.text or said.decision}")
+        reply = await self._asked(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
+        if reply.decision is not ApprovalDecision.APPROVED:
+            raise InvalidRequest(f"{reply.approver or 'somebody'} refused the call: {reply.text or reply.decision}")
 
     async def _asked(
         self,
@@ -246,13 +246,13 @@ class FleetNodes:
             requested_at=now.isoformat(),
             expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
         )
-        said = await self.work.runs.approvals.ask(request, asked)
-        return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
+        decision = await self.work.runs.approvals.ask(request, asked)
+        return NodeDecision(decision=decision.decision, text=decision.text, approver=decision.approver)
 
     async def _background(self, task: Task, query: str) -> str:
-        """What is known of a question; nothing where that cannot be had: the node goes on without."""
-        asked = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
-        request = context_request(asked)
+        """The context of a question; empty where it is unavailable: the node runs without."""
+        question = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
+        request = context_request(question)
         context = self.work.deps.context
         if context is None or request is None:
             return ""
@@ -281,11 +281,11 @@ class FleetNodes:
 
     async def cancel_rest(self, nodes: Mapping[str, NodeUpdated], reason: str) -> None:
         """End the executions of nodes that nobody waits for any more, the run having ended."""
-        stopped = (one.execution_id for one in nodes.values() if one.status is NodeStatus.SKIPPED and one.execution_id)
-        await self.cancel(dict.fromkeys((*self._under_way.values(), *stopped)), reason)
+        stopped = (each.execution_id for each in nodes.values() if each.status is NodeStatus.SKIPPED)
+        await self.cancel(dict.fromkeys(filter(None, (*self._under_way.values(), *stopped))), reason)
 
     async def cancel(self, executions: Iterable[str], reason: str) -> None:
-        """End executions; those that were never begun, or have ended, are passed over."""
+        """End executions; those that were never begun, or have ended, are skipped."""
         for name in executions:
             with suppress(NotFound):
                 await self.work.parts.cancel(self.work.task.tenant, name, reason)

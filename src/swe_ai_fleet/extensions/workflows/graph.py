@@ -1,4 +1,4 @@
-"""What comes after what."""
+"""The order of a workflow's nodes: topological order, cycles, predecessors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def ordered(ids: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[str, 
         for target in targets:
             left[target] += 1
     ready = deque(name for name in ids if not left[name])
-    found: list[str] = []
+    order: list[str] = []
     while ready:
         name = ready.popleft()
-        found.append(name)
+        order.append(name)
         for target in after[name]:
             left[target] -= 1
             if not left[target]:
                 ready.append(target)
-    return tuple(found)
+    return tuple(order)
 
 
 def cycle(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -51,10 +51,10 @@ def upstream(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Mapping[st
     sources: dict[str, list[str]] = defaultdict(list)
     for source, target in edges:
         sources[target].append(source)
-    found: dict[str, frozenset[str]] = {}
+    before: dict[str, frozenset[str]] = {}
     for name in ordered(ids, edges):
-        found[name] = frozenset().union(sources[name], *(found[source] for source in sources[name]))
-    return found
+        before[name] = frozenset().union(sources[name], *(before[source] for source in sources[name]))
+    return before
 
 
 def _following(edges: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:

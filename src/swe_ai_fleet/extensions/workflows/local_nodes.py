@@ -1,4 +1,4 @@
-"""Nodes of a workflow carried out in this process, without a fleet; `LLMAgent` is the agent of one, by itself."""
+"""Nodes of a workflow run in this process, without a fleet; `LLMAgent` is the agent of one, usable alone."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LLMAgent:
         return cast("dict[str, JsonValue]", outcome.output)
 
     async def run(self, inputs: Mapping[str, JsonValue], log: Log | None = None) -> NodeOutcome:
-        """As `execute`, telling of each step as it comes, and of what it took."""
+        """As `execute`, with each step logged and the usage in the outcome."""
         query = inputs.get("query")
         if not isinstance(query, str) or not query.strip():
             raise InvalidRequest("an agent needs a query", field="query")
@@ -110,8 +110,8 @@ class LLMAgent:
             return await self._remembering(memory, query, log)
 
     async def _remembering(self, memory: MemoryManager, query: str, log: Log | None) -> NodeOutcome:
-        known = await memory.get_context_for_prompt(query)
-        task = f"{_MEMORY_NOTE}\n\n{known}\n\nThe task:\n{query}" if known else query
+        memories = await memory.get_context_for_prompt(query)
+        task = f"{_MEMORY_NOTE}\n\n{memories}\n\nThe task:\n{query}" if memories else query
         outcome = await self._answered(query, task, log)
         await memory.add_interaction(query, str(outcome.output["answer"]), save_to_longterm=True)
         return outcome
@@ -153,8 +153,8 @@ def _tools(config: AgentConfig, registry: ToolRegistry) -> tuple[BaseTool, ...]:
     return tuple(tool for name, tool in registry.get_all_tools().items() if name not in _NOT_OFFERED)
 
 
-def _usage(found: object) -> Usage:
-    fields = cast("Mapping[str, Any]", found if isinstance(found, Mapping) else {})
+def _usage(value: object) -> Usage:
+    fields = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms", "cost")
     return Usage(**{name: fields[name] for name in names if name in fields})
 
@@ -167,7 +167,7 @@ class LocalNodes:
         registry: Where tools are looked up.
         approve: Asks people; None: nobody can be asked.
         mask: Hides secrets in what nodes give.
-        log: Is told what agents do: the node's place in the run, and a line.
+        log: Called with a node's place in the run and a line of what its agent does.
         model_params: As on FunctionCallingAgent.
         settings: Where the model is, and everything else.
     """

@@ -24,7 +24,7 @@ _WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What there is outside; None: it is not checked."""
+    """The tools and workflows that nodes may name; None: they are not checked."""
 
     tools: Collection[str] | None
     workflows: Mapping[str, Workflow] | None
@@ -43,9 +43,9 @@ class Level:
     def problems(self, references: Iterable[Reference], place: Path) -> list[Problem]:
         """Those references that name nothing here."""
         return [
-            Problem(path=place, message=f"{reference.text}: {said[0]}", hint=said[1])
+            Problem(path=place, message=f"{reference.text}: {problem[0]}", hint=problem[1])
             for reference in references
-            if (said := self._problem(reference))
+            if (problem := self._problem(reference))
         ]
 
     def _problem(self, reference: Reference) -> tuple[str, str] | None:
@@ -88,36 +88,36 @@ class Level:
 
 def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
     """What is wrong with a node, and with the node of a map's items."""
-    found = [*_number_problems(node, path)]
+    problems = [*_number_problems(node, path)]
     match node.type:
         case NodeType.AGENT:
-            # Without a query of its own it is given what comes before it.
-            asked = node.query or ("" if level.before or level.has_item else DEFAULT_QUERY)
-            found.extend(_text_problems(asked, (*path, "query"), level))
+            # Without a query of its own it gets the outputs of the nodes before it.
+            query = node.query or ("" if level.before or level.has_item else DEFAULT_QUERY)
+            problems.extend(_text_problems(query, (*path, "query"), level))
             for at, tool in enumerate(node.agent_config.tools):
-                found.extend(_tool_problems(tool, (*path, "agent_config", "tools", at), level))
+                problems.extend(_tool_problems(tool, (*path, "agent_config", "tools", at), level))
         case NodeType.TOOL:
-            found.extend(_tool_problems(node.tool, (*path, "tool"), level))
-            found.extend(_values_problems(node.arguments, (*path, "arguments"), level))
+            problems.extend(_tool_problems(node.tool, (*path, "tool"), level))
+            problems.extend(_values_problems(node.arguments, (*path, "arguments"), level))
         case NodeType.APPROVAL:
             if not node.prompt:
-                found.append(Problem(path=path, message="a person needs to be asked something: prompt is empty"))
-            found.extend(_text_problems(node.prompt, (*path, "prompt"), level))
+                problems.append(Problem(path=path, message="a person needs to be asked something: prompt is empty"))
+            problems.extend(_text_problems(node.prompt, (*path, "prompt"), level))
         case NodeType.BRANCH:
-            found.extend(_branch_problems(node, path, level))
+            problems.extend(_branch_problems(node, path, level))
         case NodeType.MAP:
-            found.extend(_map_problems(node, path, level))
+            problems.extend(_map_problems(node, path, level))
         case NodeType.WORKFLOW:
-            found.extend(_values_problems(node.inputs, (*path, "inputs"), level))
-            found.extend(_given_problems(node, path, level))
-    return found
+            problems.extend(_values_problems(node.inputs, (*path, "inputs"), level))
+            problems.extend(_given_problems(node, path, level))
+    return problems
 
 
 def _number_problems(node: Node, path: Path) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if node.retries and node.type not in _TRIED:
         message = f"a node of type {node.type} is not tried again"
-        found.append(Problem(path=(*path, "retries"), message=message, hint="give retries to the nodes within"))
+        problems.append(Problem(path=(*path, "retries"), message=message, hint="give retries to the nodes within"))
     limits = (
         ("retries", node.retries, MAX_RETRIES),
         ("retry_seconds", node.retry_seconds, MAX_SECONDS),
@@ -126,17 +126,17 @@ def _number_problems(node: Node, path: Path) -> list[Problem]:
     )
     for name, value, most in limits:
         if not 0 <= value <= most:
-            found.append(Problem(path=(*path, name), message=f"{name} is from 0 to {most}, not {value}"))
+            problems.append(Problem(path=(*path, name), message=f"{name} is from 0 to {most}, not {value}"))
     if not 1 <= node.agent_config.agents <= MAX_AGENTS:
         message = f"agents is from 1 to {MAX_AGENTS}, not {node.agent_config.agents}"
-        found.append(Problem(path=(*path, "agent_config", "agents"), message=message))
+        problems.append(Problem(path=(*path, "agent_config", "agents"), message=message))
     if node.on_error not in ("fail", "continue"):
-        found.append(
+        problems.append(
             Problem(
                 path=(*path, "on_error"), message=f"on_error cannot be {node.on_error!r:.40}", hint="fail, continue"
             )
         )
-    return found
+    return problems
 
 
 def _tool_problems(name: str, path: Path, level: Level) -> list[Problem]:
@@ -155,33 +155,33 @@ def _text_problems(value: JsonValue, path: Path, level: Level) -> list[Problem]:
 
 
 def _values_problems(values: Mapping[str, JsonValue], path: Path, level: Level) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for name, value in values.items():
         try:
             exact_json(value, name)
         except InvalidRequest as error:
-            found.append(Problem(path=(*path, name), message=error.message))
+            problems.append(Problem(path=(*path, name), message=error.message))
             continue
-        found.extend(_text_problems(value, (*path, name), level))
-    return found
+        problems.extend(_text_problems(value, (*path, name), level))
+    return problems
 
 
 def _branch_problems(node: Node, path: Path, level: Level) -> list[Problem]:
-    found = [] if node.cases else [Problem(path=path, message="a branch needs cases")]
+    problems = [] if node.cases else [Problem(path=path, message="a branch needs cases")]
     for at, case in enumerate(node.cases):
         if case.when is None:
             continue
         place = (*path, "cases", at, "when")
         try:
             verify(case.when)
-            found.extend(level.problems(condition_references(case.when), place))
+            problems.extend(level.problems(condition_references(case.when), place))
         except InvalidRequest as error:
-            found.append(Problem(path=place, message=error.message, hint=error.hint))
-    return found
+            problems.append(Problem(path=place, message=error.message, hint=error.hint))
+    return problems
 
 
 def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
-    found = _text_problems(node.over, (*path, "over"), level)
+    problems = _text_problems(node.over, (*path, "over"), level)
     place = (*path, "over")
     try:
         parts = parsed(node.over)
@@ -191,42 +191,42 @@ def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
         case (Reference(root="inputs", path=(str(name),)),) if name in level.inputs:
             if level.inputs[name].type != "array":
                 message = f"over must name a list, and the input {name!r} is of type {level.inputs[name].type}"
-                found.append(Problem(path=place, message=message))
+                problems.append(Problem(path=place, message=message))
         case (Reference(),) | ():
             if not node.over:
-                found.append(Problem(path=place, message="a map needs a list: over is empty"))
+                problems.append(Problem(path=place, message="a map needs a list: over is empty"))
         case _:
-            found.append(Problem(path=place, message="over must be one reference, to a list", hint="${inputs.NAME}"))
+            problems.append(Problem(path=place, message="over must be one reference, to a list", hint="${inputs.NAME}"))
     if node.node is None:
-        return [*found, Problem(path=path, message="a map needs a node for its items")]
+        return [*problems, Problem(path=path, message="a map needs a node for its items")]
     if node.node.type is NodeType.BRANCH:
         message = "the node of a map's items cannot be a branch: no edges lead from it"
-        return [*found, Problem(path=(*path, "node"), message=message, hint="put it into a sub-workflow")]
-    return [*found, *node_problems(node.node, (*path, "node"), replace(level, has_item=True))]
+        return [*problems, Problem(path=(*path, "node"), message=message, hint="put it into a sub-workflow")]
+    return [*problems, *node_problems(node.node, (*path, "node"), replace(level, has_item=True))]
 
 
 def _given_problems(node: Node, path: Path, level: Level) -> list[Problem]:
-    """Whether a sub-workflow is given what it wants."""
+    """Faults in the inputs given to a sub-workflow."""
     inner = level.workflow_of(node)
     if inner is None:
         return [] if node.workflow else [Problem(path=path, message="the workflow is missing")]
-    wanted = {one.name: one for one in inner.inputs}
-    found: list[Problem] = []
+    wanted = {declared.name: declared for declared in inner.inputs}
+    problems: list[Problem] = []
     for name, value in node.inputs.items():
         place = (*path, "inputs", name)
         if name not in wanted:
             message = f"the workflow {inner.name!r} has no input {name!r:.60}"
-            found.append(Problem(path=place, message=message, hint=nearest(name, [*wanted])))
+            problems.append(Problem(path=place, message=message, hint=nearest(name, [*wanted])))
             continue
-        given = _type_of(value, level)
-        if given and not _suits(value, given, wanted[name].type):
-            message = f"the input {name!r} of {inner.name!r} must be of type {wanted[name].type}, not {given}"
-            found.append(Problem(path=place, message=message))
-    for name, one in wanted.items():
-        if one.required and one.default is None and name not in node.inputs:
+        actual = _type_of(value, level)
+        if actual and not _suits(value, actual, wanted[name].type):
+            message = f"the input {name!r} of {inner.name!r} must be of type {wanted[name].type}, not {actual}"
+            problems.append(Problem(path=place, message=message))
+    for name, declared in wanted.items():
+        if declared.required and declared.default is None and name not in node.inputs:
             message = f"the input {name!r} of the workflow {inner.name!r} is missing"
-            found.append(Problem(path=(*path, "inputs"), message=message, hint=one.description))
-    return found
+            problems.append(Problem(path=(*path, "inputs"), message=message, hint=declared.description))
+    return problems
 
 
 def _type_of(value: JsonValue, level: Level) -> str:
@@ -248,5 +248,5 @@ def _type_of(value: JsonValue, level: Level) -> str:
             return "string"
 
 
-def _suits(value: JsonValue, given: str, wanted: str) -> bool:
-    return given == wanted or (given, wanted) == ("integer", "number") or fits(value, wanted)
+def _suits(value: JsonValue, actual: str, wanted: str) -> bool:
+    return actual == wanted or (actual, wanted) == ("integer", "number") or fits(value, wanted)

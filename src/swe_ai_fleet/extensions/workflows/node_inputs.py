@@ -86,8 +86,8 @@ def _query(scope: Scope) -> str:
 
     Raises BadReference where there is none of all that.
     """
-    given = {"item": scope.item} if scope.has_item else {name: scope.nodes[name].output for name in scope.before}
-    parts = [f"# {name}\n{_spoken(output)}" for name, output in given.items() if output is not None]
+    outputs = {"item": scope.item} if scope.has_item else {name: scope.nodes[name].output for name in scope.before}
+    parts = [f"# {name}\n{_spoken(output)}" for name, output in outputs.items() if output is not None]
     if not parts:
         return resolved_text(DEFAULT_QUERY, scope)
     return "\n\n".join(filter(None, (_spoken(scope.inputs.get("query") or ""), GIVEN, *parts)))
@@ -102,17 +102,17 @@ def _spoken(output: JsonValue) -> str:
 
 
 def _each(values: Mapping[str, JsonValue], scope: Scope) -> Mapping[str, JsonValue]:
-    found: dict[str, JsonValue] = resolved(values, scope)
-    return found
+    inputs: dict[str, JsonValue] = resolved(values, scope)
+    return inputs
 
 
 def _looked_at(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
     """What the conditions of a branch look at, as far as it is there."""
-    found: dict[str, JsonValue] = {}
+    values: dict[str, JsonValue] = {}
     for case in node.cases:
         for reference in condition_references(case.when) if case.when else ():
             try:
-                found[reference.text] = looked_up(reference, scope)
+                values[reference.text] = looked_up(reference, scope)
             except BadReference:
                 continue
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""What nodes left that others stand on: commits, and what executions of their own came to."""
+"""Results of nodes that later nodes build on: commits, and the outcomes of their executions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeResults:
 
     Args:
         work: The workflow's execution.
-        known: What an earlier driver knew of the nodes.
+        known: The last updates of the nodes from an earlier driver.
     """
 
     work: ExecutionContext
@@ -41,16 +41,16 @@ class NodeResults:
         async with self._loading:
             if not self._loaded:
                 await self._load()
-        found = self.work.repository
+        base = self.work.repository
         if self.work.task.workflow is not None:
             for place in _before(self.work.task.workflow.workflow, node_id):
                 inside = [name for name in sorted(self._left) if name.startswith((f"{place}[", f"{place}/"))]
                 for name in (*inside, place):
-                    found = self._left.get(name, found)
-        return found
+                    base = self._left.get(name, base)
+        return base
 
     async def taken(self, node_id: str, state: ExecutionState) -> dict[str, JsonValue]:
-        """A node's output, made of the execution that did its work; others may stand on it from here on."""
+        """A node's output, from the execution that did its work; later nodes build on it from now on."""
         left = await self._left_by(state)
         if left is not None:
             self._left[node_id] = left
@@ -77,7 +77,7 @@ class NodeResults:
         }
 
     async def _load(self) -> None:
-        """What the executions of nodes left that ended under an earlier driver."""
+        """Load the commits of node executions that ended under an earlier driver."""
         for node_id, update in self.known.items():
             if update.status is NodeStatus.COMPLETED and update.execution_id and node_id not in self._left:
                 left = await self._left_by(await self.work.parts.wait(self.work.task.tenant, update.execution_id))
@@ -144,7 +144,7 @@ def _before(workflow: Workflow, node_id: str) -> Iterator[str]:
 def _checks(report: CheckReport | None) -> JsonValue:
     results = report.results if report is not None else ()
     return [
-        {"name": one.name, "passed": one.passed, "required": one.required, "message": one.message[:500]}
-        for one in results
-        if not one.skipped_reason
+        {"name": result.name, "passed": result.passed, "required": result.required, "message": result.message[:500]}
+        for result in results
+        if not result.skipped_reason
     ]

@@ -69,7 +69,7 @@ def _of_the_others(
     tools: Collection[str] | None,
     workflows: Mapping[str, Workflow] | None,
 ) -> list[Problem]:
-    """What else is wrong where only some nodes have no shape: these are taken for nodes of which nothing is known."""
+    """Further faults where only some nodes are malformed; placeholders stand in for those."""
     whole = cast("Mapping[str, Any]", document.value)
     broken = {each.path[1] for each in problems}
     nodes = [_stand_in(at, node) if at in broken else node for at, node in enumerate(whole["nodes"])]
@@ -77,14 +77,14 @@ def _of_the_others(
     value = {**whole, "nodes": nodes}
     if shape_problems(value):
         return []
-    found: list[Problem] = []
-    workflow = _Building(document, found).workflow(value, ())
-    known = None if tools is None else {*tools, _UNKNOWN_TOOL}
-    found.extend(problems_of(workflow, tools=known, workflows=workflows))
+    others: list[Problem] = []
+    workflow = _Building(document, others).workflow(value, ())
+    tool_names = None if tools is None else {*tools, _UNKNOWN_TOOL}
+    others.extend(problems_of(workflow, tools=tool_names, workflows=workflows))
     edges = [edge.source for edge in workflow.edges]
     return [
         each
-        for each in found
+        for each in others
         if not (each.path[0] == "nodes" and each.path[1] in broken)
         and not (each.path[0] == "edges" and each.path[2:] == ("label",) and edges[int(each.path[1])] in names)
     ]
@@ -144,7 +144,7 @@ def _input(name: str, value: str | Mapping[str, Any]) -> WorkflowInput:
 
 
 def _faults(document: Document, problems: Sequence[Problem], file: str) -> list[WorkflowFault]:
-    found = [
+    faults = [
         WorkflowFault(
             message=each.message,
             line=each.line or document.line(each.path),
@@ -154,20 +154,20 @@ def _faults(document: Document, problems: Sequence[Problem], file: str) -> list[
         )
         for each in problems
     ]
-    return sorted(dict.fromkeys(found), key=lambda fault: fault.line)
+    return sorted(dict.fromkeys(faults), key=lambda fault: fault.line)
 
 
 def _node_at(value: JsonValue, path: Path) -> str:
     """The id of the node that a place belongs to, within sub-workflows with its path; of an edge its source."""
     match path:
         case (("nodes" | "edges") as part, int(number), *rest):
-            found = _field(_field(value, part), number)
-            name = _field(found, "id" if part == "nodes" else "source")
+            node = _field(_field(value, part), number)
+            name = _field(node, "id" if part == "nodes" else "source")
             if not isinstance(name, str):
                 return f"#{number + 1}" if part == "nodes" else ""
             while rest[:1] == ["node"]:
-                found, rest = _field(found, "node"), rest[1:]
-            below = _node_at(_field(found, "workflow"), tuple(rest[1:])) if rest[:1] == ["workflow"] else ""
+                node, rest = _field(node, "node"), rest[1:]
+            below = _node_at(_field(node, "workflow"), tuple(rest[1:])) if rest[:1] == ["workflow"] else ""
             return f"{name[:64]}/{below}" if below else name[:64]
         case _:
             return ""

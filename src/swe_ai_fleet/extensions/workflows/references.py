@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.workflow import JsonValue, json_type
 
 MAX_CHARS = 4_000_000
-"""What is put in may come to, in one value."""
+"""The most that the references in one value may expand to."""
 MAX_DEPTH = 64
 _MAX_PATH_CHARS = 500
 _PART = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]{1,9})\]|\[\"([^\"\\]*)\"\]")
@@ -65,19 +65,19 @@ def parsed(text: str) -> tuple[str | Reference, ...]:
     parts: list[str | Reference] = []
     plain: list[str] = []
     at = 0
-    while (found := text.find("${", at)) >= 0:
-        if found > at and text[found - 1] == "$":
-            plain.append(text[at : found - 1] + "${")
-            at = found + 2
+    while (start := text.find("${", at)) >= 0:
+        if start > at and text[start - 1] == "$":
+            plain.append(text[at : start - 1] + "${")
+            at = start + 2
             continue
-        end = text.find("}", found, found + _MAX_PATH_CHARS)
+        end = text.find("}", start, start + _MAX_PATH_CHARS)
         if end < 0:
-            raise BadReference(f"{text[found : found + 40]!r} has no closing brace", field="reference", hint=_HINT)
-        plain.append(text[at:found])
+            raise BadReference(f"{text[start : start + 40]!r} has no closing brace", field="reference", hint=_HINT)
+        plain.append(text[at:start])
         if joined := "".join(plain):
             parts.append(joined)
         plain = []
-        parts.append(_reference(text[found + 2 : end].strip()))
+        parts.append(_reference(text[start + 2 : end].strip()))
         at = end + 1
     plain.append(text[at:])
     if joined := "".join(plain):
@@ -89,13 +89,13 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
     """Every reference in a text, or in the texts of a JSON value. Raises BadReference."""
     waiting: list[Any] = [value]
     while waiting:
-        match found := waiting.pop():
+        match item := waiting.pop():
             case str(text):
                 yield from (part for part in parsed(text) if isinstance(part, Reference))
             case Mapping():
-                waiting.extend(reversed([*cast("Mapping[str, Any]", found).values()]))
+                waiting.extend(reversed([*cast("Mapping[str, Any]", item).values()]))
             case list() | tuple():
-                waiting.extend(reversed(cast("Sequence[Any]", found)))
+                waiting.extend(reversed(cast("Sequence[Any]", item)))
             case _:
                 pass
 
@@ -171,14 +171,14 @@ class _Resolution:
     def _text(self, text: str) -> JsonValue:
         parts = parsed(text)
         if len(parts) == 1 and isinstance(parts[0], Reference):
-            found = looked_up(parts[0], self._scope)
-            self._charge(as_text(found))
-            return found
-        said: list[str] = []
+            value = looked_up(parts[0], self._scope)
+            self._charge(as_text(value))
+            return value
+        texts: list[str] = []
         for part in parts:
-            said.append(part if isinstance(part, str) else as_text(looked_up(part, self._scope)))
-            self._charge(said[-1])
-        return "".join(said)
+            texts.append(part if isinstance(part, str) else as_text(looked_up(part, self._scope)))
+            self._charge(texts[-1])
+        return "".join(texts)
 
     def _charge(self, text: str) -> None:
         self._left -= len(text)
@@ -223,11 +223,11 @@ def _below(value: JsonValue, path: Sequence[str | int], reference: Reference) ->
                     raise _missing(reference, f"there is no {str(part)!r}", fields)
                 value = fields[str(part)]
             case list():
-                found = cast("list[Any]", value)
+                items = cast("list[Any]", value)
                 number = _number(part)
-                if number is None or number >= len(found):
-                    raise _missing(reference, f"there is no [{part}] in a list of {len(found)}", ())
-                value = found[number]
+                if number is None or number >= len(items):
+                    raise _missing(reference, f"there is no [{part}] in a list of {len(items)}", ())
+                value = items[number]
             case _:
                 raise _missing(reference, f"a value of type {json_type(value)} has no {str(part)!r}", ())
     return value
@@ -245,6 +245,6 @@ def _within(reference: Reference, scope: Scope) -> None:
 
 
 def _missing(reference: Reference, why: str, names: object) -> BadReference:
-    known = [str(name)[:40] for name in cast("Mapping[str, Any]", names)][:10] if names else []
-    hint = f"there are: {', '.join(known)}" if known else ""
+    there = [str(name)[:40] for name in cast("Mapping[str, Any]", names)][:10] if names else []
+    hint = f"there are: {', '.join(there)}" if there else ""
     return BadReference(f"{reference.text} names nothing: {why}", field="reference", hint=hint)

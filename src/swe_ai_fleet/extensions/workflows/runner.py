@@ -1,4 +1,4 @@
-"""What a run of a workflow needs from whoever carries its nodes out."""
+"""The interface between a run of a workflow and the runner of its nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAME_CHARS = 190
 
 
 def memory_name(workflow: str, node_id: str) -> str:
-    """Under this name the agent of a node remembers: its own, the same for all items of a map.
+    """The name of the memory of a node's agent: its own, the same for all items of a map.
 
     Args:
         workflow: The name of the whole workflow.

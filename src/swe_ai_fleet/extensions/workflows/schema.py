@@ -1,6 +1,6 @@
 """The JSON schema of a workflow's file: what editors help with, and what the reader checks first.
 
-What the schema says against a document is told in plain words.
+Violations of the schema are reported in plain words.
 """
 
 from __future__ import annotations
@@ -233,18 +233,18 @@ def _meant(key: str, strange: list[str]) -> str:
 
 
 def shape_problems(value: JsonValue) -> list[Problem]:
-    """What the schema says against a value."""
+    """The violations of the schema in a value."""
     from jsonschema import Draft202012Validator
 
     validator: Any = Draft202012Validator(cast("Any", workflow_schema()))
     errors = validator.iter_errors(value)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for error in errors:
-        found.extend(_problems(error))
-        if len(found) >= _MOST:
+        problems.extend(_problems(error))
+        if len(problems) >= _MOST:
             break
-    # Where a node's kind is known, what holds for all kinds is said twice.
-    return [*dict.fromkeys(found)]
+    # For a node of a known kind, faults in the common fields are reported twice.
+    return [*dict.fromkeys(problems)]
 
 
 def _problems(error: Any) -> list[Problem]:
@@ -253,12 +253,12 @@ def _problems(error: Any) -> list[Problem]:
     name = path[-1] if path else "the workflow"
     match error.validator:
         case "additionalProperties":
-            known = [*error.schema["properties"]]
+            names = [*error.schema["properties"]]
             whose = _whose(path, instance)
             return [
-                Problem(path=(*path, key), message=f"{whose} has no {key[:60]!r}", hint=nearest(key, known))
+                Problem(path=(*path, key), message=f"{whose} has no {key[:60]!r}", hint=nearest(key, names))
                 for key in cast("Mapping[str, Any]", instance)
-                if key not in known
+                if key not in names
             ]
         case "required":
             whose, strange = _whose(path, instance), [key for key in instance if key not in error.schema["properties"]]
@@ -271,9 +271,9 @@ def _problems(error: Any) -> list[Problem]:
             kinds = wanted if isinstance(wanted, str) else " or ".join(wanted)
             return [Problem(path=path, message=f"{name} must be of type {kinds}, not {json_type(instance)}")]
         case "enum":
-            known = [str(each) for each in wanted]
+            names = [str(each) for each in wanted]
             return [
-                Problem(path=path, message=f"{name} cannot be {instance!r:.60}", hint=nearest(str(instance), known))
+                Problem(path=path, message=f"{name} cannot be {instance!r:.60}", hint=nearest(str(instance), names))
             ]
         case "pattern":
             hint = ID_HINT if wanted == ID else ""

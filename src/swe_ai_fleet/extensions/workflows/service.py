@@ -68,11 +68,11 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
         inputs=[
             to_message(
                 pb.WorkflowInput,
-                one,
-                required=one.required and one.default is None,
-                default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
+                declared,
+                required=declared.required and declared.default is None,
+                default_json="" if declared.default is None else json.dumps(declared.default, ensure_ascii=False),
             )
-            for one in workflow.inputs
+            for declared in workflow.inputs
         ],
         outputs=list(workflow.outputs),
         nodes=len(workflow.nodes),
@@ -83,14 +83,14 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
 def graph(workflow: Workflow) -> pb.WorkflowGraph:
     """What comes after what in a workflow."""
     return pb.WorkflowGraph(
-        nodes=[to_message(pb.GraphNode, one, label=said_of(one)) for one in workflow.nodes],
-        edges=[to_message(pb.GraphEdge, one) for one in workflow.edges],
+        nodes=[to_message(pb.GraphNode, node, label=said_of(node)) for node in workflow.nodes],
+        edges=[to_message(pb.GraphEdge, edge) for edge in workflow.edges],
     )
 
 
 def paused(state: ExecutionState) -> list[str]:
     """The nodes that wait at a breakpoint."""
-    return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
+    return [name for name, update in state.nodes.items() if update.status is NodeStatus.PAUSED]
 
 
 def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
@@ -118,22 +118,22 @@ def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
         run.inputs_json = order.inputs
         room -= len(order.inputs.encode())
     for update in state.nodes.values():
-        told = _node(state, update)
-        if told.ByteSize() + 16 > room:
-            told.ClearField("inputs_json")
-            told.ClearField("output_json")
-        if (room := room - told.ByteSize() - 16) < 0:
+        node = _node(state, update)
+        if node.ByteSize() + 16 > room:
+            node.ClearField("inputs_json")
+            node.ClearField("output_json")
+        if (room := room - node.ByteSize() - 16) < 0:
             break
-        run.nodes.append(told)
+        run.nodes.append(node)
     return run
 
 
 def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
-    told = to_message(pb.NodeRun, update, inputs_json=update.inputs, output_json=update.output, output_artifact=None)
+    node = to_message(pb.NodeRun, update, inputs_json=update.inputs, output_json=update.output, output_artifact=None)
     if update.output_blob is not None:
         name = f"{update.node_id.replace('/', '.')}.json"
-        told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
-    return told
+        node.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
+    return node
 
 
 class WorkflowServicer(WorkflowServiceServicer):
@@ -155,17 +155,17 @@ class WorkflowServicer(WorkflowServiceServicer):
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
         catalog = await asyncio.to_thread(self._catalog)
         return pb.ListWorkflowsResponse(
-            workflows=[summary(one.workflow, built_in=one.built_in) for one in catalog.workflows.values()],
+            workflows=[summary(entry.workflow, built_in=entry.built_in) for entry in catalog.workflows.values()],
             broken=[str(fault) for fault in catalog.broken],
         )
 
     async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
-        one = await self._named(request.name)
+        entry = await self._named(request.name)
         return pb.GetWorkflowResponse(
-            summary=summary(one.workflow, built_in=one.built_in),
-            definition=one.text,
-            mermaid=mermaid(one.workflow),
-            graph=graph(one.workflow),
+            summary=summary(entry.workflow, built_in=entry.built_in),
+            definition=entry.text,
+            mermaid=mermaid(entry.workflow),
+            graph=graph(entry.workflow),
         )
 
     async def ValidateWorkflow(
@@ -174,7 +174,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         try:
             workflow = await self._read(request.definition)
         except InvalidWorkflow as error:
-            return pb.ValidateWorkflowResponse(faults=[to_message(pb.WorkflowFault, one) for one in error.faults])
+            return pb.ValidateWorkflowResponse(faults=[to_message(pb.WorkflowFault, fault) for fault in error.faults])
         return pb.ValidateWorkflowResponse(
             summary=summary(workflow, built_in=False),
             mermaid=mermaid(workflow),
@@ -184,11 +184,11 @@ class WorkflowServicer(WorkflowServiceServicer):
     async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:
         task = replace(await self._task(request), tenant=tenant(), caller=caller_of(context))
         submission = await self._executions.submit(task)
-        known = self._executions.projection.get(tenant(), submission.execution_id)
+        state = self._executions.projection.get(tenant(), submission.execution_id)
         return pb.RunWorkflowResponse(
             execution_id=submission.execution_id,
             task_id=task.task_id,
-            status=to_enum(orchestrator.DeliberationStatus, known.status if known else ExecutionStatus.PENDING),
+            status=to_enum(orchestrator.DeliberationStatus, state.status if state else ExecutionStatus.PENDING),
             already_existed=submission.existed,
         )
 
@@ -255,7 +255,7 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
     if access.mcp_servers:
         return None
     specs = [definition.spec for definition in operations().values()]
-    others = {*SubAgentTools.definitions, REQUEST_TOOLS, *(one.name for one in access.plugins)}
+    others = {*SubAgentTools.definitions, REQUEST_TOOLS, *(plugin.name for plugin in access.plugins)}
     return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | others)
 
 
@@ -278,12 +278,12 @@ def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
     if not request.inputs_json:
         return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
     try:
-        found = parse_json(request.inputs_json)
+        inputs = parse_json(request.inputs_json)
     except ValueError as error:
         raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
-    if not isinstance(found, dict):
+    if not isinstance(inputs, dict):
         raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')
-    return cast("Mapping[str, object]", found)
+    return cast("Mapping[str, object]", inputs)
 
 
 def _whole(value: object) -> object:
@@ -292,8 +292,8 @@ def _whole(value: object) -> object:
         case float() if value.is_integer():
             return int(value)
         case dict():
-            return {name: _whole(one) for name, one in cast("dict[str, object]", value).items()}
+            return {name: _whole(item) for name, item in cast("dict[str, object]", value).items()}
         case list():
-            return [_whole(one) for one in cast("list[object]", value)]
+            return [_whole(item) for item in cast("list[object]", value)]
         case _:
             return value

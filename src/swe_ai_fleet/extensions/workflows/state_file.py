@@ -99,8 +99,8 @@ def _read(descriptor: int, path: Path, digest: str, mask: SecretMask) -> StateFi
         _write(descriptor, json.dumps(header).encode() + b"\n")
         return StateFile(descriptor, execution_id, {}, mask)
     try:
-        found: Any = json.loads(lines[0])
-        version, execution_id, run = found["version"], str(found["execution_id"]), found["run"]
+        head: Any = json.loads(lines[0])
+        version, execution_id, run = head["version"], str(head["execution_id"]), head["run"]
         updates = [from_json(NodeUpdated, line) for line in lines[1:]]
     except (ValueError, TypeError, KeyError) as error:
         raise PreconditionFailed(

@@ -42,7 +42,7 @@ MAX_ROUNDS = 16
 
 
 def node_name(node_id: str) -> str:
-    """What a node's place in a run is called where only letters, digits, `-` and `_` may stand."""
+    """A name for a node's place in a run, of letters, digits, `-` and `_` only."""
     if _PLAIN.fullmatch(node_id):
         return node_id
     digest = hashlib.sha256(node_id.encode()).hexdigest()[:8]
@@ -55,7 +55,7 @@ def node_run(node_id: str, attempt: int) -> str:
 
 
 def node_approval(node_id: str) -> str:
-    """Under this id a person is asked by a node."""
+    """The id of a node's approval."""
     return f"{NODE}{node_name(node_id)}"
 
 
@@ -66,7 +66,7 @@ def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str,
     has an even part, one for each agent node, which the `sharing` items of a map share again.
     """
     config = node.agent_config
-    description, context = _told(query, parent.context)
+    description, context = _description(query, parent.context)
     constraints = _constraints(parent, node)
     agents = max(1, config.agents)
     if config.checks:
@@ -87,7 +87,7 @@ def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str,
         rounds=config.rounds,
         tools=tuple(config.tools),
         model_profile=config.model or parent.model_profile,
-        # What is begun goes before what waits.
+        # Work of a running execution goes before waiting tasks.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
         parent_execution_id=parent.execution_id,
@@ -165,7 +165,7 @@ def _memory(parent: Task, node: Node, node_id: str) -> MemoryOptions:
     return replace(memory, read=True, write=True, namespaces=(own, *shared)[:MAX_NAMESPACES])
 
 
-def _told(query: str, context: str) -> tuple[str, str]:
+def _description(query: str, context: str) -> tuple[str, str]:
     """Description and context; what of a query is too long for a description goes on in the context."""
     if len(query.encode()) <= MAX_DESCRIPTION_BYTES:
         return query, context
@@ -188,18 +188,18 @@ def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, me
 def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
     """The inputs of a run. Raises InvalidRequest where they are no JSON object."""
     try:
-        found: object = json.loads(order.inputs or "{}")
+        inputs: object = json.loads(order.inputs or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the inputs are no JSON: {str(error)[:200]}", field="inputs") from None
-    if not isinstance(found, dict):
+    if not isinstance(inputs, dict):
         raise InvalidRequest("the inputs are no JSON object", field="inputs", hint='such as {"query": "..."}')
-    return cast("dict[str, JsonValue]", found)
+    return cast("dict[str, JsonValue]", inputs)
 
 
 def _check_tool(name: str, where: str) -> None:
     """Refuse what names several tools: agents can be given them, a call is of one."""
-    known = operations()
-    if name not in known and (those := sorted(one for one, each in known.items() if each.spec.tool == name)):
+    tools = operations()
+    if name not in tools and (those := sorted(each for each, tool in tools.items() if tool.spec.tool == name)):
         raise InvalidRequest(f"{name[:64]!r} names several tools", field=where, hint=f"one of {', '.join(those)}")
 
 
@@ -213,8 +213,8 @@ def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: i
         return
     Role.parse(config.role)
     if config.model and config.model not in profiles:
-        known = ", ".join(sorted(profiles)) or "none is configured"
-        raise InvalidRequest(f"there is no model profile {config.model[:64]!r}", field=f"{where}.model", hint=known)
+        names = ", ".join(sorted(profiles)) or "none is configured"
+        raise InvalidRequest(f"there is no model profile {config.model[:64]!r}", field=f"{where}.model", hint=names)
     if config.mode is AgentMode.ANSWER:
         return
     if not 1 <= config.agents <= max_agents:

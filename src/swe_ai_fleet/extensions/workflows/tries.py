@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 class NodeFailed(Ended):
-    """A node failed for good, and nothing says that the run goes on."""
+    """A node failed for good, and the workflow does not continue on its error."""
 
     def __init__(self, node_id: str, error: str) -> None:
         super().__init__(f"{node_id}: {error}" if node_id else error)
@@ -63,8 +63,8 @@ async def together() -> AsyncGenerator[asyncio.TaskGroup]:
         async with asyncio.TaskGroup() as group:
             yield group
     except BaseExceptionGroup as errors:
-        found = [*errors.exceptions]
-        raise next((each for each in found if not isinstance(each, Ended)), found[0]) from None
+        faults = [*errors.exceptions]
+        raise next((each for each in faults if not isinstance(each, Ended)), faults[0]) from None
 
 
 MAX_CHARS = 128_000_000
@@ -187,9 +187,9 @@ class Tries:
         if step.known is None or step.known.status is not NodeStatus.PAUSED:
             await self._record.put(step.update(NodeStatus.PAUSED))
 
-    async def refused(self, node: Node, node_id: str, error: str, known: NodeUpdated | None) -> None:
+    async def refused(self, node: Node, node_id: str, error: str, earlier: NodeUpdated | None) -> None:
         """Note that a node cannot be given its inputs."""
-        base = known or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
+        base = earlier or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
         await self._failed(node, replace(base, failures=base.failures + 1), error)
 
     async def branch(self, step: Step, scope: Scope) -> None:
@@ -211,7 +211,7 @@ class Tries:
             if step.known is None or step.known.status is not NodeStatus.WAITING:
                 await self._record.put(update)
 
-        asked = NodeApproval(
+        approval = NodeApproval(
             node_id=step.node_id,
             prompt=str(step.inputs["prompt"]),
             description=node.description,
@@ -219,7 +219,7 @@ class Tries:
         )
         began = time.monotonic()
         try:
-            decided = await self._limited(node, _told(self._runner.decide(asked, waits)))
+            decided = await self._limited(node, _outcome(self._runner.decide(approval, waits)))
         except TryFailed as error:
             update = replace(update, failures=update.failures + 1, duration_ms=_since(began))
             await self._failed(node, update, str(error))
@@ -232,11 +232,11 @@ class Tries:
     async def work(self, step: Step) -> None:
         """Have an agent or a tool do it."""
 
-        async def one(attempt: int, earlier: str) -> NodeOutcome:
+        async def work(attempt: int, earlier: str) -> NodeOutcome:
             run = self._runner.run(step.node, step.inputs, node_id=step.node_id, attempt=attempt, earlier=earlier)
-            return await _told(run)
+            return await _outcome(run)
 
-        await self.tried(step, one)
+        await self.tried(step, work)
 
     async def tried(self, step: Step, work: Work, stop: Stop | None = None) -> None:
         """Try until it is done or given up.
@@ -254,7 +254,7 @@ class Tries:
                 await self._sleep(_wait(node, failures))
             case _:
                 pass
-        # What consists of other nodes takes no slot: they could never have them all.
+        # Maps and sub-workflows take no slot: holding one while their nodes wait for slots could deadlock.
         slots = self._slots if stop is None else nullcontext()
         while True:
             began = earlier or self._runner.execution_of(node, node_id=step.node_id, attempt=update.attempt)
@@ -308,14 +308,14 @@ class Tries:
         await self._record.put(replace(update, status=NodeStatus.COMPLETED), output)
 
     async def _failed(self, node: Node, update: NodeUpdated, error: str) -> None:
-        said = error[:_MAX_ERROR_CHARS]
-        output: JsonValue = {"error": said} if node.on_error == "continue" else None
+        reason = error[:_MAX_ERROR_CHARS]
+        output: JsonValue = {"error": reason} if node.on_error == "continue" else None
         text = exact_json(output, "its output") if output else ""
-        await self._record.put(replace(update, status=NodeStatus.FAILED, error=said, output=text), output)
+        await self._record.put(replace(update, status=NodeStatus.FAILED, error=reason, output=text), output)
 
 
-async def _told(work: Awaitable[T]) -> T:
-    """What the runner gives. Its faults are failures of the try; Fenced is none, it ends everything."""
+async def _outcome(work: Awaitable[T]) -> T:
+    """The result of the runner. Its faults fail the try, except Fenced, which ends the run."""
     try:
         return await work
     except Fenced:

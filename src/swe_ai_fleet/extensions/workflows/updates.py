@@ -1,4 +1,4 @@
-"""Updates of a workflow's run, as its watchers are told: the messages of the WebSocket, and of a library's iterator.
+"""Updates of a workflow's run for its watchers: the messages of the WebSocket, and of a library's iterator.
 
 The state of a run says where it stands, as a value.
 """
@@ -31,7 +31,7 @@ class ExecutionState:
 
 
 class Log(TypedDict):
-    """One line of what a node tells of itself; `agent_id` is the node's."""
+    """One log line of a node; `agent_id` is the node's."""
 
     level: Level
     message: str
@@ -70,7 +70,7 @@ def node_update(update: NodeUpdated) -> Mapping[str, object]:
 
 
 def log_update(level: Level, message: str, node_id: str) -> Mapping[str, object]:
-    """A line of what a node tells of itself."""
+    """A log line of a node."""
     return {"type": "log", "log": Log(level=level, message=message, agent_id=node_id)}
 
 
@@ -82,5 +82,5 @@ def end_update(state: ExecutionState, *, duration_ms: int) -> Mapping[str, objec
     result = {**ended, "outputs": dict(state.outputs)}
     if state.status is ExecutionStatus.COMPLETED:
         return {"type": "completion", "result": result}
-    said = state.error or f"ended: {state.status.value}"
-    return {"type": "error", "error": said, "status": state.status.value, "result": result}
+    error = state.error or f"ended: {state.status.value}"
+    return {"type": "error", "error": error, "status": state.status.value, "result": result}

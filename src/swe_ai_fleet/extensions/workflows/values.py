@@ -60,22 +60,22 @@ def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mappin
     Raises:
         InvalidRequest: One is missing, unknown or of another type; `field` is `inputs.NAME`.
     """
-    declared = {one.name: one for one in workflow.inputs}
+    declared = {spec.name: spec for spec in workflow.inputs}
     for name in given:
         if name not in declared:
-            known = ", ".join(declared) or "none"
-            raise InvalidRequest(f"there is no input {name!r:.80}", field=f"inputs.{name:.80}", hint=f"inputs: {known}")
-    found: dict[str, JsonValue] = {}
-    for name, one in declared.items():
+            names = ", ".join(declared) or "none"
+            raise InvalidRequest(f"there is no input {name!r:.80}", field=f"inputs.{name:.80}", hint=f"inputs: {names}")
+    inputs: dict[str, JsonValue] = {}
+    for name, spec in declared.items():
         value = given.get(name)
         if value is None:
-            if one.required and one.default is None:
-                raise InvalidRequest(f"the input {name!r} is missing", field=f"inputs.{name}", hint=one.description)
-            found[name] = one.default
+            if spec.required and spec.default is None:
+                raise InvalidRequest(f"the input {name!r} is missing", field=f"inputs.{name}", hint=spec.description)
+            inputs[name] = spec.default
             continue
-        if not fits(value, one.type):
+        if not fits(value, spec.type):
             raise InvalidRequest(
-                f"the input {name!r} must be of type {one.type}, not {json_type(value)}", field=f"inputs.{name}"
+                f"the input {name!r} must be of type {spec.type}, not {json_type(value)}", field=f"inputs.{name}"
             )
-        found[name] = value
-    return cast("dict[str, JsonValue]", parsed_json(exact_json(found, "inputs"), "inputs"))
+        inputs[name] = value
+    return cast("dict[str, JsonValue]", parsed_json(exact_json(inputs, "inputs"), "inputs"))
