@@ -202,7 +202,7 @@ ROWS: Mapping[str, Row] = {
         json="execution_id action paused",
         line=lambda reply: (
             f"{reply['execution_id']}: {reply['action']}"
-            + (f"; paused then: {', '.join(reply['paused'])}" if told["paused"] else "")
+            + (f"; paused then: {', '.join(reply['paused'])}" if reply["paused"] else "")
         ),
     ),
 }
