@@ -87,6 +87,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/scale.md": ("../labs/simulation/test_scale.py",),
     "docs/study.md": (
         "extensions/batch/test_batch_service.py::test_each_part_of_a_study_has_tasks_and_results_of_its_own",
+        "../labs/tokens/test_tokens.py::test_the_recorded_tasks_make_a_study",
     ),
     "docs/tls.md": (SECURED, SECURED),
     "docs/tools.md": (HERE, LIBRARY, LIBRARY),

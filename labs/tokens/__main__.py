@@ -3,6 +3,8 @@
 BEFORE is the interpreter of a built copy of another commit, whose figures stand beside. ONLY=name,name takes some
 recordings. Prints tables and writes tokens.json. Ends with 1 where a replay went another way than the
 recording: a tool call failed, or showed something else.
+
+`python -m labs.tokens --study DIR` replays nothing: it writes the same tasks for `fleet study` with a real model.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from labs.tokens.recordings import Recording, recordings
+from labs.tokens.recordings import Recording, recordings, write_study
 from labs.tokens.replaying import Replay, Strayed, replayed
 from labs.tokens.report import figures, tables
 
@@ -62,7 +64,11 @@ if __name__ == "__main__":
     )
     parser.add_argument("--only", default="", metavar="NAME,NAME", help="these recordings; all by default")
     parser.add_argument("--before", type=Path, help="the interpreter of a built copy of another commit")
+    parser.add_argument("--study", type=Path, metavar="DIR", help="write the tasks for fleet study, and nothing else")
     options = parser.parse_args()
+    if options.study:
+        print(write_study(options.study))
+        sys.exit()
     if options.before and not options.before.exists():
         parser.error(f"there is no {options.before}")
     try:

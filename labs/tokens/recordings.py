@@ -2,11 +2,14 @@
 
 `recordings/NAME.toml` has the repository's name, the task's words and the replies: what each says, its calls, and a
 regular expression that the observation of a call has to match (`shows`), so that no figure is of a run in which the
-model would have gone another way. `repositories/NAME.mbox` is a repository's history as `git format-patch` writes it.
+model would have gone another way. `hidden` are those of its tests that any right solution passes.
+`repositories/NAME.mbox` is a repository's history as `git format-patch` writes it.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,12 +40,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A task and all replies to it."""
+    """A task and all replies to it; `hidden` are the files of tests that judge other solutions."""
 
     name: str
     repository: str
     task: str
+    hidden: Sequence[str]
     replies: Sequence[Reply]
+
+    def edit(self, root: Path) -> None:
+        """Makes all edits of the replies in a tree. Raises ValueError where a passage does not occur exactly once."""
+        edits = [call.arguments for reply in self.replies for call in reply.calls if call.tool == "files_edit_file"]
+        for edit in edits:
+            text = (root / edit["path"]).read_text()
+            if text.count(edit["old"]) != 1:
+                raise ValueError(f"{self.name}: {edit['path']} has {text.count(edit['old'])} times {edit['old']!r}")
+            (root / edit["path"]).write_text(text.replace(edit["old"], edit["new"]))
 
 
 def recordings(only: Sequence[str] = ()) -> list[Recording]:
@@ -60,6 +73,34 @@ def make_example(name: str, path: Path) -> Path:
     return root
 
 
+def write_study(directory: Path) -> Path:
+    """Writes the example repositories, and the tasks with their hidden tests as `fleet study` takes them.
+
+    Returns the file, `directory/tasks.jsonl`.
+    """
+    roots: dict[str, Path] = {}
+    records: list[str] = []
+    for recording in recordings():
+        name = recording.repository
+        root = roots.get(name) or roots.setdefault(name, make_example(name, directory / name))
+        with tempfile.TemporaryDirectory() as place:
+            solved = make_example(name, Path(place) / name)
+            recording.edit(solved)
+            hidden = git(solved, "diff", "--", *recording.hidden) + "\n"
+        runner = "node --test" if recording.hidden[0].endswith(".js") else "python3 -m pytest -q"
+        record = {
+            "instance_id": recording.name,
+            "repo": name,
+            "base_commit": git(root, "rev-parse", "HEAD").strip(),
+            "task": recording.task,
+            "test_patch": hidden,
+            "evaluation": [f"{runner} {' '.join(recording.hidden)}"],
+        }
+        records.append(json.dumps(record) + "\n")
+    (directory / "tasks.jsonl").write_text("".join(records))
+    return directory / "tasks.jsonl"
+
+
 def _read(path: Path) -> Recording:
     written = tomllib.loads(path.read_text())
     replies = [
@@ -67,7 +108,11 @@ def _read(path: Path) -> Recording:
         for reply in written["replies"]
     ]
     return Recording(
-        name=path.stem, repository=written["repository"], task=written["task"].strip(), replies=tuple(replies)
+        name=path.stem,
+        repository=written["repository"],
+        task=written["task"].strip(),
+        hidden=written["hidden"],
+        replies=tuple(replies),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from rich.console import Console
 
 from labs.tokens.parts import parts_of
-from labs.tokens.recordings import Call, Recording, make_example, recordings
+from labs.tokens.recordings import Call, make_example, recordings, write_study
 from labs.tokens.replaying import Replay, Strayed, replayed
 from labs.tokens.report import figures, first_request, tables
+from swe_ai_fleet.extensions.batch.records import Record, read_records
+from swe_ai_fleet.testing.repositories import git
 
 TASK = "Mend the parser.\n\nIt is torn."
 MAP = "Where the code is:\n```\na.py:\n  1: def parse\n```\n"
@@ -64,16 +67,22 @@ def test_the_report_has_both_fleets_and_what_is_saved(before: bool) -> None:
     assert ("-20" in printed) is before
 
 
-@pytest.mark.parametrize("recording", recordings(), ids=lambda recording: recording.name)
-def test_a_recordings_edits_fit_its_repository(recording: Recording, tmp_path: Path) -> None:
-    root = make_example(recording.repository, tmp_path / "repository")
-    edits = [call.arguments for reply in recording.replies for call in reply.calls if call.tool == "files_edit_file"]
-    for edit in edits:
-        text = (root / edit["path"]).read_text()
-        assert text.count(edit["old"]) == 1
-        (root / edit["path"]).write_text(text.replace(edit["old"], edit["new"]))
-    assert edits
-    assert [call.tool for call in recording.replies[-1].calls] == ["final_answer"]
+def test_the_recorded_tasks_make_a_study(tmp_path: Path) -> None:
+    """Each record's hidden tests fail on its base and pass with the recording's edits."""
+    records, problems = read_records(write_study(tmp_path))
+    assert [record.instance_id for record in records] == [recording.name for recording in recordings()]
+    assert not problems
+    for record, recording in zip(records, recordings(), strict=True):
+        root = make_example(recording.repository, tmp_path / "solved" / recording.name)
+        subprocess.run(("git", "apply"), input=record.hidden.test_patch, cwd=root, check=True, text=True)
+        assert not _passes(record, root)
+        git(root, "checkout", "--quiet", ".")
+        recording.edit(root)
+        assert _passes(record, root)
+
+
+def _passes(record: Record, root: Path) -> bool:
+    return all(not subprocess.run(command, shell=True, cwd=root).returncode for command in record.hidden.commands)
 
 
 def test_an_unknown_recording_is_refused() -> None:
