@@ -29,10 +29,10 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     Event,
+    ExecutionFinished,
     ExecutionStatus,
     HistoryCondensed,
     MessageAdded,
-    ResultPublished,
     RunStarted,
     StoredEvent,
 )
@@ -52,8 +52,8 @@ RECORDER = WorkQueue(
     # Each holds the events of one execution in memory.
     concurrency=4,
 )
-# The last event of an execution, behind its end: whoever waits for that end need not wait for what is read here.
-_END = b'"result_published"'
+_END = b'"execution_finished"'
+_ELSEWHERE = b'"body_ref"'
 _log = structlog.get_logger(__name__)
 
 
@@ -78,13 +78,13 @@ class Recorder:
 
         Raises PermanentError for an end that can never be read, another FleetError for what is to be tried again.
         """
-        if _END not in work.data:
+        if _END not in work.data and _ELSEWHERE not in work.data:
             return
         try:
             event = await event_of(work.data, self.log)
         except (ValueError, NotFound) as fault:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
-        if isinstance(event.body, ResultPublished):
+        if isinstance(event.body, ExecutionFinished):
             await self._record(event, first=work.deliveries == 1)
 
     async def _record(self, ended: Event, *, first: bool) -> None:

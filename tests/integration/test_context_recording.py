@@ -22,7 +22,7 @@ from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, ResultPublished, Writer
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
@@ -204,10 +204,10 @@ async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(
 
 async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(world: World):
     broken, lost, large = a_name(), a_name(), str(uuid4())
-    await world.jetstream.publish(f"agent.events.default.{broken}._", b'{"type": "result_published"')
-    end = ResultPublished()
+    await world.jetstream.publish(f"agent.events.default.{broken}._", b'{"type": "execution_finished"')
+    end = ExecutionFinished(status=ExecutionStatus.COMPLETED)
     await world.log.tell(Writer(tenant="default", execution_id=lost, task_id=lost), end)
-    await world.jetstream.publish(f"agent.events.default.{a_name()}._", b'"result_published" is only said here')
+    await world.jetstream.publish(f"agent.events.default.{a_name()}._", b"execution_finished is only said here")
     # An end too large for a message is found where it lies.
     task = a_task()
     repository = PinnedRepository(tenant="default", location=task.repo.location, commit="0" * 40)
@@ -215,7 +215,6 @@ async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(
     async with world.log.journal(writer, fresh=True) as journal:
         await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint="f"))
         await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error=400_000 * "x"))
-        await journal.append(ResultPublished())
     execution_id = await world.run()
     async with open_recorder(world.recorder, queue=world.queue):
         await world.idle()

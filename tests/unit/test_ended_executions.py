@@ -86,13 +86,12 @@ async def left(*said: Said, task: Task = TASK, end: ev.ExecutionFinished) -> Lef
     ):
         for agent, body in (("_", started), *said, ("_", end)):
             writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
-            ended = await log.tell(writer, body)
-        last = await log.tell(writer, ev.ResultPublished())
+            last = await log.tell(writer, body)
         recorder = Recorder(log=log, store=store, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
         await recorder.handle(Work(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
         known = store.graph(task.tenant).execution(task.execution_id)
         assert known is not None
-        ended_at = ended.event.at
+        ended_at = last.event.at
         assert (known.record.ended_at, {one.created_at for one in memories.memories} <= {ended_at}) == (ended_at, True)
         return Left(
             work=replace(known.record, ended_at=""),
