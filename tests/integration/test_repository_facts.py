@@ -39,8 +39,8 @@ async def workspace() -> AsyncIterator[Opener]:
     """Opens workspaces that end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def opened(root: Path, test_command: tuple[str, ...] = ()) -> Workspace:
-            environment = Environment(test_command=test_command)
+        async def opened(root: Path, test_command: tuple[str, ...] = (), tree: str = "") -> Workspace:
+            environment = Environment(test_command=test_command, tree=tree)
             return await stack.enter_async_context(open_workspace(root, environment=environment))
 
         yield opened
@@ -165,10 +165,14 @@ async def test_all_candidates_of_a_task_get_the_same_bytes_from_one_look(tmp_pat
     # A clone that goes away takes nobody else's facts along.
     with pytest.raises(Unavailable):
         await cache.of(("t", "e"), gone, focus="x", map_tokens=500)
-    clones = [Counting(await workspace(root)) for _ in range(5)]
+    clones = [Counting(await workspace(root, tree="a" * 40)) for _ in range(5)]
     found = await asyncio.gather(*(cache.of(("t", "e"), one, focus="x", map_tokens=500) for one in clones))
     assert all(facts == found[0] for facts in found)
     assert sum(len(one.commands) for one in clones) == 2
+    # The next execution on the same tree has a map of its own, and lists nothing again.
+    later = Counting(await workspace(root, tree="a" * 40))
+    assert await cache.of(("t", "later"), later, focus="x", map_tokens=500) == found[0]
+    assert [command.argv[0] for command in later.commands] == [clones[0].commands[1].argv[0]]
     texts: set[str] = set()
     for number, (one, facts) in enumerate(zip(clones, found, strict=True)):
         view = Perspective(instructions=f"view {number}")

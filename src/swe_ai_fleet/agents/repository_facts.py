@@ -32,6 +32,7 @@ _MAX_LISTING_BYTES = 8 * 1024 * 1024
 _LISTING_SECONDS = 20.0
 _MOST_LANGUAGES = 4
 _KEPT = 64
+_KEPT_LISTINGS = 4
 _FENCES = re.compile(r"(?ms)^\s*(```|~~~).*?^\s*\1\s*$|<!--.*?-->")
 _BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+#|<]|\d+[.)])\s?)")
 _HEADING = re.compile(r"#{1,6}\s+(.*)")
@@ -90,12 +91,13 @@ class FactsCache:
 
     def __init__(self) -> None:
         self._gathering: OrderedDict[tuple[str, ...], asyncio.Task[RepositoryFacts]] = OrderedDict()
+        self._paths: OrderedDict[str, list[str]] = OrderedDict()
 
     async def of(self, key: tuple[str, ...], workspace: Workspace, *, focus: str, map_tokens: int) -> RepositoryFacts:
         """The facts under a key, gathered from this workspace where nobody has yet."""
         task = self._gathering.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(gather(workspace, focus=focus, map_tokens=map_tokens))
+            task = asyncio.create_task(self._gather(workspace, focus=focus, map_tokens=map_tokens))
             self._gathering[key] = task
             while len(self._gathering) > _KEPT:
                 self._gathering.popitem(last=False)
@@ -106,10 +108,25 @@ class FactsCache:
             # Its clone may also be gone; ours is not.
             return await gather(workspace, focus=focus, map_tokens=map_tokens)
 
+    async def _gather(self, workspace: Workspace, *, focus: str, map_tokens: int) -> RepositoryFacts:
+        """The facts; where the tree of the commit is known, a model need not wait for the sandbox to list it."""
+        tree = workspace.environment.tree
+        paths = self._paths.get(tree) or await _listed(workspace)
+        if tree:
+            self._paths[tree] = paths
+            while len(self._paths) > _KEPT_LISTINGS:
+                self._paths.popitem(last=False)
+        return await gather(workspace, focus=focus, map_tokens=map_tokens, paths=paths)
 
-async def gather(workspace: Workspace, *, focus: str, map_tokens: int = MAP_TOKENS) -> RepositoryFacts:
-    """Read a clone that nobody has worked in yet. What cannot be had is left out, and said in the log."""
-    paths = await _listed(workspace)
+
+async def gather(
+    workspace: Workspace, *, focus: str, map_tokens: int = MAP_TOKENS, paths: Sequence[str] = ()
+) -> RepositoryFacts:
+    """Read a clone that nobody has worked in yet. What cannot be had is left out, and said in the log.
+
+    `paths` are those that the commit tracks; none: they are listed.
+    """
+    paths = paths or await _listed(workspace)
     names = {path for path in paths if path in INSTRUCTION_FILES}
     nested = [path for path in paths if path not in names and PurePosixPath(path).name == INSTRUCTION_FILES[0]]
     languages = Counter(language for path in paths if (language := language_of(path)))

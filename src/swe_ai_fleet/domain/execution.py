@@ -38,6 +38,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    MessageAdded,
     ModelReplied,
     NodeUpdated,
     RefusedKept,
@@ -67,6 +68,7 @@ from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 
+_STEPS = (MessageAdded, ModelReplied, ToolStarted, ToolFinished)
 APPROVAL_TOOL = "approval"
 """Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
 
@@ -248,6 +250,12 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         )
     if state is None or stored.sequence <= state.last_sequence:
         return state
+    if isinstance(body, _STEPS) and not state.status.terminal:
+        # By far the most events: one copy of the state each.
+        agent = _advance_agent(known := _progress(state, event.agent_id), stored)
+        same = agent is known and agent.agent_id in state.agents
+        agents = state.agents if same else {**state.agents, agent.agent_id: agent}
+        return replace(state, last_sequence=stored.sequence, updated_at=event.at, agents=agents)
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
         case CandidateDelivered():

@@ -142,8 +142,11 @@ class GitClone:
             against = ("diff", "--cached", self.base_commit)
             most = self._bounds.patch_bytes
             with bounded("the changes make a patch", most):
+                counted = (*against, "--numstat", "-z", "--no-renames", "--ignore-submodules=none")
+                counts = await self._git.run(*counted, layout=layout)
+                if not counts.stdout:
+                    return Diff(patch=b"")
                 patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=most)
-                counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
         return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
 
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
