@@ -33,6 +33,7 @@ from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from labs.bench.processes import measured
 from labs.bench.profiles import profile_figures
 from labs.bench.retrieval import retrieval_figures
+from labs.bench.routing import routing_figures
 from labs.bench.sandbox import TARGET_MS, sandbox_figures
 from labs.bench.scale import scale_figures
 from labs.bench.steps import COMMAND, FILES, scripted_steps
@@ -202,6 +203,7 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[dict[str, float]]]] = {
     "profiles": _profiles,
     "prefix": prefix_cache_figures,
     "retrieval": retrieval_figures,
+    "routing": routing_figures,
     "watchers": lambda _: watcher_figures(),
 }
 """What can be measured, each part in a directory of its own, which does not exist yet."""

@@ -1,9 +1,9 @@
 """A model server with a KV cache, on virtual time: what a request finds there, waits for, and costs.
 
-An engine of the kind of vLLM's, in the large: prompts are blocks of tokens, found again by what stands before them; what
-no request uses is kept, and the block longest unused makes room, a conversation's last ones first. Requests begin in the
-order in which they came, once there is room in the batch and in the cache; prompts are read one after the other, while
-all others write half as fast; the more write at once, the slower each.
+An engine of the kind of vLLM's, in the large: prompts are blocks of tokens, found again by what stands before them.
+What no request uses is kept; the block longest unused makes room, of one conversation its last ones first. Requests
+begin in the order in which they came, once there is room in the batch and in the cache. Prompts are read one after the
+other, while all others write half as fast; the more write at once, the slower each.
 """
 
 from __future__ import annotations

@@ -7,20 +7,27 @@ and of 142,000 tokens in the last prompt, 444 written a turn, 96 % of the prompt
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
-import time
+import re
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from labs.bench.kv_cache import Engine, KVServer, Prompt
 from swe_ai_fleet.adapters.model_pool import Member, ModelPool, PoolRules
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
 
+_ROOT = Path(__file__).parents[2]
+_MARKED = re.compile(r"(<!-- routing -->\n).*(<!-- end of routing -->)", re.DOTALL)
+WAYS = ("sticky", "least busy", "ours, first come", "ours")
 SERVERS = 4
 LOADS = (40, 100, 200)
 SHARED_TOKENS = 8_192
@@ -95,7 +102,10 @@ class Outcome:
         }
 
 
-Open = Callable[[Sequence[KVServer], AsyncExitStack], "asyncio.Future[Callable[[int], ChatModel]]"]
+class Router(Protocol):
+    """Which server a session asks."""
+
+    def session(self, key: str) -> ChatModel: ...
 
 
 class Sticky:
@@ -104,62 +114,59 @@ class Sticky:
     def __init__(self, servers: Sequence[KVServer]) -> None:
         self._servers = servers
 
-    def session(self, number: int) -> ChatModel:
-        return self._servers[zlib.crc32(f"session-{number}".encode()) % len(self._servers)]
+    def session(self, key: str) -> ChatModel:
+        return self._servers[zlib.crc32(key.encode()) % len(self._servers)]
 
 
 class LeastBusy:
-    """Each call at the server with the fewest requests at that moment."""
+    """Each call at the server with the fewest requests at that very moment, which no router knows so well."""
 
     def __init__(self, servers: Sequence[KVServer]) -> None:
         self._servers = servers
 
-    def session(self, number: int) -> ChatModel:
-        servers = self._servers
+    def session(self, key: str) -> ChatModel:
+        return self
 
-        class Chosen:
-            async def probe(self):
-                return await servers[0].probe()
+    async def probe(self) -> ModelCapabilities:
+        return await self._servers[0].probe()
 
-            async def ping(self):
-                return None
+    async def ping(self) -> None:
+        """They are always there."""
 
-            async def reply(self, request):
-                return await min(servers, key=lambda server: server.in_flight).reply(request)
-
-        return Chosen()
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        return await min(self._servers, key=lambda server: server.in_flight).reply(request)
 
 
-class Pooled:
-    """The product's pool."""
-
-    def __init__(self, pool: ModelPool) -> None:
-        self._pool = pool
-
-    def session(self, number: int) -> ChatModel:
-        return self._pool.session(f"session-{number}")
+@asynccontextmanager
+async def opened(way: str, servers: Sequence[KVServer]) -> AsyncGenerator[Router]:
+    if way == "sticky":
+        yield Sticky(servers)
+    elif way == "least busy":
+        yield LeastBusy(servers)
+    else:
+        members = [Member(name=str(number), model=server, load=server) for number, server in enumerate(servers)]
+        async with ModelPool(members, rules=PoolRules() if way == "ours" else PoolRules(quantum=0)) as pool:
+            yield pool
 
 
 async def play(way: str, load: Sequence[Session], engine: Engine) -> Outcome:
     """All sessions to their ends."""
     outcome, loop = Outcome(), asyncio.get_running_loop()
-    servers = [KVServer(engine=engine) for _ in range(SERVERS)]
-    by_length = sorted(len(session.turns) for session in load)
-    short = by_length[len(by_length) // 2]
+    short = sorted(len(session.turns) for session in load)[len(load) // 2]
 
-    async def run(session: Session) -> None:
+    async def run(router: Router, session: Session) -> None:
         await asyncio.sleep(session.begins)
-        model = chooser.session(session.number)
-        began = loop.time()
+        model, began = router.session(f"session-{session.number}"), loop.time()
         for turn in session.turns:
             asked = loop.time()
+
+            def first_token(_: str, asked: float = asked) -> None:
+                outcome.first_tokens.append(loop.time() - asked)
+
             prompt = Prompt(
                 session=session.number, shared=SHARED_TOKENS, tokens=turn.tokens, reply_tokens=turn.reply_tokens
             )
-            request = replace(
-                prompt.request, on_delta=lambda _, asked=asked: outcome.first_tokens.append(loop.time() - asked)
-            )
-            reply = await model.reply(request)
+            reply = await model.reply(replace(prompt.request, on_delta=first_token))
             outcome.prompted += reply.usage.prompt_tokens
             outcome.cached += reply.usage.cached_tokens
             outcome.ended.append(loop.time())
@@ -168,38 +175,60 @@ async def play(way: str, load: Sequence[Session], engine: Engine) -> Outcome:
         if len(session.turns) <= short:
             outcome.short.append(loop.time() - began)
 
-    async with AsyncExitStack() as stack:
-        if way == "sticky":
-            chooser = Sticky(servers)
-        elif way == "least busy":
-            chooser = LeastBusy(servers)
-        else:
-            rules = PoolRules() if way == "ours" else PoolRules(quantum=0)
-            members = [Member(name=str(number), model=server, load=server) for number, server in enumerate(servers)]
-            pool = await stack.enter_async_context(ModelPool(members, rules=rules))
-            chooser = Pooled(pool)
-        await asyncio.gather(*(run(session) for session in load))
+    async with opened(way, [KVServer(engine=engine) for _ in range(SERVERS)]) as router:
+        await asyncio.gather(*(run(router, session) for session in load))
     return outcome
 
 
-WAYS = ("sticky", "least busy", "ours, first come", "ours")
+def figures_of(loads: Sequence[int], seed: int = SEED) -> dict[tuple[int, str], dict[str, float]]:
+    """The figures by number of sessions and way; the same every time."""
+    figures: dict[tuple[int, str], dict[str, float]] = {}
+    for count in loads:
+        load = sessions(count, seed)
+        for way in WAYS:
+            random.seed(seed)  # the pool's own dice
+            figures[count, way] = on_virtual_time(play(way, load, Engine())).figures
+    return figures
+
+
+async def routing_figures(directory: Path) -> dict[str, float]:
+    """The part of `make bench`: hits, first token, steps a second and mean session time of each way at each load."""
+    figures = await asyncio.to_thread(figures_of, LOADS)
+    return {
+        f"routing_{count}_{way.replace(',', '').replace(' ', '_')}_{name}": value
+        for (count, way), found in figures.items()
+        for name, value in found.items()
+    }
+
+
+def table(figures: Mapping[tuple[int, str], Mapping[str, float]]) -> str:
+    """The figures in Markdown."""
+    lines = [
+        "| sessions | which server, in which order | found in the cache | first token p50 / p99, s | steps/s "
+        "| mean session, s | of the shorter half | longest session, s |",
+        "| ---: | --- |" + " ---: |" * 6,
+    ]
+    for (count, way), found in figures.items():
+        times = " | ".join(f"{found[name]:,.0f}" for name in ("session_mean", "session_short_mean", "session_longest"))
+        lines.append(
+            f"| {count} | {way} | {found['hits']:.0%} "
+            f"| {found['first_token_p50']:.1f} / {found['first_token_p99']:.0f} | {found['steps_s']:.2f} | {times} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", type=lambda text: [int(one) for one in text.split(",")], default=list(LOADS))
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--write", action="store_true", help="write the table of docs/models.md")
+    chosen = parser.parse_args()
+    text = table(figures_of(chosen.sessions, chosen.seed))
+    print(text)
+    if chosen.write:
+        page = _ROOT / "docs" / "models.md"
+        page.write_text(_MARKED.sub(lambda marks: f"{marks[1]}{text}{marks[2]}", page.read_text()))
+
 
 if __name__ == "__main__":
-    import sys
-
-    loads = [int(x) for x in (sys.argv[1].split(",") if len(sys.argv) > 1 else ["40", "100", "200"])]
-    ways = sys.argv[2].split(",") if len(sys.argv) > 2 else WAYS
-    for n in loads:
-        load = sessions(n)
-        print(
-            n,
-            "steps",
-            sum(len(s.turns) for s in load),
-            "ideal cached",
-            1 - sum(s.turns[-1].tokens for s in load) / sum(t.tokens for s in load for t in s.turns),
-        )
-        for way in ways:
-            random.seed(1)
-            t0 = time.process_time()
-            o = on_virtual_time(play(way.replace("+", ", "), load, Engine()))
-            print(f"  {way:18s}", o.figures, f"cpu {time.process_time() - t0:.1f}", flush=True)
+    main()

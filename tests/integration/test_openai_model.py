@@ -26,6 +26,8 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -326,6 +328,34 @@ async def test_what_may_pass_is_retried_and_given_up(failure: Failure) -> None:
         assert server.requests == PROBES + 5
         assert server.url in raised.value.message
         assert (await ask(model)).message.content == "Done."
+
+
+async def test_the_calls_of_a_run_carry_one_id_that_says_nothing_of_it_where_routers_look() -> None:
+    seen: list[dict[str, str]] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        seen.append({name.lower(): value for name, value in request.headers.items()})
+        return completion(content="x")
+
+    names = ("x-session-id", "x-session-affinity", "x-smg-routing-key")
+    async with bare_server(chat) as url:
+        asked = Settings(model_url=url, model="m")
+        async with open_model(asked) as pool, open_model(asked) as elsewhere:
+            await ask(pool.session("an-execution/agent-1", tenant="acme"))
+            seen.clear()
+            for model in (pool, elsewhere):
+                await ask(model.session("an-execution/agent-1", tenant="acme"))
+            for model in (pool.session("an-execution/agent-2"), pool, pool):
+                await ask(model)
+        calls = [{headers[name] for name in names} for headers in seen if "x-session-id" in headers]
+        # Another process tells the same; calls that belong to no run go wherever they like.
+        ids = [value for (value,) in calls[-6:]]
+        assert len(set(ids)) == 4 and ids.count(ids[-5]) == 2, ids
+        assert all(len(value) == 32 and not {"agent", "acme", "execution"} & set(value.split("-")) for value in ids)
+        seen.clear()
+        async with open_model(asked.model_copy(update={"model_session_headers": ""})) as pool:
+            await ask(pool.session("run"))
+        assert seen and not set(names) & {name for headers in seen for name in headers}
 
 
 async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -> None:

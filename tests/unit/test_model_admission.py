@@ -113,7 +113,7 @@ class Recording:
     admitted: list[int] = field(default_factory=list[int])
     settled: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
-    async def admit(self, tokens: int) -> None:
+    async def admit(self, tokens: int, session: object = None) -> None:
         self.admitted.append(tokens)
 
     def settle(self, reserved: int, spent: int) -> None:

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.model_pool import Fault, FaultKind, Member, ModelPool, PoolRules
+from swe_ai_fleet.adapters.model_pool import (
+    Fault,
+    FaultKind,
+    LeasedAdmission,
+    Member,
+    MemoryLedger,
+    ModelPool,
+    PoolRules,
+    Quota,
+)
+from swe_ai_fleet.adapters.model_pool.load import Load
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
@@ -45,6 +55,11 @@ class Scripted:
         self.calls = self.pings = self.under_way = self.most = 0
         self.down = False
         self.order: list[str] = []
+        self.usage = Usage()
+        self.load_of: Callable[[], Load] | None = None
+
+    async def load(self) -> Load | None:
+        return self.load_of() if self.load_of else None
 
     async def probe(self) -> ModelCapabilities:
         if self.down:
@@ -68,11 +83,12 @@ class Scripted:
                 await self.answer()
         finally:
             self.under_way -= 1
-        return ModelReply(message=AssistantMessage(content=self.name), finish_reason="stop", usage=Usage())
+        return ModelReply(message=AssistantMessage(content=self.name), finish_reason="stop", usage=self.usage)
 
 
 def pool_of(*models: Scripted, rules: PoolRules = FAST) -> ModelPool:
-    return ModelPool([Member(name=model.name, model=model) for model in models], read_fault=read, rules=rules)
+    members = [Member(name=model.name, model=model, load=model if model.load_of else None) for model in models]
+    return ModelPool(members, read_fault=read, rules=rules)
 
 
 async def ask(model: ChatModel, text: str = "") -> str:
@@ -230,6 +246,108 @@ async def test_sub_agents_that_name_their_run_share_its_endpoint() -> None:
         home = await ask(run)
         assert {await ask(pool.session("run")) for _ in range(10)} == {home}
         assert sum(one.sessions for one in pool.status().endpoints) == 1
+
+
+def test_tenants_take_turns_sessions_with_the_least_service_go_first_and_none_waits_for_ever() -> None:
+    async def second() -> None:
+        await asyncio.sleep(1.0)
+
+    model = Scripted(answer=second)
+
+    async def play() -> None:
+        clock = asyncio.get_running_loop().time
+        async with (
+            LeasedAdmission(MemoryLedger(clock=clock), Quota(max_in_flight=1), clock=clock) as admission,
+            ModelPool([Member(name="m", model=model)], admission=admission) as pool,
+        ):
+            old = pool.session("old", tenant="a")
+            model.usage = Usage(prompt_tokens=300_000, cached_tokens=1_000, completion_tokens=500)
+            await ask(old, "old")
+            model.usage = Usage(prompt_tokens=300_000, cached_tokens=290_000, completion_tokens=500)
+            cached = pool.session("cached", tenant="a")
+            await ask(cached, "cached")
+            calls = [asyncio.create_task(ask(pool.session("first", tenant="a"), "first"))]
+            await asyncio.sleep(0.5)
+            for session, text in (
+                (old, "old"),
+                (cached, "cached"),
+                (pool.session("new", tenant="a"), "new"),
+                (pool.session("urgent", tenant="a", priority=7), "urgent"),
+                (pool.session("one", tenant="b"), "b one"),
+                (pool.session("two", tenant="b"), "b two"),
+            ):
+                calls.append(asyncio.create_task(ask(session, text)))
+                await asyncio.sleep(0)
+            await asyncio.gather(*calls)
+            assert model.order[3:] == ["b one", "urgent", "b two", "cached", "new", "old"]
+            # New sessions without an end: the old one has one turn of sixteen.
+            model.order = []
+            waiting = asyncio.create_task(ask(old, "old"))
+            line = [asyncio.create_task(ask(pool.session(str(number), tenant="a"))) for number in range(60)]
+            await waiting
+            assert 1 < len(model.order) <= 17
+            await asyncio.gather(*line)
+
+    on_virtual_time(play())
+
+
+def test_what_would_wait_at_a_server_waits_in_the_pool_until_there_is_room_again() -> None:
+    room, slots = 8, asyncio.Semaphore(8)
+
+    async def work() -> None:
+        async with slots:
+            await asyncio.sleep(10.0)
+
+    model = Scripted(answer=work)
+    model.load_of = lambda: Load(running=min(room, model.under_way), waiting=max(0, model.under_way - room))
+
+    async def play() -> None:
+        nonlocal room
+        async with pool_of(model, rules=PoolRules()) as pool:
+
+            async def agent(number: int) -> None:
+                session = pool.session(str(number))
+                for _ in range(20):
+                    await ask(session)
+
+            agents = [asyncio.create_task(agent(number)) for number in range(40)]
+            await asyncio.sleep(1.0)
+            assert (model.under_way, pool.status().waiting) == (40, 0)
+            for _ in range(20):
+                await asyncio.sleep(5.0)
+                assert model.under_way >= room
+            # A few more than there is room for keep the server busy.
+            assert model.under_way <= room + 3
+            assert pool.status().waiting == 40 - model.under_way
+            room += 32
+            for _ in range(32):
+                slots.release()
+            await asyncio.sleep(60.0)
+            assert (model.under_way, pool.status().waiting) == (40, 0)
+            await asyncio.gather(*agents)
+
+    on_virtual_time(play())
+
+
+@pytest.mark.parametrize(("cached", "home"), [(20_000, "one"), (0, "two")])
+def test_a_run_leaves_a_busier_server_sooner_where_its_prompt_is_not_in_the_cache(cached: int, home: str) -> None:
+    one, two = Scripted("one"), Scripted("two")
+    loads = {"one": Load(running=0, waiting=0, prefix_hits=1.0, prefix_queries=2.0), "two": Load(running=9, waiting=0)}
+    one.load_of, two.load_of = lambda: loads["one"], lambda: loads["two"]
+
+    async def play() -> None:
+        async with pool_of(one, two, rules=PoolRules()) as pool:
+            run = pool.session("run")
+            await asyncio.sleep(3.0)
+            one.usage = Usage(prompt_tokens=20_000)
+            assert await ask(run) == "one"
+            one.usage = Usage(prompt_tokens=21_000, cached_tokens=cached)
+            assert await ask(run) == "one"
+            loads["one"], loads["two"] = Load(running=8, waiting=1, prefix_hits=1.0), Load(running=2, waiting=0)
+            await asyncio.sleep(3.0)
+            assert await ask(run) == home
+
+    on_virtual_time(play())
 
 
 @given(

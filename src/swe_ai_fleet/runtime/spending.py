@@ -85,9 +85,8 @@ class MeteredModel(ModelWrapper):
         """The model for one run, metered too."""
         if not isinstance(self.model, ModelSessions):
             return self
-        return self.spending.metered(
-            self.tenant, self.model.session(key, tenant=tenant or self.tenant, priority=priority)
-        )
+        model = self.model.session(key, tenant=tenant or self.tenant, priority=priority)
+        return self.spending.metered(self.tenant, model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, once it is counted. Raises as the model does."""

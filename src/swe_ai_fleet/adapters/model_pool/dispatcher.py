@@ -132,7 +132,8 @@ class _Routes:
 class Dispatcher:
     """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
-    Calls that no endpoint has room for wait in a `Line`; trying again does not cost a call its place. An endpoint whose circuit is open is pinged, by one task, and gets calls again by and by.
+    Calls that no endpoint has room for wait in a `Line`; trying again does not cost a call its place. An endpoint whose
+    circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
         members: the endpoints; at least one.

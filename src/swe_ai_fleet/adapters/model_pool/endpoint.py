@@ -17,8 +17,9 @@ from swe_ai_fleet.ports import ChatModel
 
 _WIDEST_WINDOW = 1024.0
 _WINDOW_GROWTH = 0.05
+_ROOM_GROWTH = 0.25
 _FEW = 2
-_CACHE_IN_USE = 0.7
+_CACHE_IN_USE = 0.6
 _HIT_SHARE = 0.9
 _LONGEST_PAUSE_SECONDS = 300.0
 _LONGEST_OWN_PAUSE_SECONDS = 30.0
@@ -131,7 +132,8 @@ class Window:
             self._size = min(self._size, max(share * in_flight, load.running / 8, 1.0))
             self._ramp_from = None
         elif not load.waiting and self._ramp_from is None and in_flight + 1 > self._size:
-            self._size += max(1.0, _WINDOW_GROWTH * self._size)
+            has_room = hit_share >= _HIT_SHARE and load.cache <= _CACHE_IN_USE
+            self._size += max(1.0, (_ROOM_GROWTH if has_room else _WINDOW_GROWTH) * self._size)
 
     def restart(self, now: float) -> None:
         """Begin again with one call: the server was away."""
@@ -231,12 +233,10 @@ class Binding:
     def served(self, usage: Usage) -> None:
         """A call was answered: what it took of the server counts, and whether its prompt was found in the cache."""
         self.attained += usage.total_tokens - usage.cached_tokens
-        self.is_cold = (
-            self.endpoint is not None and self.endpoint.caches and 2 * usage.cached_tokens < self.prompt_tokens
-        )
+        if self.endpoint is not None:
+            self.endpoint.caches = self.endpoint.caches or usage.cached_tokens > 0
+            self.is_cold = self.endpoint.caches and 2 * usage.cached_tokens < self.prompt_tokens
         self.prompt_tokens = usage.prompt_tokens
-        if self.endpoint is not None and usage.cached_tokens:
-            self.endpoint.caches = True
 
     def bind(self, endpoint: Endpoint) -> None:
         """Let the next calls go to this endpoint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -92,6 +93,6 @@ class Line(Generic[_C]):
         if session is None:
             return (turn, 0, 0, 0, call.order)
         if self._served[tenant] % _EVERY == _EVERY - 1:
-            return (turn, -99, 0, 0, call.order)
+            return (turn, -math.inf, 0, 0, call.order)
         level = (session.attained // self._quantum).bit_length()
         return (turn, -session.priority, level, session.started, call.order)
