@@ -141,7 +141,7 @@ class Recipe:
 
     @property
     def third_party(self) -> Recipe:
-        """The part that runs no code of the repository; empty without packages to install.
+        """The part that runs no code of the repository; useless without packages to install.
 
         It goes without `variables`, which are those of the repository's tests: some tell a package manager where its
         settings are, and with them whose packages everybody gets who asks for the same.
