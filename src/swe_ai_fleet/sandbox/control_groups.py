@@ -20,7 +20,7 @@ _REMOVE_ATTEMPTS = 50
 _WEIGHTS = {"cpu.shares": (1024, 512), "cpu.weight": (100, 50)}
 _PASSED_ON = "cgroup.subtree_control"
 _PERIOD_MICROSECONDS = 100_000
-"""The kernel's default weight."""
+"""The kernel's default period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

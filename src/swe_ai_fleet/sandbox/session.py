@@ -52,7 +52,7 @@ class Session:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._told: asyncio.Future[bytes | None] = self._loop.create_future()
         self.heard = 0.0
-        """The time of the command's last output, on the monotonic clock."""
+        """The time of the command's start or last output, on the monotonic clock."""
         self._spent = False
         self._unwritten = b""
         self._status = b""
