@@ -1,4 +1,4 @@
-"""Who calls: what a call shows, and the principal that it is carried out for."""
+"""Authentication of calls: the credentials that a call shows, and its principal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
-"""Asked without a token: they say no more than whether the server is ready, and what stands in the public contract."""
+"""Services without a token: they reveal only whether the server is ready, and the public contract."""
 CALLER = "fleet-caller"
 """The metadata in which callers name themselves where one token is everybody's, and services those they call for."""
 TENANT = "fleet-tenant"
@@ -40,7 +40,7 @@ _principal: ContextVar[Principal] = ContextVar("principal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presented:
-    """What a call shows of its caller.
+    """The credentials of a call.
 
     Attributes:
         authorization: The `authorization` headers.
@@ -57,22 +57,22 @@ class Presented:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Who somebody is, and until when that holds: seconds since 1970, 0 = no end is known."""
+    """An authenticated principal, and its expiry: seconds since 1970, 0 = no end is known."""
 
     principal: Principal
     expires: float = 0.0
 
 
 class Authenticator(Protocol):
-    """Knows callers by what they show."""
+    """Authenticates callers by their credentials."""
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a client's certificate alone can say who calls."""
+        """Whether a client's certificate alone can authenticate."""
         ...
 
     async def authenticate(self, presented: Presented) -> Admission:
-        """Who calls. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
+        """The caller. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
         ...
 
 
@@ -87,14 +87,14 @@ class OneToken:
         self._token = token
 
     async def authenticate(self, presented: Presented) -> Admission:
-        """Who calls. Raises Unauthenticated, InvalidRequest."""
+        """The caller. Raises Unauthenticated, InvalidRequest."""
         if self._token is not None and not shows(presented.authorization, self._token):
             raise unknown()
         return Admission(principal=on_behalf(SOLE, presented))
 
 
 def unknown() -> Unauthenticated:
-    """What whoever is not known is told: the same, whatever is wrong with what they showed."""
+    """The fault for an unknown caller: the same for all faults of its credentials."""
     return Unauthenticated("no valid token", hint="send the metadata 'authorization: Bearer <token>'")
 
 
@@ -111,7 +111,7 @@ def bearer(headers: Sequence[str | bytes]) -> str | None:
 
 
 def on_behalf(who: Principal, presented: Presented) -> Principal:
-    """Whom a call is carried out for: services name the tenant and the caller, everybody else is who they are.
+    """The principal of a call: services name the tenant and the caller that they act for, all others are themselves.
 
     Raises:
         PermissionDenied: Somebody who is no service names a tenant that is not theirs.
@@ -124,17 +124,17 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
                 "only services of the fleet act for other tenants", field=TENANT, hint="leave it out, or name your own"
             )
         return who
-    # With one token for everybody a name is one that callers gave themselves: `caller_of`.
+    # With one token for everybody, callers choose their own name: `caller_of`.
     name = "" if who.sole else caller_name(presented.callers) or who.name
     return replace(who, tenant=named, name=name)
 
 
 class AccessInterceptor(Interceptor):
-    """Refuses calls of strangers before their request is read, and tells handlers who calls: `principal()`.
+    """Refuses unauthenticated calls before their request is read, and gives handlers the caller: `principal()`.
 
     Args:
-        authenticator: Knows callers.
-        check_seconds: Between two looks at whether who is sent a stream may still call it as the same.
+        authenticator: Authenticates callers.
+        check_seconds: The interval of checks whether the caller of a stream still has access as the same principal.
     """
 
     def __init__(self, authenticator: Authenticator, *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -151,12 +151,12 @@ class AccessInterceptor(Interceptor):
             return await continuation(handler_call_details)
         presented = _presented(handler_call_details)
         caller: Principal | None = None
-        # A certificate is seen only by the handler; who shows a token beside it is who the token says.
+        # Only the handler sees a certificate; a token beside it takes precedence.
         if presented.authorization or not self._authenticator.takes_certificates:
             try:
                 caller = await self._admitted(presented, method)
             except FleetError as error:
-                # On the wire every kind of call is a stream, and this one need not read anything.
+                # On the wire every kind of call is a stream, and this handler need not read anything.
                 return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
 
         async def again(context: Context) -> Principal:
@@ -192,18 +192,18 @@ class AccessInterceptor(Interceptor):
 
 
 def principal() -> Principal:
-    """Who makes the call that runs now. Raises LookupError outside of calls."""
+    """The caller of the current call. Raises LookupError outside of calls."""
     return _principal.get()
 
 
 def tenant() -> str:
-    """The tenant of the call that runs now. Raises LookupError outside of calls."""
+    """The tenant of the current call. Raises LookupError outside of calls."""
     return _principal.get().tenant
 
 
 @contextmanager
 def acting_for(who: Principal) -> Generator[None]:
-    """Inside, what runs is carried out for somebody, as in a call of theirs."""
+    """Inside, code runs for a principal, as in one of its calls."""
     before = _principal.set(who)
     try:
         yield
@@ -218,9 +218,9 @@ def shows(headers: Sequence[str | bytes], token: str) -> bool:
 
 
 def caller_of(context: Context) -> str:
-    """Who calls; where one token is everybody's, how they name themselves in the metadata `fleet-caller`, or empty.
+    """The caller's name; with one token for everybody, the name in the metadata `fleet-caller`, or empty.
 
-    A name that somebody gave themselves decides whose turn it is, never what is allowed. Raises InvalidRequest.
+    A self-chosen name decides the order of queues, never rights. Raises InvalidRequest.
     """
     metadata = cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ())
     named = caller_name([value for key, value in metadata if key == CALLER])

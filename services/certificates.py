@@ -1,4 +1,4 @@
-"""The certificate that servers show, read anew when its files change, without a restart."""
+"""The certificate of servers, read again when its files change, without a restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Loaded:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """What settings say of it; None where servers speak no TLS. Raises PreconditionFailed for half of a pair."""
+    """The TLS settings; None where servers speak no TLS. Raises PreconditionFailed for half of a pair."""
     if settings.tls_cert is None and settings.tls_key is None:
         if settings.tls_client_ca is not None:
             raise PreconditionFailed(
@@ -57,7 +57,7 @@ def server_tls(settings: Settings) -> ServerTls | None:
 
 
 class Certificates:
-    """What the files of a server hold now; a broken new version is told in the log, and the last whole one stands.
+    """The current content of a server's files; a broken new version is logged, and the last valid one stays.
 
     Raises PreconditionFailed, naming the setting, where there is none at the start.
     """
@@ -84,7 +84,7 @@ class Certificates:
         return dynamic(_configuration(served), renewed, self._tls.client_ca is not None)
 
     def for_http(self) -> ssl.SSLContext:
-        """A context of a web server. People come there with browsers, so it asks for no certificate of theirs."""
+        """A context of a web server. It asks for no client certificates, since people use browsers."""
         context = _context(self._tls)
 
         def renewed(handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -94,7 +94,7 @@ class Certificates:
         return context
 
     def current(self) -> _Loaded:
-        """What the files hold, or held when they last were whole."""
+        """The content of the files, or their last valid content."""
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
@@ -110,7 +110,7 @@ class Certificates:
         stamps: list[tuple[int, int, int]] = []
         for path in (self._tls.cert, self._tls.key, self._tls.client_ca):
             try:
-                # A secret that is mounted changes by a link that leads elsewhere: another file, perhaps as old.
+                # A mounted secret changes by a link to another file, which may be as old.
                 status = path.stat() if path is not None else None
             except OSError:
                 status = None

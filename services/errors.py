@@ -1,4 +1,4 @@
-"""Faults as clients get them: a gRPC status with `google.rpc` details."""
+"""Faults for clients: a gRPC status with `google.rpc` details."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ else:
 
 
 class NotAvailable(FleetError):
-    """Part of the contract that this server does not carry out yet; `field` names what asked for it."""
+    """A part of the contract that this server does not implement yet; `field` names the field that asked for it."""
 
 
 class Unauthenticated(FleetError):
-    """The caller did not show what would tell who it is."""
+    """The caller has no valid credentials."""
 
 
 _CODES: dict[type[FleetError], grpc.StatusCode] = {
@@ -194,7 +194,7 @@ def within(
 
 
 class _Malformed:
-    """Stands for a request that is no message: what gRPC does with a fault of its reader would be called ours."""
+    """Stands for a malformed request: gRPC would report a fault of its reader as a fault of the server."""
 
 
 def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -208,7 +208,7 @@ def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[byte
 
 
 def _checked(request: Any) -> Any:
-    """The request, or the pieces of one. Raises InvalidRequest for what is no message, and what it may not hold."""
+    """The request, or the pieces of one. Raises InvalidRequest for a malformed message and for invalid values."""
     if isinstance(request, _Malformed):
         raise InvalidRequest("the request is not a message of this method's kind", hint="the .proto files say which")
     if hasattr(request, "__aiter__"):

@@ -25,7 +25,7 @@ class ServiceDeps(Protocol):
 
 
 OpenService = Callable[[ServiceDeps], AbstractAsyncContextManager[Service]]
-"""A service that is there until the context ends."""
+"""Opens a service until the context ends."""
 
 
 @asynccontextmanager

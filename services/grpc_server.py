@@ -1,6 +1,6 @@
-"""A gRPC server around the servicers of a process: address, token, health, reflection, a graceful end.
+"""A gRPC server around the servicers of a process: address, token, health, reflection, graceful shutdown.
 
-Operators see its calls: how many of which method end how, how long they take, their spans, a log line each.
+Operators see its calls: counts by method and code, durations, spans, and a log line for each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ObservingInterceptor(Interceptor):
-    """Stands before all others, so that it sees what those refuse, too. Probes are left out.
+    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out.
 
     Args:
         telemetry: Where spans and figures go.
@@ -62,7 +62,7 @@ class ObservingInterceptor(Interceptor):
 
     @asynccontextmanager
     async def _observed(self, method: str, carrier: dict[str, str], context: Context) -> AsyncGenerator[None]:
-        service, name = _known(method)
+        service, name = _labels(method)
         exposition, began, code = self._telemetry.exposition, time.perf_counter(), "OK"
         with ExitStack() as around:
             span = self._span(around, service, name, carrier)
@@ -80,7 +80,7 @@ class ObservingInterceptor(Interceptor):
                 took = time.perf_counter() - began
                 if exposition is not None:
                     exposition.instruments.grpc_ended(service, name, code, took)
-                _told(method, code, took, span)
+                _log_call(method, code, took, span)
 
     def _span(self, around: ExitStack, service: str, name: str, carrier: dict[str, str]) -> Span | None:
         if self._telemetry.tracing is None:
@@ -96,8 +96,8 @@ class ObservingInterceptor(Interceptor):
         )
 
 
-def _known(method: str) -> tuple[str, str]:
-    """Service and method; what is in no contract of ours is `other`, so that strangers cannot make names up."""
+def _labels(method: str) -> tuple[str, str]:
+    """Service and method; a name outside of our contract is `other`, so that callers cannot invent metric labels."""
     service, _, name = method.lstrip("/").rpartition("/")
     try:
         descriptor = descriptor_pool.Default().FindServiceByName(service)  # pyright: ignore[reportUnknownMemberType]
@@ -106,7 +106,7 @@ def _known(method: str) -> tuple[str, str]:
     return (service, name) if name in descriptor.methods_by_name else (service, "other")
 
 
-def _told(method: str, code: str, seconds: float, span: Span | None) -> None:
+def _log_call(method: str, code: str, seconds: float, span: Span | None) -> None:
     try:
         caller = principal()
     except LookupError:
@@ -122,7 +122,7 @@ def _told(method: str, code: str, seconds: float, span: Span | None) -> None:
 
 
 def _code(context: Context) -> str:
-    """The code that a call was ended with; UNKNOWN where nobody said."""
+    """The code that a call ended with; UNKNOWN without one."""
     code = cast("Any", context.code())
     if isinstance(code, grpc.StatusCode):
         return code.name
@@ -133,16 +133,16 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
 AGE_SECONDS = 30 * 60.0
-"""After so long a connection takes no new calls, and those it has go on: behind one name, replicas that were added and
-certificates that were renewed are found, although nobody connects anew by himself."""
+"""The age at which a connection takes no new calls, while existing calls continue: so clients reconnect, and find new
+replicas behind one name and renewed certificates."""
 LIVENESS = "liveness"
-"""Served as long as the process answers at all, whatever NATS does: who restarts it for that helps nobody."""
+"""Serving as long as the process answers at all, whatever NATS does: a restart would not help there."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # Two servers on one port would share its calls at random.
     ("grpc.so_reuseport", 0),
-    # A client that is gone is found out within half a minute; one that waits for hours may ping as often as that.
+    # A dead client is detected within half a minute; a client that waits for hours may ping as often as that.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -189,15 +189,15 @@ async def serve_grpc(
     Args:
         services: Answer the calls.
         listen: `host:port`; port 0 takes any free one.
-        token: What callers must show, or who knows them by it; None lets everybody in.
+        token: The token of callers, or an authenticator; None accepts everybody.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
         setting: Where `listen` comes from, for a fault to name.
-        tls: The certificate it shows; None: it speaks without TLS.
-        probe_listen: Where its health alone is told without TLS, for probes that cannot speak it; empty: nowhere.
-        readiness_seconds: Between two questions.
+        tls: Its certificate; None: it serves without TLS.
+        probe_listen: Where it serves its health alone without TLS, for probes that cannot speak it; empty: nowhere.
+        readiness_seconds: The interval of readiness checks.
         grace_seconds: For calls to end by themselves when the server stops.
-        check_seconds: Between two looks at whether who is sent a stream may still be in.
-        age_seconds: After which a connection takes no new calls.
+        check_seconds: The interval of checks whether the caller of a stream still has access.
+        age_seconds: The age at which a connection takes no new calls.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -237,7 +237,7 @@ async def serve_grpc(
 
 
 class _Health(cast("Any", health).aio.HealthServicer):
-    """The library's, and `List`, which its asynchronous one lacks."""
+    """The library's servicer with `List`, which its asynchronous version lacks."""
 
     async def List(self, request: object, context: object) -> Any:
         statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
@@ -245,7 +245,7 @@ class _Health(cast("Any", health).aio.HealthServicer):
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
-    """A server that tells a health and nothing else. Raises PreconditionFailed."""
+    """A server for the health alone. Raises PreconditionFailed."""
     if not listen:
         return None
     server: grpc.aio.Server = cast("Any", grpc.aio).server(options=_OPTIONS)

@@ -1,4 +1,4 @@
-"""What a process sees of NATS, for Prometheus."""
+"""Metrics of NATS as a process sees it, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[None]:
-    """Within, who asks this process for metrics is told whether JetStream answers it, and how fast."""
+    """Inside, the metrics of this process say whether JetStream answers it, and how fast."""
     if telemetry.exposition is None:
         yield
         return

@@ -28,14 +28,14 @@ class Paged(Protocol):
 
 
 def page_token(asked: Sequence[object], place: Sequence[str | int]) -> str:
-    """The token of the page behind a place. `asked`: what has to be the same from page to page, as JSON."""
+    """The token of the page behind a place. `asked`: the JSON values that must be equal on all pages."""
     return base64.urlsafe_b64encode(json.dumps([_digest(asked), *place]).encode()).decode()
 
 
 def place_behind(token: str, asked: Sequence[object], *kinds: type[T]) -> tuple[T, ...]:
     """The place that a token names, of members of these kinds; none without a token.
 
-    Raises InvalidRequest for the token of another request, and for what is none.
+    Raises InvalidRequest for the token of another request, and for an invalid one.
     """
     if not token:
         return ()
@@ -52,12 +52,12 @@ def place_behind(token: str, asked: Sequence[object], *kinds: type[T]) -> tuple[
 
 
 def page_of(request: Paged, entries: Sequence[T], place: Callable[[T], tuple[str, str]]) -> tuple[Sequence[T], str]:
-    """The page that is asked for, and the token of the next one (empty: there is none).
+    """The requested page, and the token of the next one (empty: there is none).
 
     Args:
         request: Size and token.
         entries: All there are, the one with the greatest place first.
-        place: When one was worked on last, and its id. The one that a token names need not be there any more.
+        place: When an entry was worked on last, and its id. The entry of a token need not exist any more.
 
     Raises:
         InvalidRequest: The token is none.

@@ -1,4 +1,4 @@
-"""What no field of any request may hold: in general, and by the bounds that the contract has for it."""
+"""Checks of the values in requests: general ones, and the bounds of each field in the contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fleet.options.v1.options_pb2 import Bounds
 
 MAX_ENTRIES = 10_000
-"""Of one field that says nothing else."""
+"""The most entries of a field without a bound of its own."""
 _KEY_CHARS = 64
 """Of a map's key in the name of a field: names get longer with each map in a map."""
 _NONE = options_pb2.Bounds(max_items=MAX_ENTRIES)
@@ -42,7 +42,7 @@ def parsed_message(data: bytes, message: M) -> M:
 
 @cache
 def bounds_of(field: FieldDescriptor) -> Bounds | None:
-    """What the contract asks of a field; None where it says nothing."""
+    """The bounds of a field in the contract; None where it has none."""
     # The stubs know extensions by a type of their own.
     options, extension = cast("Any", field.GetOptions()), options_pb2.bounds
     return cast("Bounds", options.Extensions[extension]) if options.HasExtension(extension) else None
@@ -66,7 +66,7 @@ def check_values(message: Message, path: str = "") -> None:
         if field.is_repeated:
             most = bounds.max_items if bounds.HasField("max_items") else MAX_ENTRIES
             if len(value) > most:
-                # Before each is looked at: a million of them fit a request, and would keep the server for a second.
+                # Before each entry is checked: a million of them fit a request, and would take the server a second.
                 raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {most}")
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             keys, inner = (field.message_type.fields_by_name[name] for name in ("key", "value"))

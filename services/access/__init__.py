@@ -1,1 +1,1 @@
-"""Who comes in to the fleet's servers: the access file, tokens, JWTs, certificates, and what each role may do."""
+"""Access to the fleet's servers: the access file, tokens, JWTs, certificates, and the rights of each role."""

@@ -19,12 +19,12 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 
 MAX_BYTES = 4 * 1024 * 1024
 _NOT_IN_FILES = ("str", "datetime", "date", "int", "float", "[key]")
-"""What pydantic calls the alternatives of a type."""
+"""Pydantic's names for the alternatives of a type."""
 _TABLE = "[[tokens]]"
 
 
 def parse_access(text: str) -> AccessFile:
-    """What the text of an access file says.
+    """Parse the text of an access file.
 
     Raises:
         InvalidRequest: It is not one; `field` is the table and the key, such as `tokens[2].roles`.
@@ -36,13 +36,13 @@ def parse_access(text: str) -> AccessFile:
     try:
         read = AccessFile.model_validate(document)
     except ValidationError as error:
-        raise _told(error) from None
+        raise _fault_of(error) from None
     _check_names(read)
     return read
 
 
 def read_access(path: Path) -> AccessFile:
-    """What an access file says. Blocks.
+    """Read and parse an access file. Blocks.
 
     Raises:
         InvalidRequest: As `parse_access`, or it cannot be read.
@@ -63,7 +63,7 @@ def read_access(path: Path) -> AccessFile:
 
 
 def _check_names(read: AccessFile) -> None:
-    """That entries belong to tenants there are, and can be told apart."""
+    """Check that entries belong to existing tenants, and are distinct."""
     for table, entries in (("tokens", read.tokens), ("jwt", read.jwt), ("certificates", read.certificates)):
         for index, entry in enumerate(entries):
             named = (entry.tenant, *entry.tenants.values()) if isinstance(entry, JwtTable) else (entry.tenant,)
@@ -89,7 +89,7 @@ def _check_unique(table: str, key: str, values: list[str]) -> None:
         seen.update({value} if value else ())
 
 
-def _told(error: ValidationError) -> InvalidRequest:
+def _fault_of(error: ValidationError) -> InvalidRequest:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ""
     for part in first["loc"]:
@@ -150,7 +150,7 @@ def without_token(text: str, name: str) -> str:
 
 
 def _tables(lines: list[str]) -> list[tuple[int, int]]:
-    """Where tables of tokens begin and end, as far as lines tell."""
+    """The first and last lines of token tables, as far as lines show them."""
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
     return [
         (head, _end(lines, head, following))

@@ -73,7 +73,7 @@ def role_for(method: str) -> AccessRole:
 
 
 def check_role(who: Principal, method: str) -> None:
-    """That somebody may call an RPC. Services of the fleet may: they ask on behalf of whom they have checked.
+    """Check that a caller may call an RPC. The fleet's services may, since they have checked their own callers.
 
     Raises:
         PermissionDenied: The role is missing.

@@ -1,4 +1,4 @@
-"""A call's stay: a stream that goes on for hours ends soon after what let its caller in."""
+"""A call's stay: a long stream ends soon after its caller's access ends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 from swe_ai_fleet.domain.errors import FleetError
 
 CHECK_SECONDS = 20.0
-"""Between two looks at whether a caller may still be in."""
+"""The interval between checks of a caller's access."""
 
 T = TypeVar("T")
 
 
 class Stay:
-    """Looks again and again, by a timer, and interrupts who waits once the caller may not stay.
+    """Checks the caller's access periodically, and interrupts the waiting stream once it has ended.
 
     Attributes:
-        refusal: Why they may not; None while they may.
+        refusal: Why access has ended; None while it lasts.
     """
 
     def __init__(self, refused: Callable[[], Awaitable[FleetError | None]], seconds: float) -> None:
@@ -32,14 +32,14 @@ class Stay:
     async def next(self, replies: AsyncGenerator[T, None]) -> T | None:
         """The next reply; None after the last, or as soon as the caller may not stay.
 
-        Who is just being sent a reply is not cut off, but told at the next.
+        A reply that is being sent is not cut off; the refusal comes instead of the next one.
         """
         if self.refusal is None:
             try:
                 async with asyncio.timeout(None) as self._waiting:
                     return await anext(replies, None)
             except TimeoutError:
-                # Another's has nothing to do with the stay.
+                # Another timeout has nothing to do with the stay.
                 if self.refusal is None:
                     raise
             finally:
@@ -47,7 +47,7 @@ class Stay:
         return None
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._timer.cancel()
         if self._asking is not None:
             self._asking.cancel()

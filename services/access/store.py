@@ -1,7 +1,7 @@
-"""The access book: everybody who may come in, by the access file as it stands now.
+"""The access store: authentication by the access file in its current version.
 
-Without an access file one token lets everybody in. A client certificate is matched by its subject: that the authority
-signed it, TLS has checked.
+Without an access file, one token authenticates everybody. A client certificate is matched by its subject; TLS has
+checked its signature.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from swe_ai_fleet.settings import Settings
 _MAX_BYTES = 64 * 1024
 _Subject = tuple[str, str]
 LOOK_SECONDS = 1.0
-"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
+"""The interval between checks of the file for rules; a call checks it each time."""
 AT_ONCE_BYTES = 128 * 1024
-"""A file of up to so many bytes takes some milliseconds to read."""
+"""A file of up to this size takes some milliseconds to read."""
 LOCAL = "local"
-"""What whoever starts a fleet is called on their own machine."""
+"""The name of the person who starts a fleet, on their own machine."""
 _Stamp = tuple[int, int, int]
 _log = structlog.get_logger(__name__)
 
 
 class Certificates:
-    """Finds whom a certificate names.
+    """Finds the principal of a certificate.
 
     Names of the subjectAltName count before the common name, which RFC 6125 has long retired.
     """
@@ -58,7 +58,7 @@ class Certificates:
         return len(self._holders)
 
     def find(self, pem: bytes, now: float) -> Admission | None:
-        """Whom it names; None where nobody is known by it, or it is over (a connection may be older than that)."""
+        """Its principal; None where it is unknown or expired (a connection may outlive its certificate)."""
         subjects, expires = _subjects(pem)
         if expires <= now:
             return None
@@ -67,7 +67,7 @@ class Certificates:
 
 
 def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
-    """What a certificate is called, the strongest names first, and when it ends."""
+    """The subjects of a certificate, the strongest names first, and its expiry."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -90,7 +90,7 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edition:
-    """The access file as it was read once."""
+    """One version of the access file."""
 
     stamp: _Stamp
     rules: Mapping[str, TenantRules]
@@ -100,9 +100,9 @@ class _Edition:
 
 
 class AccessStore:
-    """An Authenticator by the access file, which is read anew when it changes.
+    """An Authenticator by the access file, which is read again when it changes.
 
-    A broken new version is logged and ignored: the version before stays in force.
+    A broken new version is logged and ignored: the previous version stays in force.
 
     Args:
         path: The access file.
@@ -136,35 +136,35 @@ class AccessStore:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the file as it stands now; empty where it is the one that counts."""
+        """The fault of the current file; empty where it is in force."""
         return self._fault
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a client's certificate alone can say who calls."""
+        """Whether a client's certificate alone can authenticate."""
         return self._edition is not None and len(self._edition.certificates) > 0
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Those that the file names, as it was a second ago."""
+        """The tenants of the file, at most a second old."""
         self._look()
         return tuple(self._current.rules)
 
     def rules(self, tenant: str) -> TenantRules:
-        """What holds for a tenant.
+        """The rules of a tenant.
 
-        One that the file no longer names has nobody who could call for it; for what still runs of it the rules hold
-        that it had. As the file was a second ago: work goes on, and comes by other ways, while nobody calls.
+        A tenant that the file no longer names has no callers; its last rules hold for its running work. The rules may
+        be a second old: work continues, and arrives on other ways, without calls.
         """
         self._look()
         return self._current.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
 
     async def authenticate(self, presented: Presented) -> Admission:
-        """Who calls, as the file says it now. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
+        """The caller, by the current file. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
         await self._follow()
-        admission = await self._known(presented)
+        admission = await self._admission(presented)
         who = on_behalf(admission.principal, presented)
-        # The default tenant is there where the file does not name it too, for this machine's own token and services.
+        # The default tenant exists even where the file does not name it, for this machine's own token and services.
         unnamed = who.tenant == DEFAULT_TENANT and who.may(AccessRole.SERVICE)
         if who.tenant not in self._current.rules and not unnamed:
             raise PermissionDenied(
@@ -172,7 +172,7 @@ class AccessStore:
             )
         return Admission(principal=who, expires=admission.expires)
 
-    async def _known(self, presented: Presented) -> Admission:
+    async def _admission(self, presented: Presented) -> Admission:
         now, edition = self._clock(), self._current
         if presented.authorization:
             token = bearer(presented.authorization)
@@ -197,8 +197,8 @@ class AccessStore:
         return self._edition
 
     async def _follow(self) -> None:
-        """Read the file again if it is another one than the last that was looked at."""
-        # A look at its inode takes microseconds; a thread for it would take longer.
+        """Read the file again if it has changed since the last check."""
+        # A stat takes microseconds; a thread for it would take longer.
         stamp = _stamp_of(self._path)
         if stamp in (self._current.stamp, self._refused):
             return
@@ -210,7 +210,7 @@ class AccessStore:
                 await self._read()
 
     def _look(self) -> None:
-        """`_follow` for those who cannot wait: a small file is read here and now, a large one meanwhile."""
+        """`_follow` for synchronous callers: a small file is read at once, a large one in the background."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return
@@ -241,7 +241,7 @@ class AccessStore:
             _log.info("the access file has been read anew", path=str(self._path), tenants=tenants)
 
     async def _read(self) -> None:
-        # Looked at before it is read: what is written in between is read the next time.
+        # The stamp is taken before reading: a later write is read the next time.
         stamp = _stamp_of(self._path)
         self._take(stamp, await asyncio.to_thread(read_access, self._path))
 
@@ -258,7 +258,7 @@ class AccessStore:
         self._refused, self._fault = None, ""
 
     def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
-        """Each with its keys; those that were had already are kept."""
+        """Each issuer with its keys; existing key sets are kept."""
         places = [(table, place_of(self._path.parent, table.jwks, table.ca)) for table in read.jwt]
         key_sets = {place: self._key_sets.get(place) or KeySet(place[0], ca=place[1]) for _, place in places}
         self._key_sets = key_sets
@@ -266,7 +266,7 @@ class AccessStore:
 
 
 def _stamp_of(path: Path) -> _Stamp:
-    """What changes when a file is written or another takes its place; zeros where there is none."""
+    """A stamp that changes when a file is written or replaced; zeros where there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -279,7 +279,7 @@ async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:
 
     Args:
         settings: Which file, and where the server listens.
-        token: What is kept on this machine: everybody's, or beside a file that of whoever starts the fleet.
+        token: The token of this machine: everybody's, or beside a file that of the person who starts the fleet.
 
     Raises:
         InvalidRequest: The file cannot be read, or is not one.
@@ -307,5 +307,5 @@ def knows(access: AccessStore | OneToken, tenant: str) -> bool:
 
 
 def rules_of(access: Authenticator) -> Rules | None:
-    """What holds for each tenant, as the access file says it now; None where there is no such file."""
+    """The rules of each tenant, by the current access file; None where there is no such file."""
     return access.rules if isinstance(access, AccessStore) else None

@@ -1,4 +1,4 @@
-"""The tables of the access file: which keys each has, and what may stand there."""
+"""The tables of the access file: their keys and valid values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _read_roles(roles: object) -> object:
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
-    """What values have to be; a fault says `otherwise`."""
+    """A validator; its fault says `otherwise`."""
 
     def check(value: T) -> T:
         if not holds(value):
@@ -182,7 +182,7 @@ class AccessFile(_Table):
     certificates: tuple[CertificateTable, ...] = ()
 
     def rules(self) -> Mapping[str, TenantRules]:
-        """What holds for each tenant."""
+        """The rules of each tenant."""
         return {
             name: TenantRules(
                 tenant=name,

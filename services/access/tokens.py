@@ -1,4 +1,4 @@
-"""Tokens that callers show: static ones and JSON Web Tokens.
+"""Tokens of callers: static ones and JSON Web Tokens.
 
 A static token is made once, shown to its owner once, and kept as a digest. A JSON Web Token (RFC 7519, with the advice
 of RFC 8725) counts if one of the issuers that the access file names has signed it; an issuer's public keys (RFC 7517)
@@ -27,18 +27,18 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
 
 PREFIX = "fleet_"
-"""By which secret scanners know one."""
+"""The prefix by which secret scanners recognise a token."""
 _ENTROPY_BYTES = 32
 _log = structlog.get_logger(__name__)
 
 
 def new_token() -> str:
-    """A token that nobody guesses. Its entropy is what makes one round of SHA-256 enough to keep it by."""
+    """A random token. Its entropy makes one round of SHA-256 enough for its digest."""
     return PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
 
 
 def token_digest(token: str) -> str:
-    """What the access file keeps of a token."""
+    """The digest of a token in the access file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -52,9 +52,9 @@ def end_of(expires: datetime | date | None) -> float:
 
 
 class StaticTokens:
-    """Finds who holds a token.
+    """Finds the holder of a token.
 
-    The look-up is by digest: whoever tries tokens cannot choose its bits, so that how long it takes tells nothing.
+    The look-up is by digest: a caller cannot choose its bits, so the time it takes reveals nothing.
     """
 
     def __init__(self, entries: Iterable[TokenTable]) -> None:
@@ -67,15 +67,15 @@ class StaticTokens:
         }
 
     def find(self, token: str, now: float) -> Admission | None:
-        """Whose it is; None where it is nobody's, or over."""
+        """Its holder; None where it is unknown or expired."""
         admission = self._holders.get(token_digest(token))
         return None if admission is None or 0 < admission.expires <= now else admission
 
 
 FRESH_SECONDS = 600.0
-"""After so long the keys are asked for again: one that was withdrawn is taken no longer than that."""
+"""The interval of key refreshes: a revoked key is accepted no longer than that."""
 LEAST_SECONDS = 30.0
-"""Between two requests, however many tokens name keys that are not known."""
+"""The least interval between requests, however many tokens name unknown keys."""
 TIMEOUT_SECONDS = 5.0
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 100
@@ -86,7 +86,7 @@ Jwk = Mapping[str, Any]
 class KeySet:
     """Keys by their id.
 
-    While the place does not answer, or has nothing that can be read, the keys that were there last go on counting.
+    While the place is unavailable or unreadable, the last keys stay valid.
 
     Args:
         place: A path, or an https URL.
@@ -108,7 +108,7 @@ class KeySet:
         """The key of that id; without an id the only key there is. None: there is no such key.
 
         Raises:
-            Unavailable: No keys have been had yet.
+            Unavailable: No keys have been fetched yet.
         """
         if self._stale():
             await self._refresh(unless=lambda: not self._stale())
@@ -129,7 +129,7 @@ class KeySet:
 
     async def _refresh(self, *, unless: Callable[[], bool]) -> None:
         async with self._reading:
-            # Whoever waited here finds what the one before brought.
+            # A caller that waited here finds the keys of the refresh before it.
             tried = self._tried_at
             if unless() or (tried is not None and self._clock() - tried < LEAST_SECONDS):
                 return
@@ -174,18 +174,18 @@ class KeySet:
 
 
 def place_of(folder: Path, jwks: str, ca: str) -> tuple[str, Path | None]:
-    """Where keys are, and who vouches for the place, as an access file in a folder names them."""
+    """The place of keys and the CA file for it, relative to the folder of the access file."""
     return (jwks if "://" in jwks else str(folder / jwks)), (folder / ca if ca else None)
 
 
 def parse_keys(data: bytes) -> tuple[Jwk, ...]:
-    """The keys of a set that are for checking signatures. Raises ValueError."""
+    """The public signature keys of a set. Raises ValueError."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     keys = mapping(parse_json(data)).get("keys")
     if not isinstance(keys, list):
         raise ValueError("no JSON object with a list of keys")
-    # Shared keys ("oct") are no keys to check with: whoever has one can sign.
+    # Shared keys ("oct") are left out: whoever can check with one can also sign.
     public = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
     if not public:
         raise ValueError("none of its keys is a public key for signatures")
@@ -199,7 +199,7 @@ def _is_public(key: Jwk) -> bool:
 MAX_CHARS = 8 * 1024
 _LEAST_RSA_BITS = 2048
 _PEOPLES = frozenset(AccessRole) - {AccessRole.SERVICE}
-"""Roles that a claim may name by itself; that of services the file must give."""
+"""Roles that a claim may name by itself; the file must grant the role of services."""
 
 
 def looks_like_one(token: str) -> bool:
@@ -208,7 +208,7 @@ def looks_like_one(token: str) -> bool:
 
 
 class WebTokens:
-    """Finds whom a token names, if one of the issuers signed it.
+    """Finds the principal of a token, if one of the issuers signed it.
 
     Args:
         issuers: Of the access file, each with its keys.
@@ -220,7 +220,7 @@ class WebTokens:
         self._clock = clock
 
     async def find(self, token: str) -> Admission:
-        """Whom it names. Raises Unauthenticated, Unavailable."""
+        """Its principal. Raises Unauthenticated, Unavailable."""
         import jwt
 
         if len(token) > MAX_CHARS:
@@ -254,7 +254,7 @@ class WebTokens:
                 leeway=table.leeway_seconds,
                 options={
                     "require": ["exp", "iat", "iss", "aud"],
-                    # PyJWT reads the system's clock; times are judged below, by ours.
+                    # PyJWT reads the system clock; times are checked below, by our clock.
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -290,7 +290,7 @@ def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
     name = claim(claims, table.tenant_claim)
     if not isinstance(name, str):
         return None
-    # With a translation only what it names is taken: somebody else's tenant may be called as ours are.
+    # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
     return table.tenants.get(name) if table.tenants else name
 
 
@@ -307,7 +307,7 @@ def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:
 
 
 def _seconds(value: object) -> float | None:
-    """A NumericDate; None where it is none."""
+    """A NumericDate; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None
     return float(value)

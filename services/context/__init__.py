@@ -1,1 +1,1 @@
-"""The context service: `main` puts it together, `servicer` hands each call to the module that answers it."""
+"""The context service: `main` composes it, `servicer` passes each call to the module that answers it."""

@@ -61,7 +61,7 @@ def decision_message(decision: Decision) -> pb.Decision:
 
 
 def update(request: pb.UpdateContextRequest) -> StoryUpdated:
-    # Set to no role, the task belongs to none any more.
+    # An empty role removes the task's role.
     role = (from_enum(Role, pb.Role, request.role) or "") if request.HasField("role") else None
     return from_message(StoryUpdated, request, role=role)
 
@@ -113,13 +113,13 @@ def _card(state: StoryState, story: Story) -> pb.StoryCard:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCalls:
-    """Carries out the calls about the graph.
+    """Answers the calls about the graph.
 
     Attributes:
-        store: What projects know of themselves.
+        store: The project knowledge.
         source: Makes contexts of it.
         log: Has the fleet's own executions.
-        mask: Hides secrets in what a session is begun again with.
+        mask: Hides secrets in the state of a resumed session.
     """
 
     store: ContextStore
@@ -129,11 +129,11 @@ class GraphCalls:
 
     async def get_context(self, query: pb.GetContextRequest) -> pb.GetContextResponse:
         request = from_message(ContextRequest, query, tenant=tenant())
-        # Read before: whoever writes behind a version has to have seen all that it holds.
+        # Read first: a client that writes on this version must have seen everything in it.
         version = self._version(request)
         gathered = await self.source.gather(request)
         if not version and (version := self._version(request)):
-            # The story was heard of only now.
+            # The story has arrived only now.
             gathered = await self.source.gather(request)
         return to_message(pb.GetContextResponse, gathered, version=version)
 
@@ -253,7 +253,7 @@ class GraphCalls:
         )
 
     async def _check_foreign(self, execution_id: str) -> None:
-        """Refuse what the fleet records by itself: told by others first, its own record would be lost."""
+        """Refuse what the fleet records itself: after a record by others, its own would be lost."""
         check_identifier(execution_id, field="execution_id")
         async with aclosing(self.log.read(tenant(), execution_id)) as events:
             async for _ in events:
@@ -264,11 +264,11 @@ class GraphCalls:
                 )
 
     async def _newest(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
-        """What the graph answers. Before something is said not to be there, it is looked for in the log."""
+        """The answer of the graph. Before NotFound is raised, the graph catches up with the log."""
         try:
             return await ask(self.store.graph(tenant()))
         except NotFound:
-            # Another replica may have made it a moment ago.
+            # Another replica may have created it a moment ago.
             await self.store.catch_up()
             return await ask(self.store.graph(tenant()))
 
@@ -295,7 +295,7 @@ def _story(state: StoryState) -> pb.Story | None:
 
 
 def _previous(state: StoryState, version: int) -> pb.Phase:
-    """Where a story stood before its last change, if that was later than a version; else where it stands."""
+    """The phase of a story before its last change, if that was later than a version; else its phase."""
     moved = state.phases[-1].version > version and len(state.phases) > 1
     return to_enum(pb.Phase, state.phases[-2 if moved else -1].phase)
 
@@ -322,7 +322,7 @@ def _session(session: StorySession) -> pb.StorySession:
 
 
 def _nodes(nodes: Sequence[str], relations: Sequence[Relation], *, first: bool) -> list[str]:
-    """The nodes that a page of relations names, the nearest first; of the first page the one it began at too."""
+    """The nodes that a page of relations names, the nearest first; on the first page the start node too."""
     named = {end for relation in relations for end in (relation.source, relation.target)}
     named.update(nodes[:1] if first else ())
     return [node for node in nodes if node in named]

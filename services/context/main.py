@@ -53,13 +53,13 @@ _log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[SharedMemories]:
-    """What the fleet remembers, until the context ends.
+    """The fleet's memories, until the context ends.
 
     Raises InvalidRequest naming a malformed setting, PreconditionFailed where the index cannot be used, Unavailable.
     """
     limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
     bucket = await log.bucket(MEMORIES_BUCKET)
-    # An index follows one bucket: where NATS was begun anew, so is the index.
+    # An index follows one bucket: after NATS was recreated, so is the index.
     source = await origin(bucket)
     directory = settings.home / "memory" / source
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,9 +73,9 @@ async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask)
 
 @dataclass(frozen=True, kw_only=True)
 class RunningContext:
-    """Where a context service answers, the token it asks for, and what is behind it for those in the same process.
+    """A running context service: its address, its token, and its parts for callers in the same process.
 
-    `ready` tells whether it can do its work now.
+    `ready` says whether it can do its work now.
     """
 
     address: str
@@ -99,11 +99,11 @@ async def open_context(
     """Serve on `settings.context_address` and record ended executions until the context ends.
 
     Args:
-        settings: Where to listen, how memories are found, how much a context may hold.
+        settings: Where to listen, the memory index, the budget of a context.
         log: The connection to NATS, its streams made.
         token: What callers must show, or with `authenticator` one of the tokens that it takes.
-        authenticator: Knows callers by what they show; None: there is one token.
-        rules: What holds for each tenant; None: nothing beyond what holds for the fleet.
+        authenticator: Authenticates callers; None: there is one token.
+        rules: The rules of each tenant; None: there are none beyond those of the fleet.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the index of memories cannot be used.
@@ -134,7 +134,7 @@ async def open_context(
         recording: list[asyncio.Task[None]] = []
 
         async def ready() -> bool:
-            # A bug that ended one of them is in the log; here it takes the service out of the way.
+            # A bug that ended one of them is in the log; here it makes the service not ready.
             try:
                 store.graph(DEFAULT_TENANT)
                 outcomes.check()
@@ -169,7 +169,7 @@ async def open_context(
 async def serve(settings: Settings) -> None:
     """Serve by itself until SIGINT or SIGTERM, beside the NATS server of the settings or the one that runs on the home.
 
-    The address and the token stand in `<home>/context.json`, readable by the owner only, as long as it lasts.
+    `<home>/context.json` has the address and the token while it runs, readable by the owner only.
     """
     mask = secret_mask(settings)
     configure_logging(settings.log_level, settings.log_format, mask=mask)

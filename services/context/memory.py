@@ -23,11 +23,11 @@ DEFAULT_RECALLED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCalls:
-    """Carries out the four calls about memory.
+    """Answers the four calls about memory.
 
     Attributes:
-        memories: What is remembered.
-        mask: What hides secrets in it: ids are made of masked words.
+        memories: The long-term memories.
+        mask: Hides secrets in them: ids are made of masked words.
     """
 
     memories: Memories
@@ -86,10 +86,10 @@ def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCalls:
-    """Carries out the calls about learning.
+    """Answers the calls about learning.
 
     Attributes:
-        outcomes: Keeps them, and recommends.
+        outcomes: Stores outcomes, and recommends.
     """
 
     outcomes: LearningTracker
@@ -126,7 +126,7 @@ class LearningCalls:
 
 
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
-    """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
+    """An outcome from a caller. Raises InvalidRequest, naming the field inside of it."""
     foreign(message.subject_id, field="subject_id")
     kind = message.goal_type or goal_type(message.goal)
     outcome = from_message(Outcome, message, tenant=tenant(), goal_type=kind)

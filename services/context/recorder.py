@@ -1,8 +1,8 @@
-"""What every execution leaves behind when it ends: a record of its work, its outcome, its lessons.
+"""Records of ended executions: their work, outcome and lessons.
 
-One durable consumer, shared by all replicas, hears what executions say; the end of one is recorded before its message
-is acknowledged. A message may come again (a process is killed, an acknowledgement lost): each part is kept once all the
-same, under the id of the execution or that of the words.
+One durable consumer, shared by all replicas, reads the events of executions; the end of one is recorded before its
+message is acknowledged. After a redelivery (a process is killed, an acknowledgement lost) each part is still stored
+only once, under the id of the execution or that of the text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RECORDER = WorkQueue(
     subjects=(f"agent.events.*.*.{EXECUTION_SUBJECT}",),
     consumer="context-recorder",
     ack_wait_seconds=5.0,
-    # Each holds the events of one execution in memory.
+    # Each handler holds the events of one execution in memory.
     concurrency=4,
 )
 _END = b'"execution_finished"'
@@ -63,9 +63,9 @@ class Recorder:
 
     Attributes:
         log: Has their events.
-        store: Gets what they did.
-        outcomes: Gets how that went.
-        memories: Gets what is to be learned from it, where the task asked for that.
+        store: Gets the records of work.
+        outcomes: Gets the outcomes.
+        memories: Gets the lessons, where the task asked for them.
     """
 
     log: JetStream
@@ -74,9 +74,9 @@ class Recorder:
     memories: Memories
 
     async def handle(self, work: Work) -> None:
-        """Take one message of the log; nearly all of them are let go unread.
+        """Handle one message of the log; nearly all of them are dropped unparsed.
 
-        Raises PermanentError for an end that can never be read, another FleetError for what is to be tried again.
+        Raises PermanentError for an end that can never be read, another FleetError for a retry.
         """
         if _END not in work.data and _ELSEWHERE not in work.data:
             return
@@ -90,7 +90,7 @@ class Recorder:
     async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
         if first and self.store.graph(tenant).execution(execution_id) is not None:
-            # The consumer was made anew and tells everything again; what was forgotten since is to stay forgotten.
+            # The consumer was recreated and repeats everything; what was deleted since must stay deleted.
             return
         try:
             state, events = await self._read(tenant, execution_id)
@@ -99,18 +99,18 @@ class Recorder:
         if state is None or not state.status.terminal:
             raise PermanentError(f"the beginning of {execution_id} is not in the log any more")
         if state.task.kind in (TaskKind.JUDGE, TaskKind.PLAN):
-            # Nobody worked, and there is nothing to remember; or whoever carried the plan out has told its outcome.
+            # A judgement did no work; the outcome of a plan was recorded when it ran.
             return
         refused: list[str] = []
         postponed: list[FleetError] = []
-        # The work last: whoever sees it finds the rest. Where memories cannot be kept now, it is known all the same.
+        # The work last: a reader that sees it finds the rest. It is recorded even where memories cannot be stored now.
         for part in (self._keep_lessons, self._keep_outcome, self._close_task, self._keep_work):
             try:
                 await part(state, events)
             except InvalidRequest as fault:
                 refused.append(f"{fault.field}: {fault}")
             except FleetError as fault:
-                # Whatever is wrong with one of them, the others are kept.
+                # A fault of one part does not stop the others.
                 postponed.append(fault)
         if postponed:
             raise postponed[0]
@@ -127,7 +127,7 @@ class Recorder:
         await self.outcomes.record(outcome_of(state, events))
 
     async def _close_task(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
-        """The task of a story that an orchestration was about is done with it."""
+        """A completed orchestration completes its task of the story."""
         del events
         task = state.task
         if task.kind is not TaskKind.ORCHESTRATE or state.status is not ExecutionStatus.COMPLETED:
@@ -142,7 +142,7 @@ class Recorder:
         await self.store.record_work(state.task.tenant, work_record(state, events))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
-        """The state of an execution and its events, those of its agents too, as far as they say what was done."""
+        """The state of an execution and its events, those of its agents included, without prompts."""
         state: ExecutionState | None = None
         slim_events: list[StoredEvent] = []
         async with aclosing(self.log.read(tenant, execution_id)) as events:
@@ -154,7 +154,7 @@ class Recorder:
 
 
 def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
-    """An event without what models were told, by far the most of the log; None where nothing else is in it."""
+    """An event without prompts, which are by far the most of the log; None where it has nothing else."""
     match stored.event.body:
         case MessageAdded() | HistoryCondensed():
             return None
@@ -166,9 +166,9 @@ def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
 
 @asynccontextmanager
 async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> AsyncGenerator[asyncio.Task[None]]:
-    """Record until the context ends; what is under way then goes to the other replicas.
+    """Record until the context ends; unfinished messages then go to the other replicas.
 
-    Yields the task that does it. One that is done before has met a fault, which is logged.
+    Yields the task that does it; if it ends early, it has failed, and the fault is logged.
     """
     consuming = recorder.log.consume(queue, recorder.handle)
     fault = "no more executions are recorded"

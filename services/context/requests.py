@@ -1,4 +1,4 @@
-"""Requests to the context service: how much one may hold, beside what its receivers check themselves."""
+"""Limits of requests to the context service, beside those that the modules check themselves."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
 
 
 def source_of(given: str, caller: str) -> str:
-    """Where a memory comes from: what the caller says, if it can be that, and the caller. Raises InvalidRequest.
+    """The source of a memory: the one that the caller gives, if it is valid, and the caller. Raises InvalidRequest.
 
-    The caller stands in it whatever it says: only what the fleet kept by itself comes from an execution alone.
+    The caller is always part of it: only memories that the fleet made itself have an execution as their only source.
     """
     if given and not _SOURCE.fullmatch(given):
         raise InvalidRequest(f"{given[:64]!r} is no source", field="source", hint="agent:<id> or execution:<id>")
@@ -33,7 +33,7 @@ def source_of(given: str, caller: str) -> str:
 
 
 def foreign(execution_id: str, *, field: str) -> str:
-    """The id of an execution, if it cannot be one of this fleet's, begun or not. Raises PreconditionFailed.
+    """The id of an execution that cannot be one of this fleet's, begun or not. Raises PreconditionFailed.
 
     The fleet's own are UUIDs of version 5, which callers can compute before an execution begins.
     """

@@ -15,17 +15,17 @@ from services.errors import Context
 
 
 async def _room_for_all(_: str, __: int) -> None:
-    """Where nothing bounds what tenants store."""
+    """Accepts everything, without a limit of what tenants store."""
 
 
 class ContextServicer(ContextServiceServicer):
-    """Serves what a project knows, what is remembered, and what experience says.
+    """Serves project knowledge, memories, and recommendations from experience.
 
     Args:
-        graph: Answers for stories and what was done for them.
-        memory: Answers for memories.
-        learning: Answers for outcomes.
-        check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
+        graph: Answers the calls about stories and work.
+        memory: Answers the calls about memories.
+        learning: Answers the calls about outcomes.
+        check_room: Raises ResourceExhausted where a tenant may not store so many bytes more.
     """
 
     def __init__(
@@ -115,5 +115,5 @@ class ContextServicer(ContextServiceServicer):
         return await self._learning.recommend(request)
 
     async def _room(self, request: Message) -> None:
-        """Whether what a request adds may be kept for its tenant. Raises ResourceExhausted, Unavailable."""
+        """Whether the tenant may store what a request adds. Raises ResourceExhausted, Unavailable."""
         await self._check_room(tenant(), request.ByteSize())

@@ -1,8 +1,8 @@
-"""Prompt blocks: what there is to tell, the most relevant first, as much as a token budget holds.
+"""Prompt blocks: project knowledge, the most relevant first, as much as fits a token budget.
 
-How relevant a block is: what its section matters to the role in the phase (`sections`), times how near it is to the
-task, times how well it fits the query (Okapi BM25 over the blocks) and how new it is among them. No clock has a part
-in it, so that equal knowledge gives equal text, and with it an equal version.
+The relevance of a block is the weight of its section for the role in the phase (`drafts.weight`), times its nearness to
+the task, times its fit to the query (Okapi BM25 over the blocks) and its newness among them. No clock is involved, so
+equal knowledge gives equal text, and with it an equal version.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ABOUT = (
 _PLAIN, _FIT, _NEW = 0.4, 0.45, 0.15
 _RANKED_CHARS = 1_500
 _ALL_RANKED_CHARS = 400_000
-"""Of all blocks together: where there are very many, less of each is looked at."""
+"""The most characters that are ranked, of all blocks together: of very many blocks, less of each."""
 _MOST_OF_ROOM = 0.3
-"""No block takes more than this share of the room as long as others want some."""
+"""No block takes more than this share of the room while others need some."""
 _LEAST_BYTES = 160
-"""Where less room is left a block is not cut to it: it would say nothing."""
+"""With less room left, a block is left out, since a shorter cut would be useless."""
 _MAX_OMITTED = 50
 _TITLE_CHARS = 240
 _HEAD = "## {}\n"
@@ -46,7 +46,7 @@ _MAX_BLOCK_CHARS = 24_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewpoint:
-    """Whose context it is, and what for. None of it need be said."""
+    """The reader of a context, and its purpose; all fields are optional."""
 
     role: Role | None = None
     phase: Phase | None = None
@@ -73,12 +73,12 @@ def compose(
     """The context made of these drafts.
 
     Args:
-        drafts: What there is to tell; sections that are none of the role's business are left out unsaid.
+        drafts: The parts; sections of no weight for the role are left out without a note.
         viewpoint: Whose context it is.
-        token_budget: What the whole text has at most, by the estimate of 3.5 bytes a token.
+        token_budget: The size limit of the whole text, estimated at 3.5 bytes a token.
         mask: Hides secrets.
         recalled: The memories that are among the drafts.
-        omitted: What is missing already, in words.
+        omitted: Notes on what is missing already.
     """
     ranked = rank(drafts, viewpoint)
     room = math.floor(token_budget * BYTES_PER_TOKEN) - _size(_framed("x"))
@@ -95,7 +95,7 @@ def compose(
 
 
 def rendered(blocks: Sequence[ContextBlock]) -> str:
-    """Some of a context's blocks as text for a prompt, framed as the whole of it is; empty for none."""
+    """Some of a context's blocks as text for a prompt, framed like the whole context; empty for none."""
     return _framed("\n\n".join(_rendered(block.title, block.text) for block in blocks)) if blocks else ""
 
 
@@ -123,7 +123,7 @@ def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Dra
 
 
 def tokens(text: str) -> int:
-    """About how many tokens a text has; the same estimate as of conversations."""
+    """The estimated number of tokens of a text, as for conversations."""
     return math.ceil(_size(text) / BYTES_PER_TOKEN)
 
 
@@ -139,7 +139,7 @@ def _packed(
             left_out.append(f"{len(ranked) - number} more")
             break
         title = one_line(clean(draft.title), _TITLE_CHARS)
-        # What a block takes beside its text: its title, and the empty line that parts it from the next one.
+        # The overhead of a block: its title, and the empty line before the next block.
         header = _size(f"{_HEAD.format(title)}\n\n")
         text = clean(draft.text[:_MAX_BLOCK_CHARS]).strip() if room >= _LEAST_BYTES else ""
         fitted = _fitted(text, min(room, most) - header) if room >= _LEAST_BYTES else None
@@ -155,7 +155,7 @@ def _packed(
 
 
 def _widened(placed: Sequence[tuple[ContextBlock, str]], room: int) -> list[ContextBlock]:
-    """The blocks, those that were cut with more of their whole text where there is room left for it."""
+    """The blocks; blocks that were cut get more of their text while there is room left."""
     blocks: list[ContextBlock] = []
     for block, whole in placed:
         more = _fitted(whole, _size(block.text) + room) if block.text != whole and room > 0 else None
@@ -167,7 +167,7 @@ def _widened(placed: Sequence[tuple[ContextBlock, str]], room: int) -> list[Cont
 
 
 def _fitted(text: str, room: int) -> str | None:
-    """The text, cut at the end of a line where it has more bytes than that; None where nothing sensible is left."""
+    """The text, cut at the end of a line where it does not fit; None where too little would be left."""
     if _size(text) <= room:
         return text
     note = "[... the rest is left out ...]"
@@ -188,7 +188,7 @@ def _rendered(title: str, text: str) -> str:
 
 
 def _framed(body: str) -> str:
-    """The text for a prompt: what it is, and the body between fences that its authors cannot close."""
+    """The text for a prompt: an introduction, and the body between fences that its authors cannot close."""
     fence = Fence(lambda text: text, "context", body)
     return f"{_ABOUT.format(begin=fence.begin, end=fence.end)}\n{fence(body, len(body))}"
 

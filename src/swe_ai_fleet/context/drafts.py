@@ -1,6 +1,6 @@
-"""Drafts of a story's context: its parts as texts, before anybody chooses among them.
+"""Drafts of a story's context: its parts as texts, before the selection.
 
-Each part is of a section, which matters more or less to a role in a phase.
+Each part belongs to a section, which has a weight for a role in a phase.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.text import one_line
 
 
 class Section(StrEnum):
-    """A part of the context that a role and a phase decide about."""
+    """A kind of context, which is weighted by role and phase."""
 
     STORY = "story"
     CRITERIA = "criteria"
@@ -61,19 +61,19 @@ _PHASES: Mapping[Phase, tuple[float, ...]] = {
     Phase.DONE: (0.8, 0.6, 0.5, 0.3, 0.9, 0.3, 0.4, 0.5, 1.0, 0.6, 0.6),
 }
 _UNNAMED = 0.8
-"""Where no role or no phase is named, nothing is put before anything else."""
+"""Without a role or a phase, all sections weigh the same."""
 _NEEDED = 0.6
 _PLACES = {section: place for place, section in enumerate(Section)}
 
 
 def weight(section: Section, role: Role | None, phase: Phase | None) -> float:
-    """How much a section matters to a role in a phase, from 0 (it is none of its business) to 1."""
+    """The weight of a section for a role in a phase, from 0 (irrelevant) to 1."""
     place = _PLACES[section]
     return (_UNNAMED if role is None else _ROLES[role][place]) * (_UNNAMED if phase is None else _PHASES[phase][place])
 
 
 def needed(role: Role, phase: Phase) -> tuple[Section, ...]:
-    """What a role can't do without in a phase. Memories are asked for by the task, never needed."""
+    """The sections that a role needs in a phase. Memories are recalled for the task, never needed."""
     return tuple(
         section for section in Section if section is not Section.MEMORY and weight(section, role, phase) >= _NEEDED
     )
@@ -105,9 +105,9 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A part that could be told. `nearness` (0 to 1) says how close it is to what the context is for.
+    """A part of a context. `nearness` (0 to 1) says how close it is to the purpose of the context.
 
-    `place` is where the log tells of it, 0 for what the log does not.
+    `place` is its sequence number in the log, 0 for a part that is not from the log.
     """
 
     section: Section
@@ -118,23 +118,23 @@ class Draft:
 
     @property
     def kind(self) -> str:
-        """Of the block that it becomes."""
+        """The kind of the block that it becomes."""
         return _KINDS[self.section]
 
 
 def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: Role | None = None) -> tuple[Draft, ...]:
-    """Everything there is to tell of a story, for a task of it and a role. What is for other roles only is left out."""
+    """All parts of a story, for one of its tasks and a role. Decisions for other roles only are left out."""
     return (*_of_story(graph, state), *_of_tasks(state, task_id, role), *_of_decisions(graph, state, task_id, role),
             *_of_work(graph, state, task_id))  # fmt: skip
 
 
 def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = "") -> ContextGraph:
-    """As much of a graph as drafts of these stories are made of. It stands still: another thread may read it."""
+    """The part of a graph that drafts of these stories need. It does not change: another thread may read it."""
     return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
 
 
 def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:
-    """A memory as a part of the context; one that was `wanted` by its name is as near as can be."""
+    """A memory as a part of the context; a memory `wanted` by name has the greatest nearness."""
     memory = recalled.memory
     origin = f", from {memory.source}" if memory.source else ""
     return Draft(
@@ -314,7 +314,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
 
 
 def _ended(record: WorkRecord) -> str:
-    """The status; with the verdict, where there is one: what nothing was shown of is no plain success."""
+    """The status, with the verdict where there is one: an unverified success is not a plain success."""
     return ", ".join(part for part in (record.status, record.verdict) if part)
 
 

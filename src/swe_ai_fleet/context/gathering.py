@@ -29,10 +29,10 @@ class ContextGatherer:
     """A `ContextSource`.
 
     Args:
-        store: What projects know of themselves.
-        memories: What is remembered; None: nothing is recalled.
-        mask: Hides secrets in what is shown.
-        token_budget: What a context may have where its request names no budget.
+        store: The project knowledge.
+        memories: Long-term memories; None: nothing is recalled.
+        mask: Hides secrets in the text.
+        token_budget: The budget of a request that names none.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ContextGatherer:
     async def gather(self, request: ContextRequest) -> GatheredContext:
         """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable.
 
-        A story, case or task that nobody knows is no fault where memories are asked for too: `omitted` names it.
+        An unknown story, case or task is no fault where memories are requested too: `omitted` names it.
         """
         _check(request)
         named, unknown = await self._named(request)
@@ -85,7 +85,7 @@ class ContextGatherer:
         try:
             return chosen(self._store.graph(request.tenant), request)
         except NotFound:
-            # Another replica may have made it a moment ago.
+            # Another replica may have created it a moment ago.
             await self._store.catch_up()
             return chosen(self._store.graph(request.tenant), request)
 
@@ -130,12 +130,12 @@ def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ..
         if not graph.work(f"task:{request.task_id}", limit=1):
             raise NotFound(f"nothing is known of task {request.task_id[:64]!r}", field="task_id")
         return (graph.common(),)
-    # Who asks for memories alone is not told of the project.
+    # A request for memories alone gets nothing of the project.
     return () if request.namespaces else (graph.common(),)
 
 
 def _story(graph: ContextGraph, story_id: str) -> StoryState:
-    """A story; of one that was never created but worked on, what was done."""
+    """A story; for a story that was worked on but never created, only its work."""
     if story_id not in graph.stories and graph.work(f"story:{story_id}", limit=1):
         return StoryState(story_id=story_id)
     return graph.story(story_id)
@@ -152,7 +152,7 @@ def _check(request: ContextRequest) -> None:
 
 
 def _each_once(*groups: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
-    """What was recalled, in this order, each memory where it stands first."""
+    """The recollections of the groups in order, each memory once."""
     once: dict[str, Recollection] = {}
     for recollection in (recollection for group in groups for recollection in group):
         once.setdefault(recollection.memory.memory_id, recollection)
@@ -172,6 +172,6 @@ def _phase(states: tuple[StoryState, ...]) -> Phase | None:
 
 
 def _own_words(states: tuple[StoryState, ...], request: ContextRequest) -> str:
-    """What a task says of itself, where the request says nothing of what the context is for."""
+    """The text of the task, as the query of a request that has none."""
     task = next((state.tasks[request.task_id] for state in states if request.task_id in state.tasks), None)
     return f"{task.title}\n{task.description}" if task else ""

@@ -1,7 +1,7 @@
-"""The graph of what a tenant's projects know of themselves: a fold over the changes of a `ChangeLog` and nothing else.
+"""The knowledge graph of a tenant's projects: a fold over the changes of a `ChangeLog` and nothing else.
 
 Changes of one story come in the order of their versions, records of work once for each execution; between stories the
-order does not matter. So a replica may take in its own change before it has heard those that others made earlier, and
+order does not matter. So a replica may apply its own change before it has received earlier ones of other replicas, and
 ends with the same graph. A follower keeps the graphs of all tenants up to date. A file is a node of one repository.
 """
 
@@ -42,9 +42,9 @@ def file_node(repository: str, path: str) -> str:
 
 
 def repository_name(location: str) -> str:
-    """What tells a repository from others: the last two parts of its location, as in `acme/app`; empty for none.
+    """The name of a repository: the last two parts of its location, as in `acme/app`; empty for none.
 
-    The same for its clones over HTTPS and SSH, and for a mirror of that name.
+    It is the same for clones over HTTPS and SSH, and for a mirror of that name.
     """
     place = _PORT.sub("", location.partition("://")[2] or location).rstrip("/").removesuffix(".git")
     parts = [part for part in re.split(r"[/:\\]", place) if part.strip(". ")]
@@ -53,14 +53,14 @@ def repository_name(location: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A record of work at its place in the log."""
+    """A record of work with its sequence number in the log."""
 
     sequence: int
     record: WorkRecord
 
 
 class ContextGraph:
-    """What is known in one tenant. Equal where the same changes went in. Made by `fold`, moved on by `apply`."""
+    """The knowledge of one tenant. The same changes make equal graphs. Made by `fold`, changed by `apply`."""
 
     def __init__(self) -> None:
         self._stories: dict[str, StoryState] = {}
@@ -78,7 +78,7 @@ class ContextGraph:
 
     @property
     def stories(self) -> Mapping[str, StoryState]:
-        """All stories by id, what belongs to none (`NO_STORY`) among them where there is such."""
+        """All stories by id; `NO_STORY` stands for items that belong to no story."""
         return self._stories
 
     def version(self, story_id: str) -> int:
@@ -94,7 +94,7 @@ class ContextGraph:
         return state
 
     def common(self) -> StoryState:
-        """What was decided for the whole project, whatever the story."""
+        """The decisions for the whole project."""
         return self._stories.get(NO_STORY) or StoryState(story_id=NO_STORY)
 
     def task(self, task_id: str, story_id: str = "", *, field: str = "task_id") -> StoryTask:
@@ -147,7 +147,7 @@ class ContextGraph:
         return self._work.get(execution_id)
 
     def excerpt(self, stories: Iterable[StoryState], *, task_id: str = "", neighbours: int, work: int) -> ContextGraph:
-        """What there is to tell of these stories, as a graph of its own that stands still.
+        """The part of the graph that concerns these stories, as a graph of its own that does not change.
 
         Args:
             stories: Some of this graph's.
@@ -171,7 +171,7 @@ class ContextGraph:
         return part
 
     def apply(self, stored: StoredChange) -> bool:
-        """Take in one change; False where it was known already."""
+        """Apply a change; False where it was applied before."""
         change = stored.change
         if isinstance(change.body, WorkRecorded):
             return self._record(change.body.record, stored.sequence)
@@ -225,7 +225,7 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
 
 
 class GraphFollower:
-    """Follows a log of changes. Restarted, it reads all of it again: there is nothing else to lose.
+    """Follows a log of changes. After a restart it reads the whole log again, since it has no other state.
 
     Args:
         log: What to follow.
@@ -250,19 +250,19 @@ class GraphFollower:
         await self._following.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """What is known in a tenant. Raises Unavailable where it would grow old unnoticed."""
+        """The graph of a tenant. Raises Unavailable where it would become stale unnoticed."""
         self._following.check()
         return self._graphs.get(tenant) or ContextGraph()
 
     def apply(self, stored: StoredChange) -> None:
-        """Know a change at once, before it has come round through the log."""
+        """Apply a change at once, before it arrives through the log."""
         self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
 
     async def catch_up(self) -> None:
-        """Know everything that stands in the log now, whoever wrote it. Raises Unavailable."""
+        """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                # Changes come in order here as well, so none is taken in before what it builds on.
+                # Changes come in order here as well, so none is applied before those that it builds on.
                 async with aclosing(self._log.read(from_sequence=self._following.position + 1)) as changes:
                     async for stored in changes:
                         if stored is not None:

@@ -1,4 +1,4 @@
-"""Everything that a session needs to go on after it was lost."""
+"""Everything that a session needs to resume after it was lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from swe_ai_fleet.ports import SecretMask
 
 DEFAULT_TOKENS = 8_000
 MAX_STORIES = 50
-"""Of a case, those created last."""
+"""The most stories of a case, those created last."""
 _STEPS = 10
 _AFTER = {
     Phase.PLAN: "agree on the acceptance criteria and the tasks, then go to design",
@@ -31,10 +31,10 @@ _AFTER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorySession:
-    """Where a story stands. `open_tasks` come in the order in which they can be done; `ready` are those ready now.
+    """The state of a story. `open_tasks` come in the order in which they can be done; `ready` can begin now.
 
-    `decisions` are those in force that matter to the role, `work` what the last executions did, the newest first;
-    `next_steps` say in words what comes next.
+    `decisions` are those in force for the role, `work` the records of the last executions, the newest first;
+    `next_steps` describe what to do next.
     """
 
     state: StoryState
@@ -64,10 +64,10 @@ async def rehydrate(
     token_budget: int = 0,
     mask: SecretMask,
 ) -> RehydratedSession:
-    """What a lost session is begun again with, of one story or of all of a case.
+    """The state to resume a lost session with, of one story or of all stories of a case.
 
     Args:
-        graph: What is known.
+        graph: The project knowledge.
         story_id: The story; empty: every story of the case.
         case_id: The case; empty: the story's own.
         role: Whose session it is; None: anybody's.
@@ -146,7 +146,7 @@ def _next_steps(session: StorySession) -> Iterator[str]:
     if last is not None and last.status != "completed":
         yield f"execution {last.execution_id} of task {last.task_id} ended as {last.status}: see why, run it again"
     if last is not None and last.tests is not None and last.tests.failing:
-        yield f"mend the tests that failed last: {titled(', '.join(last.tests.failing))}"
+        yield f"fix the tests that failed last: {titled(', '.join(last.tests.failing))}"
     begun = {task.task_id for task in session.open_tasks if task.state is TaskState.IN_PROGRESS}
     for task in session.open_tasks:
         if task.task_id in session.ready[:_STEPS] and task.task_id not in begun:

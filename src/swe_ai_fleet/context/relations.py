@@ -1,4 +1,4 @@
-"""The edges of the graph, derived from what is known."""
+"""The edges of the knowledge graph, derived from its items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ("case", "story", "task", "decision", "execution", "commit", "file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """What lies around a node. `nodes` are `<kind>:<id>`, nearest first, itself the first.
+    """The neighbourhood of a node. `nodes` are `<kind>:<id>`, nearest first, beginning with the node itself.
 
     `truncated` says that there is more than is shown.
     """
@@ -36,7 +36,7 @@ class Neighbourhood:
 def neighbourhood(
     graph: ContextGraph, node: str, *, depth: int = 1, kinds: Collection[RelationKind] = ()
 ) -> Neighbourhood:
-    """What lies within so many edges (1 to 5) of a node, over edges of these kinds (none named: all), both ways.
+    """The nodes within so many edges (1 to 5) of a node, over edges of these kinds (none named: all), both ways.
 
     Raises InvalidRequest (no such depth, kind of node), NotFound.
     """
@@ -95,7 +95,7 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
 
 
 class _Edges:
-    """The edges of nodes. What names a task or a decision is looked for once in each story, not once a node."""
+    """The edges of nodes. References to tasks and decisions are collected once for each story, not for each node."""
 
     def __init__(self, graph: ContextGraph) -> None:
         self._graph = graph
@@ -155,7 +155,7 @@ class _Edges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """Who names a task or a decision in a story: tasks that wait for it, decisions that affect or supersede it."""
+    """References within a story: tasks that wait for a task, decisions that affect a task or supersede a decision."""
 
     waiting: Mapping[str, list[str]]
     affecting: Mapping[str, list[str]]
@@ -172,7 +172,7 @@ class _Names:
 
 
 def _turned(named: Iterable[tuple[str, Iterable[str]]]) -> Mapping[str, list[str]]:
-    """Of each that is named, by whom."""
+    """The sources of references, by target."""
     turned: dict[str, list[str]] = {}
     for by, names in named:
         for name in names:

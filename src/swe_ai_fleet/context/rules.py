@@ -1,4 +1,4 @@
-"""What changes of a story are legal. Pure functions; each raises a fault that names the field and the way out."""
+"""The legal changes of a story. Pure functions; each raises a fault that names the field and has a hint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OF: Mapping[str, tuple[str, ...]] = {
     "depends_on": ("task",),
     "decision_state": ("decision",),
 }
-"""What each field of an update can be changed of."""
+"""The kinds of items that have each field of an update."""
 
 
 def check_story(graph: ContextGraph, story: Story) -> None:
@@ -69,7 +69,7 @@ def check_story(graph: ContextGraph, story: Story) -> None:
 def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
     """Whether a task can be added. Raises InvalidRequest, NotFound, AlreadyExists, ResourceExhausted.
 
-    What a new task depends on is there before it, so that there can be no cycle.
+    The dependencies of a new task exist before it, so there can be no cycle.
     """
     check_task_texts(task)
     if task.task_id in task.depends_on:
@@ -83,7 +83,7 @@ def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
 
 
 def check_task_texts(task: StoryTask) -> None:
-    """Whether a task is one by itself. Raises InvalidRequest."""
+    """Whether a task is valid by itself. Raises InvalidRequest."""
     check_identifier(task.task_id, field="task_id")
     check_title(task.title)
     check_length(task.description, MAX_TEXT_CHARS, field="description")
@@ -106,7 +106,7 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
 
 
 def check_decision_texts(decision: Decision) -> None:
-    """Whether a decision is one by itself. Raises InvalidRequest."""
+    """Whether a decision is valid by itself. Raises InvalidRequest."""
     check_identifier(decision.decision_id, field="decision_id")
     check_title(decision.title)
     check_length(decision.rationale, MAX_TEXT_CHARS, field="rationale")
@@ -155,7 +155,7 @@ def check_update(state: StoryState, update: StoryUpdated) -> None:
 
 
 def check_update_texts(update: StoryUpdated) -> None:
-    """Whether an update is one by itself. Raises InvalidRequest."""
+    """Whether an update is valid by itself. Raises InvalidRequest."""
     if update.title is not None:
         check_title(update.title)
     check_length(update.description or "", MAX_TEXT_CHARS, field="description")
@@ -238,7 +238,7 @@ def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -
 
 
 def check_record(record: WorkRecord) -> None:
-    """Whether a record names things that there can be, and an amount that is one. Raises InvalidRequest."""
+    """Whether the ids of a record and its cost are valid. Raises InvalidRequest."""
     check_identifier(record.execution_id, field="execution_id")
     for name, text in (
         ("task_id", record.task_id),

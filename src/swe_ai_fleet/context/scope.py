@@ -1,4 +1,4 @@
-"""Whether a caller keeps to what a role may see of the project's context in a phase."""
+"""The check whether a caller keeps to the context that a role may see in a phase."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SECTION_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeVerdict:
-    """Whether what was asked for is what a role sees in a phase. Of what was asked, `extra` is out of its scope.
+    """Whether the requested scopes are those of a role in a phase. `extra` are requested, but not allowed.
 
-    `missing` are the sections that it needs and that were not asked for. `allowed`: nothing is extra, nothing missing.
+    `missing` are sections that the role needs and that were not requested. `allowed`: nothing is extra or missing.
     """
 
     allowed: bool
@@ -42,11 +42,11 @@ def validate_scope(
     """Whether a prompt made of these scopes gives a role what it needs in a phase, and nothing that it may not see.
 
     Args:
-        graph: What is known.
-        role: Whose prompt it is.
-        phase: In which phase.
+        graph: The project knowledge.
+        role: The reader of the prompt.
+        phase: The phase of the work.
         scopes: Names of sections (see `Section`) and of nodes (`decision:D-1`, `task:T-1`).
-        story_id: Where one is named, only sections of which it has something can be missing.
+        story_id: If given, only sections that this story has can be missing.
 
     Raises:
         InvalidRequest: One of them is neither a section nor a node; `field` is `scopes`.
@@ -84,7 +84,7 @@ def _section(graph: ContextGraph, name: str) -> Section:
 
 
 def _visible(graph: ContextGraph, name: str, role: Role) -> bool:
-    """Whether a scope is there, and no decision for others only."""
+    """Whether a scope exists, and is not a decision for other roles only."""
     if name in list(Section):
         return True
     try:

@@ -1,4 +1,4 @@
-"""The store of what projects know: use cases that change it, and a graph that follows the log."""
+"""The store of project knowledge: use cases that change it, and a graph that follows the log."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _TRIES = 20
 class ContextStore:
     """Stories, tasks, decisions, phases and records of work of all tenants. In its async context it follows the log.
 
-    What one replica has written it knows at once, what another one has, as soon as the log tells it. Where two change
-    a story at the same time, both get through, one after the other, unless the later one named the version it knew.
+    A replica sees its own changes at once, those of others as soon as they arrive through the log. Two concurrent
+    changes of a story both succeed, one after the other, unless the later one names the version that it expects.
 
     Every use case that writes checks the change, masks its texts, and raises InvalidRequest (with `field`), NotFound
     (with `field`), PreconditionFailed (`field="expected_version"`: the story has another version by now, which the
-    message names), AlreadyExists (the id is taken by something else), ResourceExhausted, Unavailable. Created again
-    with the same content, a thing is what it was.
+    message names), AlreadyExists (the id is taken by something else), ResourceExhausted, Unavailable. Creating
+    the same thing again changes nothing.
 
     Args:
         log: Where the changes are kept.
@@ -86,11 +86,11 @@ class ContextStore:
         await self._follower.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """What is known in a tenant, as of now; it goes on changing as the log does. Raises Unavailable."""
+        """The graph of a tenant, which changes with the log. Raises Unavailable."""
         return self._follower.graph(tenant)
 
     async def catch_up(self) -> None:
-        """Know everything that stands in the log now, whoever wrote it. Raises Unavailable."""
+        """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
         await self._follower.catch_up()
 
     async def create_story(self, tenant: str, story: Story) -> StoryState:
@@ -158,7 +158,7 @@ class ContextStore:
     ) -> StoryState:
         """Move a story one phase on, or (with a reason) back to an earlier one.
 
-        Any other move raises PreconditionFailed with `field="phase"`; to the phase where it stands nothing changes.
+        Any other move raises PreconditionFailed with `field="phase"`; a move to the current phase changes nothing.
         """
         check_reason(reason, by)
         body = PhaseChanged(phase=phase, reason=self._clean.text(reason), by=self._clean.text(by))
@@ -176,7 +176,7 @@ class ContextStore:
     ) -> StoryState:
         """Change fields of a story, or (with `update.task_id`) of one of its tasks, or accept a proposed decision.
 
-        A decision of the whole project has no story. Changed to what it is, nothing gets a new version. Raises as the
+        A decision of the whole project has no story. An update without effect makes no new version. Raises as the
         class says.
         """
         check_update_texts(update)
@@ -192,7 +192,7 @@ class ContextStore:
         return await self._write(tenant, NO_STORY if common else story_id, expected_version, decide)
 
     async def record_work(self, tenant: str, record: WorkRecord) -> bool:
-        """Keep what an execution did; False where it is kept already, whatever the second record says.
+        """Store what an execution did; False where a record of it is stored already, whatever the new one says.
 
         The story and task it names need not be known. Texts that are too long are cut. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
@@ -200,7 +200,7 @@ class ContextStore:
         check_record(record)
         if self.graph(tenant).execution(record.execution_id) is not None:
             return False
-        # Many paths and names, each looked through for secrets, take a while.
+        # Masking secrets in many paths and names takes a while.
         cleaned = await asyncio.to_thread(self._clean.record, record)
         record = replace(cleaned, story_id=record.story_id or NO_STORY)
         body = WorkRecorded(record=record)
@@ -221,7 +221,7 @@ class ContextStore:
         expected: int | None,
         decide: Callable[[ContextGraph, StoryState], ChangeBody | None],
     ) -> StoryState:
-        """Decide on what is known and write it, again where another replica was faster; None changes nothing."""
+        """Decide on the current state and write, again where another replica was faster; None changes nothing."""
         turn = self._turns.setdefault((tenant, story_id), asyncio.Lock())
         behind = True
         async with turn:
@@ -233,7 +233,7 @@ class ContextStore:
                 except (NotFound, PreconditionFailed, AlreadyExists):
                     if not behind:
                         raise
-                    # What it fails on may be what another replica has changed since.
+                    # The cause may be a change of another replica that has not arrived yet.
                     await self.catch_up()
                     behind = False
                     continue
@@ -262,7 +262,7 @@ def _check_version(state: StoryState, expected: int | None) -> None:
 
 
 def _same(existing: object, wanted: object, field: str, name: str) -> None:
-    """Nothing, where what is there is what is wanted. Raises AlreadyExists."""
+    """None where the existing thing equals the wanted one. Raises AlreadyExists."""
     if existing != wanted:
         raise AlreadyExists(f"{name} exists with other content", field=field, hint="update it, or choose another id")
 

@@ -1,4 +1,4 @@
-"""A story as its changes leave it: a fold over them and nothing else."""
+"""The state of a story: a fold over its changes and nothing else."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class PhaseStep:
 class StoryState:
     """A story with its tasks and decisions (in the order in which they were made) and the phases it went through.
 
-    `story` is None for what belongs to no story. `version` counts its changes; records of work are none. `places` say
-    for each node (`task:<id>`) at which sequence number of the log it was changed last; `changed_at` says when anything
-    of it was.
+    `story` is None for items that belong to no story. `version` counts its changes, without records of work. `places`
+    has the sequence number of the last change of each node (`task:<id>`); `changed_at` is the time of the last change.
     """
 
     story_id: str
@@ -52,7 +51,7 @@ class StoryState:
 
 
 def advance(state: StoryState, stored: StoredChange) -> StoryState:
-    """A story after one more of its changes. What a change speaks of and is not there, it leaves out."""
+    """A story after one more of its changes; a change of something that does not exist has no effect."""
     change = stored.change
     state = replace(state, version=change.version, changed_at=change.at)
     match change.body:
@@ -89,7 +88,7 @@ def advance(state: StoryState, stored: StoredChange) -> StoryState:
 
 
 def _decided(state: StoryState, decision: Decision, sequence: int) -> StoryState:
-    """A story with a decision. What it supersedes holds until it is accepted itself."""
+    """A story with a decision. The decision that it supersedes holds until it is accepted itself."""
     decisions = {**state.decisions, decision.decision_id: decision}
     old = decisions.get(decision.supersedes)
     if old is not None and decision.state is DecisionState.ACCEPTED:
@@ -143,7 +142,7 @@ def updated_task(task: StoryTask, update: StoryUpdated, at: str) -> StoryTask:
 def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
     """Tasks with those that they depend on first, otherwise as given; what is not among them counts as done.
 
-    Kahn's algorithm, taking the first that can come next. What lies on a cycle comes last, as given.
+    Kahn's algorithm, taking the first that can come next. Tasks on a cycle come last, as given.
     """
     given = list(tasks)
     places = {task.task_id: place for place, task in enumerate(given)}

@@ -1,7 +1,7 @@
-"""Texts of what projects know: how long and how many they may be, and how they are kept.
+"""Texts of project knowledge: limits of their length and number, and their cleaning.
 
-A check names the field at fault. What is kept is well formed, without control characters, its secrets masked, records
-cut to size.
+A check names the field at fault. Stored texts are well formed, without control characters, with secrets masked, and in
+records cut to size.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Cleaner:
-    """Cleans what others wrote before it is kept.
+    """Cleans texts of callers before they are stored.
 
     Args:
         mask: Hides secrets.
@@ -120,7 +120,7 @@ class Cleaner:
         )
 
     def record(self, record: WorkRecord) -> WorkRecord:
-        """A record with its texts cut: nobody is there who could be asked to write less."""
+        """A record with its texts cut, since no caller could be asked to shorten them."""
         return replace(
             record,
             plan_id=self._line(record.plan_id),
@@ -152,7 +152,7 @@ class Cleaner:
         return " ".join(self.text(text[: _LOOKED_AT * limit]).split())[:limit]
 
     def _cut(self, text: str, limit: int) -> str:
-        # Of a flood its middle is given up before secrets are looked for; a secret at the cut is masked as a part.
+        # The middle of a huge text is dropped before secrets are masked; a secret at the cut is masked as a part.
         return truncate(self.text(truncate(text, _LOOKED_AT * limit)), limit)
 
 

@@ -1,4 +1,4 @@
-"""What an ended execution did, from its events."""
+"""The record of an ended execution, from its events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from swe_ai_fleet.tools.truncation import truncate
 
 
 def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRecord:
-    """What is kept of an execution: its winner's commits, files and tests, and the tool calls of all its runs.
+    """The record of an execution: its winner's commits, files and tests, and the tool calls of all its runs.
 
-    Where none won, tests and checks are those of the candidate that came nearest. Names of stories and cases that
-    cannot stand in the graph are left out.
+    Where none won, tests and checks are those of the best candidate. Names of stories and cases that are invalid in
+    the graph are left out.
 
     Args:
         state: The fold of its events.
-        events: The events themselves, those of its agents too.
+        events: The events themselves, those of its agents included.
     """
     task = state.task
     winner = state.candidates.get(state.winner_id)
@@ -74,7 +74,7 @@ def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSumma
 
 
 def _checks(report: CheckReport | None) -> dict[str, str]:
-    """What each check came to; of several of one name the worst."""
+    """The outcome of each check; of several with one name the worst."""
     outcomes: dict[str, str] = {}
     for result in report.results if report else ():
         outcome = "skipped" if result.skipped_reason else "passed" if result.passed else "failed"
@@ -84,7 +84,7 @@ def _checks(report: CheckReport | None) -> dict[str, str]:
 
 
 def _name(text: str) -> str:
-    """An id that callers chose, empty where it cannot stand in the graph."""
+    """An id that callers chose, empty where it is invalid in the graph."""
     try:
         return check_identifier(text, field="id") if text else ""
     except InvalidRequest:

@@ -1,5 +1,5 @@
 """Chat sessions over the fleet.
 
-Its modules are what others import: `chat` conducts sessions, `store` keeps them, `fleet_view` says what they need of
-the fleet, `formatting` writes answers as a channel takes them.
+Callers import its modules: `chat` runs sessions, `store` stores them, `fleet_view` has the interface to the fleet,
+`formatting` writes answers in the format of a channel.
 """

@@ -19,7 +19,7 @@ from swe_ai_fleet.tools.secrets import Secrets
 
 
 class ProgressKind(StrEnum):
-    """What happened: a tool was called, a tool gave its result, the model wrote some more."""
+    """Kinds of progress: a tool was called, a tool returned, the model wrote more text."""
 
     TOOL = "tool"
     RESULT = "result"
@@ -28,7 +28,7 @@ class ProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Something that happened on the way to an answer; `text` is a piece of what the model writes."""
+    """One step on the way to an answer; `text` is a piece of the model's text."""
 
     kind: ProgressKind
     text: str = ""
@@ -45,12 +45,12 @@ class Answer:
         turn: The number of the message in it.
         text: The answer in Markdown.
         tables: The data below it.
-        channel: Who reads it.
-        pages: Both as that channel takes them.
-        success: Whether it is an answer, and not an excuse.
+        channel: Where it is read.
+        pages: Text and tables in the format of that channel.
+        success: Whether it is an answer rather than an excuse.
         stop_reason: How the work ended: `final_answer`, `no_tool_calls`, a limit, `question`, `started`, a fault.
-        references: What phrases of the message were found to mean.
-        tools: What was called, in order.
+        references: The resolved phrases of the message.
+        tools: The names of the called tools, in order.
         proposed: Whether a task waits for the person's yes.
         execution_id: Of the task that this message started.
         repeated: Whether the same message had been answered before, and this is that answer.
@@ -74,7 +74,7 @@ class Answer:
 
     @classmethod
     def to(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
-        """The answer that a message got, as that channel takes it; `session` as it stands behind it."""
+        """The answer to a message in the format of a channel; `session` is the state after it."""
         return cls(
             session_id=session.session_id,
             turn=turn.number,
@@ -105,7 +105,7 @@ class ProgressNotifier:
         self._stream = secrets.stream()
 
     def hear(self, response: AgentResponse) -> None:
-        """Take one response in."""
+        """Report one response of the run."""
         metadata = response["metadata"]
         match metadata.get("event"):
             case "delta":

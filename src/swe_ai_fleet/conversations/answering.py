@@ -1,4 +1,4 @@
-"""One turn of a chat: what a message refers to, what is remembered, the model's answer, what it named."""
+"""One turn of a chat: references of the message, recalled memories, the model's answer, the things it names."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from swe_ai_fleet.tools.secrets import Secrets
 MAX_TABLES = 3
 _MASK_TRIES = 4
 QUESTION, STARTED, NOT_STARTED = "question", "started", "not_started"
-"""How a turn ends that no model was asked in."""
+"""The stop reasons of turns without a model."""
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What one turn came to."""
+    """The result of one turn."""
 
     text: str
     messages: tuple[Message, ...]
@@ -60,17 +60,17 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """What turns are answered with.
+    """Answers the turns of chats.
 
     Attributes:
-        model: The model, as it is.
-        setup: The tools that every turn has, and how tools are called.
-        rules: How the chat is conducted.
-        fleet: Where executions are looked at; None: nowhere.
-        starter: Who starts tasks; None: none can be started.
-        memories: What is remembered beyond a session; None: nothing.
-        secrets: What is masked in whatever is shown or kept.
-        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+        model: The model, without retries.
+        setup: The tools of every turn, and how tools are called.
+        rules: The rules of the chat.
+        fleet: Shows executions; None: they cannot be seen.
+        starter: Starts tasks; None: none can be started.
+        memories: Long-term memories; None: there are none.
+        secrets: Masked in everything that is shown or stored.
+        system_prompt: The system prompt; `{tools}` in it gives way to the documentation of the tools.
     """
 
     model: ChatModel
@@ -94,12 +94,12 @@ class Answering:
         """Answer a message. Model faults and spent limits are in the answer; bugs are raised.
 
         Args:
-            session: As it stands before the message.
-            text: What the person wrote.
+            session: Its state before the message.
+            text: The message.
             now: The time, ISO 8601.
-            tell: Hears of what happens.
-            seen_turn: The last turn whose answer the person had seen: a yes confirms what was proposed in it, and
-                nothing later. None: the last one.
+            tell: Called with the progress.
+            seen_turn: The last turn whose answer the person had seen: a yes confirms a proposal of that turn, and
+                no later one. None: the last one.
         """
         turn = session.count + 1
         naming = Naming(turn, first_group=session.groups + 1)
@@ -186,11 +186,11 @@ class Answering:
     async def _started(
         self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
     ) -> Answered:
-        """Start what the person said yes to; the model has no part in it."""
+        """Start the task that the person confirmed; the model has no part in it."""
         key = session.proposal.key if session.proposal else ""
         execution_id = ""
         try:
-            # Whoever goes away now must not leave it open whether the task was started.
+            # A client that disconnects now must not leave it open whether the task was started.
             async with asyncio.timeout(self.rules.limits.timeout_seconds):
                 execution_id = await asyncio.shield(starter.start(proposal, key=key))
             answer, waiting = reply_run.STARTED.format(execution_id=execution_id), None
@@ -210,7 +210,7 @@ class Answering:
         )
 
     async def _recalled(self, context: TurnContext) -> str:
-        """What is remembered of the matter, as the model is shown it; empty for nothing."""
+        """The recalled memories, as the model gets them; empty for none."""
         if self.memories is None or not context.scope.namespaces:
             return ""
         try:
@@ -222,7 +222,7 @@ class Answering:
         return presented(notes, self.secrets, seed=context.nonce)
 
     async def _kept(self, context: TurnContext) -> str:
-        """Keep what the person asks to be remembered; what the model is told of it."""
+        """Store what the person asks to be remembered; returns the note for the model."""
         if not asks_to_remember(context.text):
             return ""
         if self.memories is None or not context.scope.namespaces:
@@ -251,7 +251,7 @@ class Answering:
         clean = self.secrets(well_formed(text)).strip()
         if len(clean) > MAX_ANSWER_CHARS:
             clean = f"{clean[:MAX_ANSWER_CHARS]}\n\n[cut here]"
-        # A secret with marks or escapes in it is one again once they are gone.
+        # A secret with markup or escapes in it is readable again in the rendered text.
         for _ in range(_MASK_TRIES):
             shown = rendered(clean, Channel.PLAIN)
             masked = self.secrets(shown)
@@ -273,7 +273,7 @@ def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
     if isinstance(ending[-1], AssistantMessage) and not ending[-1].tool_calls:
         ending.pop()
     if isinstance(ending[-1], AssistantMessage):
-        # Calls that nothing answers must not be shown again.
+        # Calls without results must not be shown again.
         answered = {message.call_id for message in ending if isinstance(message, ToolMessage)}
         if any(call.call_id not in answered for call in ending[-1].tool_calls):
             ending.pop()

@@ -1,4 +1,4 @@
-"""Chats over the fleet: one message at a time, each answered by the model with its tools, none forgotten."""
+"""Chats over the fleet: one message at a time, each answered by the model with its tools."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _BUSY = "another message of this session is being answered"
 
 
 class Chat:
-    """Conducts chat sessions.
+    """Runs chat sessions.
 
-    Several of these may share a store: a session is worked on by one of them at a time.
+    Several instances may share a store: one of them at a time works on a session.
 
     Args:
         model: The model that answers.
         tools: What it can call beside the fleet's own: functions, BaseTools, toolkits, names of registered tools.
         store: Keeps the sessions; without one, they end with the process.
-        memories: What is remembered beyond a session, for those that ask for it; None: nothing.
-        fleet: Where executions are looked at; None: nowhere.
+        memories: Long-term memories, for sessions that ask for them; None: there are none.
+        fleet: Shows executions; None: they cannot be seen.
         starter: Starts tasks that a person confirmed; None: none can be started.
         rules: How messages are answered.
         setup: How tools are called; its own tools and limits give way to `tools` and `rules`.
-        secrets: What is masked in whatever is shown or kept.
-        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
-        tenant: Whose sessions these are.
-        clock: What time it is.
+        secrets: Masked in everything that is shown or stored.
+        system_prompt: The system prompt; `{tools}` in it gives way to the documentation of the tools.
+        tenant: The tenant of the sessions.
+        clock: The time.
 
     Raises:
         ValueError: Two tools of one name.
@@ -116,7 +116,7 @@ class Chat:
         namespaces: Sequence[str] | None = None,
         seen_turn: int | None = None,
     ) -> Answer:
-        """The answer to a message; `stream` says what the arguments mean and what is raised."""
+        """The answer to a message; `stream` documents the arguments and errors."""
         answers = self.stream(
             session_id, text, channel=channel, message_id=message_id, namespaces=namespaces, seen_turn=seen_turn
         )
@@ -136,14 +136,14 @@ class Chat:
         namespaces: Sequence[str] | None = None,
         seen_turn: int | None = None,
     ) -> AsyncGenerator[Progress | Answer, None]:
-        """What happens on the way to the answer, and as the last thing the answer.
+        """The progress on the way to the answer, and at last the answer.
 
         Closing it early ends the work; the message then counts as never sent.
 
         Args:
             session_id: The session; an unknown one begins with this message.
-            text: What the person wrote.
-            channel: Who reads the answer.
+            text: The message.
+            channel: Where the answer is read.
             message_id: The caller's name for the message; the same one again gives the same answer once more.
             namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
                 `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
@@ -169,7 +169,7 @@ class Chat:
             self._answered -= 1
 
     async def session(self, session_id: str) -> Session:
-        """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
+        """The state of a session. Raises NotFound, InvalidRequest, Unavailable."""
         stored = await self._store.get(self._tenant, check_session_id(session_id))
         if stored is None:
             raise NotFound(f"there is no session {session_id!r}", field="session_id")
@@ -180,7 +180,7 @@ class Chat:
         return await self._store.listed(self._tenant)
 
     async def end(self, session_id: str) -> bool:
-        """Forget a session; whether there was one. Long-term memory stays. Raises InvalidRequest, Unavailable."""
+        """Delete a session; whether there was one. Long-term memory stays. Raises InvalidRequest, Unavailable."""
         stored = await self._store.get(self._tenant, check_session_id(session_id))
         await self._store.delete(self._tenant, session_id)
         return stored is not None
@@ -232,7 +232,7 @@ class Chat:
         seen_turn: int | None,
         tell: Callable[[AgentResponse], None],
     ) -> Answer:
-        """Answer a message of a session that is claimed; the claim ends in any case."""
+        """Answer a message of a claimed session; the claim ends in any case."""
         done = False
         try:
             answered = await self._answering_for(session).answer(
@@ -249,7 +249,7 @@ class Chat:
         return replace(Answer.to(after, turn, channel), references=answered.references, usage=answered.usage)
 
     def _answering_for(self, session: Session) -> Answering:
-        """With the server that has this session's prompts cached, where there are several."""
+        """With several model servers, the one that has this session's prompts cached."""
         model, key = self._answering.model, session.session_id
         if not isinstance(model, ModelSessions):
             return self._answering
@@ -290,7 +290,7 @@ class Chat:
 
 
 async def _ended(work: asyncio.Task[Answer]) -> None:
-    """End an answer that nobody waits for any more, its tools included."""
+    """Cancel an answer that has no reader any more, its tools included."""
     if not work.done():
         work.cancel()
         await asyncio.wait({work})

@@ -1,4 +1,4 @@
-"""What a person's short message decides: yes, no, or neither; and whether it asks to remember something. English."""
+"""The decision in a person's short message: yes, no, or neither; and requests to remember something. English."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO = frozenset(
     }
 )  # fmt: skip
 _SAID = re.compile(r"[a-z' ,.!]+")
-"""What decides is said in these letters and marks: a question ("start it?"), a quotation or a sign decides nothing."""
+"""Decisions have these characters only: a question ("start it?"), a quotation or a symbol decides nothing."""
 _MARKS = re.compile(r"[,.! ]+")
 _REMEMBER = re.compile(
     r"^\s*(?:(?:please|also|and|ok|okay|hi|hello)[,!]? +)*(?:(?:can|could|would) you (?:please )?)?"
@@ -41,7 +41,7 @@ MAX_REMEMBERED_CHARS = 2_000
 
 
 def decision(text: str) -> Literal["yes", "no", ""]:
-    """What a message decides as a whole; empty where it says anything else."""
+    """The decision of a message as a whole; empty where it says anything else."""
     if len(text) > 60:
         return ""
     text = _straight(text).strip()
@@ -55,7 +55,7 @@ def decision(text: str) -> Literal["yes", "no", ""]:
 
 
 def to_remember(text: str) -> str:
-    """What a message that opens with such a wish asks to be remembered, in its own words; empty where it does not."""
+    """The text after an opening request to remember, in the message's own words; empty without one."""
     text = _straight(text)
     if _NOT_TO.search(text):
         return ""
@@ -68,7 +68,7 @@ def to_remember(text: str) -> str:
 
 
 def asks_to_remember(text: str) -> bool:
-    """Whether a message asks for something to be remembered at all."""
+    """Whether a message asks for something to be remembered."""
     text = _straight(text)
     if _NOT_TO.search(text):
         return False
@@ -76,7 +76,7 @@ def asks_to_remember(text: str) -> bool:
 
 
 def _own(text: str) -> str:
-    """The text without what it quotes and shows as code, which are somebody else's words."""
+    """The text without quotations and code, which are not the person's own words."""
     lines: list[str] = []
     code = False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The fleet as a chat sees it: what it can look at, and how a task is handed in."""
+"""The fleet's interface for chats: executions to look at, and the submission of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swe_ai_fleet.conversations.session import Proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSummary:
-    """An execution in a line; `description` is what was asked, cut. Times are ISO 8601, UTC."""
+    """An execution in a line; `description` is the task, cut. Times are ISO 8601, UTC."""
 
     execution_id: str
     description: str
@@ -45,10 +45,10 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionDetail:
-    """An execution as it stands: who won, what its checks said, which files it changed, where it was put.
+    """The state of an execution: its winner, the checks, the changed files, the branch.
 
-    `verdict` and its `reasons` are the winner's, or those of the best where nobody won; `baseline` is what the tests
-    say of the untouched commit.
+    `verdict` and its `reasons` are the winner's, or those of the best where nobody won; `baseline` is the test
+    result of the untouched commit.
     """
 
     execution: ExecutionSummary
@@ -66,22 +66,22 @@ class ExecutionDetail:
 
 
 class FleetView(Protocol):
-    """Looks at what the fleet does."""
+    """Shows the executions of the fleet."""
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         """The newest executions, of one status only where it is given. Raises InvalidRequest, Unavailable."""
         ...
 
     async def execution(self, name: str) -> ExecutionDetail:
-        """One by its id, the beginning of it, or its task's id. Raises NotFound, InvalidRequest, Unavailable."""
+        """An execution by its id, a prefix of it, or its task's id. Raises NotFound, InvalidRequest, Unavailable."""
         ...
 
 
 class TaskStarter(Protocol):
-    """Hands tasks in."""
+    """Submits tasks."""
 
     async def start(self, proposal: Proposal, *, key: str) -> str:
-        """Start a task that a person confirmed; its execution id. The same key again is the same execution.
+        """Start a task that a person confirmed; returns its execution id. The same key is the same execution.
 
         Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
         """

@@ -72,14 +72,14 @@ class ChatRules:
         limits: Of one message.
         mode: All of them answer a message that asks for one operation only without the model, and any other step by
             step with it; `hybrid` has complex requests begin with an outline.
-        threshold: From which complexity on (0 to 1) a hybrid chat takes a request for complex.
+        threshold: The complexity (0 to 1) from which a hybrid chat takes a request for complex.
         retry_waits: Seconds before each further try of a model call; none where the model tries again by itself.
-        final_prompt_seconds: For the answer that is asked for where a limit ended the work.
-        stale_turns: What was named longer ago is asked about.
-        recalled: How many memories a message is given.
-        recall_seconds: How long they are waited for.
-        keep_seconds: How long it may take to keep one.
-        at_once: How many messages are answered at the same time.
+        final_prompt_seconds: For the final answer after a limit ended the work.
+        stale_turns: Things named more turns ago are asked about.
+        recalled: The number of memories for a message.
+        recall_seconds: The timeout of their recall.
+        keep_seconds: The timeout of storing a memory.
+        at_once: The number of messages that are answered at the same time.
     """
 
     limits: Limits = CHAT
@@ -99,7 +99,7 @@ _PROBE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """How a message was answered: the run, what it called and what that gave, and what of it is shown from now on."""
+    """The reply to a message: the run, its calls with their results, and the messages that later turns see."""
 
     trajectory: Trajectory
     calls: tuple[tuple[ToolCall, ToolResult], ...]
@@ -119,19 +119,19 @@ async def reply_to(
     """Answer a message.
 
     Args:
-        request: The person's own words, by which it is judged how complex they are.
-        message: What the model is shown of them.
+        request: The person's own words, by which the complexity is assessed.
+        message: The message for the model.
         before: The conversation so far, the system message first.
-        model: The model, as it is: trying again is done here.
+        model: The model without retries, which are done here.
         setup: The tools and how they are called.
-        rules: How the chat is conducted.
-        tell: Hears of what happens, the model's text as it comes in.
+        rules: The rules of the chat.
+        tell: Called with the progress, including the model's text as it arrives.
     """
     task = AgentTask(id=uuid.uuid4().hex[:12], description=request)
     narration = Narration(task, tell)
     toolbox = setup.toolbox(narration, task)
     budget = Budget(setup.limits)
-    # A chat's answer is what the model says, so there is no call to end with.
+    # A chat's answer is the model's text, so there is no final call.
     shown = ShownTools(model, {FINAL_ANSWER.name: None})
     retrying = RetryingModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
     mode, mode_rules = _way(request, toolbox, rules)
@@ -157,7 +157,7 @@ async def reply_to(
 
 
 def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
-    """Which way a request is answered: by one operation alone, step by step, or step by step along an outline."""
+    """The planning mode for a request: one operation alone, step by step, or step by step along an outline."""
     plans = PlanRules(max_replans=0)
     if fast_path(request, Operations(toolbox)) is not None:
         return PlanningMode.HYBRID, ModeRules(threshold=rules.threshold, plans=plans)
@@ -170,7 +170,7 @@ async def _context_tokens(model: ChatModel) -> int:
         async with asyncio.timeout(_PROBE_SECONDS):
             return (await model.probe()).max_model_len
     except (ModelError, TimeoutError):
-        return 0  # the run itself tells of a model that is not there
+        return 0  # the run itself reports an unavailable model
 
 
 def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
@@ -183,9 +183,9 @@ def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
 
 
 def _kept(messages: Sequence[Message], message: UserMessage) -> tuple[Message, ...]:
-    """What later turns see of this one: the message, the calls with their results, what was said.
+    """The messages of this turn for later turns: the message, the calls with their results, the answers.
 
-    Left out is what only the run itself was told (its limits, its reminders), and how it ended.
+    Messages for the run alone (its limits, its reminders) and its ending are left out.
     """
     start = next((number for number, other in enumerate(messages) if other is message), None)
     if start is None:
@@ -199,7 +199,7 @@ def _kept(messages: Sequence[Message], message: UserMessage) -> tuple[Message, .
             if not each.content and not each.tool_calls:
                 continue
             if isinstance(shown[-1], AssistantMessage) and not shown[-1].tool_calls:
-                shown.pop()  # an outline, which what follows it carries out
+                shown.pop()  # an outline, which the following messages carry out
             shown.append(each)
         elif isinstance(each, ToolMessage) and each.call_id not in ending:
             shown.append(each)

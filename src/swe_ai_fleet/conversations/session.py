@@ -1,4 +1,4 @@
-"""A chat as far as it has come: a value, with which any process can go on."""
+"""The state of a chat: a value, with which any process can continue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
 MAX_TURNS = 60
-"""Of a session; the oldest are forgotten."""
+"""The most turns of a session; older ones are dropped."""
 MAX_SHOWN_CHARS = 100_000
-"""Of earlier turns, so much is shown to the model; beyond it the older half is left out at once."""
+"""The most characters of earlier turns in the prompt; beyond it the older half is dropped at once."""
 MAX_TEXT_CHARS = 16_000
 MAX_ANSWER_CHARS = 40_000
 MAX_MESSAGE_ID_CHARS = 128
@@ -31,10 +31,10 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A task that may be started once the person says so, and in which turn it was proposed.
+    """A task that starts once the person confirms it, and the turn that proposed it.
 
-    `key` is what it was tried to be started under: whoever tries again uses it again, so it is started once. `by` is
-    who has it started, where that is somebody else than whoever says yes.
+    `key` is the idempotency key of its start: a retry uses it again, so the task is started once. `by` is who has it
+    started, where that is somebody else than the person who confirms it.
     """
 
     description: str
@@ -48,11 +48,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What was said once and answered once.
+    """A message and its answer.
 
-    `messages` are what the model was shown of it and said to it; empty once they are too old. `message_id` is the
-    caller's: the same one again is answered the same. `tools` are the names of what was called, `references` what
-    phrases of the text were found to mean. Times are ISO 8601.
+    `messages` are those of the model's conversation; empty once they are too old. `message_id` is the caller's: the
+    same id gets the same answer. `tools` are the names of the called tools, `references` the resolved phrases of the
+    text. Times are ISO 8601.
     """
 
     number: int
@@ -76,15 +76,15 @@ class Session:
 
     Attributes:
         session_id: Its name.
-        tenant: Whose it is.
-        nonce: What no writer of untrusted text can know of it.
-        namespaces: Where it remembers and is reminded, beyond itself; empty: nowhere.
-        turns: What was said, the oldest first.
-        things: What was named, the oldest first.
-        groups: How many lists have come up.
-        count: How many turns there were, forgotten ones included.
-        proposal: What waits for the person's yes.
-        busy_until: Until when (ISO 8601, UTC) somebody answers a message; empty: nobody does.
+        tenant: Its tenant.
+        nonce: A random text that no writer of untrusted text knows.
+        namespaces: Its namespaces of long-term memory; empty: none.
+        turns: Its turns, the oldest first.
+        things: The things that were named, the oldest first.
+        groups: The number of lists so far.
+        count: The number of turns, dropped ones included.
+        proposal: The task that waits for the person's confirmation.
+        busy_until: The end of the claim (ISO 8601, UTC) of the process that answers; empty: there is none.
     """
 
     session_id: str
@@ -102,12 +102,12 @@ class Session:
 
     @property
     def shown(self) -> tuple[Message, ...]:
-        """The earlier turns as the model is shown them."""
+        """The messages of earlier turns for the model."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
     @property
     def card(self) -> Session:
-        """What a list of sessions shows: all of it is left out but for the beginning of the last message."""
+        """The session for a list: of its content, only the beginning of the last message."""
         last = [
             replace(turn, text=turn.text[:MAX_CARD_CHARS], answer="", messages=(), tables=(), tools=(), references=())
             for turn in self.turns[-1:]
@@ -117,11 +117,11 @@ class Session:
 
     @property
     def waiting(self) -> Proposal | None:
-        """What the person's next message can say yes to."""
+        """The proposal that the person's next message can confirm."""
         return self.proposal if self.proposal and self.proposal.turn == self.count else None
 
     def trying(self) -> Session:
-        """The session once the person has said yes: whoever goes on with it knows that the task may be started."""
+        """The session after the confirmation: a process that resumes it knows that the task may have started."""
         if self.proposal is None or self.proposal.key:
             return self
         key = f"chat-{self.session_id}-{self.nonce[:8]}-{self.proposal.turn}"
@@ -132,7 +132,7 @@ class Session:
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
 
     def with_turn(self, turn: Turn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> Session:
-        """The session after one turn more, what is too old left out."""
+        """The session after one more turn, without items that are too old."""
         everything = kept((*self.things, *things))
         return replace(
             self,
@@ -147,7 +147,7 @@ class Session:
 
 
 def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
-    """What a turn keeps of its references: enough to show them, whatever a message was made of."""
+    """The references of a turn, cut to what is needed to show them."""
     return tuple(
         replace(
             reference,
@@ -159,9 +159,9 @@ def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
 
 
 def _within(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """The turns with as many of their messages as are shown; where there are too many, half of them go at once.
+    """The turns with the messages for the model; where these are too long, half of them are dropped at once.
 
-    So the prompt's beginning stays the same from turn to turn, which is what a server's prefix cache needs.
+    So the beginning of the prompt stays the same from turn to turn, as a server's prefix cache needs it.
     """
     if sum(map(_size, turns[-1].messages)) > MAX_SHOWN_CHARS:
         last = turns[-1]

@@ -1,4 +1,4 @@
-"""Where chats are kept between two messages."""
+"""Stores of chats between messages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _CARD = "card"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSession:
-    """A session as it is kept, and the revision to replace it on."""
+    """A stored session, and the revision that a replacement names."""
 
     session: Session
     revision: int
 
 
 class ChatStore(Protocol):
-    """Keeps sessions by tenant and id; whoever replaces one names the revision that was read."""
+    """Stores sessions by tenant and id; a replacement names the revision that was read."""
 
     async def get(self, tenant: str, session_id: str) -> KeptSession | None:
         """The session as it was put last; None for an unknown one. Raises Unavailable."""
         ...
 
     async def put(self, session: Session, *, revision: int) -> int:
-        """Keep it on a revision (0: only where there is none); the new one. Raises Fenced, Unavailable."""
+        """Store it on a revision (0: only where there is none); returns the new one. Raises Fenced, Unavailable."""
         ...
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Forget it; nothing happens where there is none. Raises Unavailable."""
+        """Delete it; nothing happens where there is none. Raises Unavailable."""
         ...
 
     async def listed(self, tenant: str) -> tuple[Session, ...]:
@@ -46,7 +46,7 @@ class ChatStore(Protocol):
 class KeyValueChats:
     """A `ChatStore` in a key-value store, the same for every replica.
 
-    The card of a session is kept beside it, so that a list does not read all that was ever said.
+    The card of a session is stored beside it, so that a list need not read whole sessions.
     """
 
     def __init__(self, store: KeyValue) -> None:
@@ -60,7 +60,7 @@ class KeyValueChats:
         return KeptSession(session=from_json(Session, entry.value), revision=entry.revision)
 
     async def put(self, session: Session, *, revision: int) -> int:
-        """Keep it on a revision; the new one. Raises Fenced, Unavailable."""
+        """Store it on a revision; returns the new one. Raises Fenced, Unavailable."""
         key = _key(session.tenant, session.session_id)
         made = await self._store.put(key, encoded(session), revision=revision)
         if not session.busy_until or not revision:
@@ -68,7 +68,7 @@ class KeyValueChats:
         return made
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Forget it. Raises Unavailable."""
+        """Delete it. Raises Unavailable."""
         await self._store.delete(_key(tenant, session_id))
         await self._store.delete(f"{_CARD}.{_key(tenant, session_id)}")
 
@@ -79,7 +79,7 @@ class KeyValueChats:
 
 
 def encoded(session: Session) -> bytes:
-    """The session as JSON, without its oldest turns where it is too long, and at last without what they named."""
+    """The session as JSON, without its oldest turns where it is too long, and at last without named things."""
     data = to_json(session)
     while len(data) > MAX_SESSION_BYTES and len(session.turns) > 1:
         session = replace(session, turns=session.turns[max(1, len(session.turns) // 4) :])
@@ -95,7 +95,7 @@ def encoded(session: Session) -> bytes:
 
 
 def newest_first(sessions: Iterable[Session]) -> tuple[Session, ...]:
-    """Sessions in the order in which people look for them."""
+    """Sessions by their last use, the newest first."""
     return tuple(sorted(sessions, key=lambda chat: (chat.updated_at or chat.started_at, chat.session_id), reverse=True))
 
 

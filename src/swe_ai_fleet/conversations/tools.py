@@ -1,6 +1,6 @@
 """Tools of a chat's model: look at executions, propose a task, search and keep memories.
 
-The tools of one turn share a desk.
+The tools of one turn share a `TurnContext`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SearchMemory(BaseTool):
         self._memory = FleetMemory(memories, context.scope, mask=mask)
 
     async def execute(self, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, object]:
-        """What is known. Raises FleetError."""
+        """The results. Raises FleetError."""
         if not entities and not queries:
             raise ToolFailure("nothing is asked; give entities or queries")
         return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
@@ -88,7 +88,7 @@ class SearchMemory(BaseTool):
 class Remember(BaseTool):
     """`remember() -> {remembered}`: what the person asked to be remembered, in the person's own words.
 
-    It takes no text: what a page or a file says must not get into memory by way of the model.
+    It takes no text: text of a page or a file must not get into memory through the model.
     """
 
     name = "remember"
@@ -103,14 +103,14 @@ class Remember(BaseTool):
         self._context = context
 
     async def execute(self) -> dict[str, object]:
-        """What was kept. Raises ToolFailure where nobody asked for it, another FleetError where it cannot be kept."""
+        """The stored text. Raises ToolFailure where nobody asked for it, another FleetError where storing fails."""
         if not asks_to_remember(self._context.text):
             raise ToolFailure("the person did not ask for anything to be remembered")
         return {"remembered": await keep(self._memories, self._context)}
 
 
 async def keep(memories: Memories, context: TurnContext) -> str:
-    """Remember what the person said, in the first of the session's namespaces; what was kept. Raises FleetError."""
+    """Store what the person said in the first namespace of the session; returns the text. Raises FleetError."""
     text = to_remember(context.text) or context.text[:2_000]
     if text not in context.remembered:
         memory = Memory(
@@ -175,7 +175,7 @@ class ShowExecution(BaseTool):
         self._fleet = fleet
 
     async def execute(self, execution: str) -> dict[str, object]:
-        """What is known of it. Raises FleetError."""
+        """Its details. Raises FleetError."""
         detail = await self._fleet.execution(execution.strip())
         fields = {key: part for key, part in _plain(detail).items() if part not in ("", [], ())}
         summary = cast("dict[str, object]", fields.pop("execution"))
@@ -204,10 +204,10 @@ class StartTask(BaseTool):
         self._context = context
 
     async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
-        """What is proposed. Raises ToolFailure for what is no task, and for a second one in a turn."""
+        """The proposal. Raises ToolFailure for an invalid task, and for a second one in a turn."""
         if not description.strip() or not repository.strip():
             raise ToolFailure("a task has a description and a repository; ask the person for what is missing")
-        # The person confirms what is shown: nothing of it may be invisible, and nothing may be left out.
+        # The person confirms the text that is shown: nothing in it may be invisible, and nothing left out.
         description = visible(description)
         for name, text in (("repository", repository), ("ref", ref)):
             if len(text) > _TEXT_CHARS or visible(text) != text or set(text) & _NOT_SHOWN:
@@ -242,7 +242,7 @@ def fleet_tools(
 
 
 def table_of(operation: str, result: ToolResult) -> Table | None:
-    """The data of a result that people read as a table, its first list of records; None where there is none."""
+    """The table of a result: its first list of records; None where there is none."""
     fields: Mapping[str, object] = fields_of(result) if result.success else {}
     key, records = _records(fields, 0) or ("", [])
     columns = _COLUMNS.get(operation) or tuple(dict.fromkeys(name for record in records for name in record))
@@ -257,7 +257,7 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
 
 
 def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Mapping[str, object]]] | None:
-    """The first list of records in what a tool gave, the nearest to the outside, and the key it stands under."""
+    """The outermost list of records in a result, and its key."""
     for key, part in fields.items():
         if records := mappings(part):
             return key, records
@@ -269,7 +269,7 @@ def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Ma
 
 
 def _cell(value: object) -> object:
-    """What a cell shows: of a record what it goes by, of a list nothing."""
+    """The content of a cell: of a record its name, of a list nothing."""
     if isinstance(value, Mapping):
         record = cast("Mapping[str, object]", value)
         return next((record[key] for key in ("symbol", "name", "title", "id") if isinstance(record.get(key), str)), "")
@@ -277,7 +277,7 @@ def _cell(value: object) -> object:
 
 
 def proposed(proposal: Proposal) -> str:
-    """What the person is asked before a task is started, as Markdown."""
+    """The question to the person before a task is started, as Markdown."""
     facts = [f"repository `{proposal.repository}`"]
     facts += [f"from `{proposal.ref}`"] if proposal.ref else []
     facts += [f"{proposal.agents} agents"] if proposal.agents else []
@@ -288,7 +288,7 @@ def proposed(proposal: Proposal) -> str:
 
 
 def untagged(answer: str) -> str:
-    """An answer in which no HTML begins, with which what stands below it could be hidden from the person."""
+    """An answer without HTML tags, which could hide the text below it from the person."""
     return _TAG.sub("< ", answer)
 
 

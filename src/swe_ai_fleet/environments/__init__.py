@@ -1,1 +1,1 @@
-"""What a repository's commands need, read off its files. Nothing of the repository is executed here."""
+"""The needs of a repository's commands, read from its files. Nothing of the repository is executed here."""

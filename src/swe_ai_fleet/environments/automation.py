@@ -1,6 +1,6 @@
 """What a repository's automation says about its tests: tox, nox, Hatch, Makefiles, task runners, workflow files.
 
-All of it is read as data; where only running it would tell, nothing is said.
+All of it is read as data; values that only running it would reveal are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_EXPANDED_CHARS = 4_000
 
 
 def read_automation(files: RepositoryFiles, directory: str, python: PythonVersion | None = None) -> tuple[Wish, ...]:
-    """What each piece of automation wishes, the most telling first; for tox, with the environment of a Python."""
+    """The wishes of each piece of automation, the most reliable first; for tox, of the environment of a Python."""
     wishes = [
         read_tox(files, directory, python),
         _nox(files.text(joined(directory, "noxfile.py")), joined(directory, "noxfile.py")),
@@ -98,7 +98,7 @@ def _nox_variables(call: ast.Call) -> dict[str, str]:
 
 
 def _words(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) -> list[str]:
-    """The words of an argument; what only running the file would tell is left out, the top directory is `.`."""
+    """The words of an argument, without values that only running the file would reveal; the top directory is `.`."""
     if depth > 8:
         return []
     match node:
@@ -203,13 +203,13 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """A line of a recipe with its variables, up to a length: one that names itself many times has no end."""
+    """A line of a recipe with its variables expanded, up to a length: a recursive variable has no end."""
     for _ in range(5):
         text = text[:_MAX_EXPANDED_CHARS]
         text = re.sub(
             r"\$[({](\w+)[)}]", lambda match: variables.get(match[1], f"${match[1]}")[:_MAX_EXPANDED_CHARS], text
         )
-    # Conditions and other functions of make: what they would give is not known.
+    # Conditions and other functions of make: their values are unknown.
     return re.sub(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", text)
 
 
@@ -272,7 +272,7 @@ def _workflow(text: str, path: str) -> Wish:
             if mapping(entry).get(key)
         ]
         wish = read_commands(_job_commands(job), path)
-        # What a job installs that tests nothing is for something else.
+        # A job without tests installs packages for another purpose.
         total |= wish if wish.tests else Wish(source=path)
         pythons += versions
     return total | Wish(pythons=tuple(pythons))

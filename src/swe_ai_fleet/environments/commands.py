@@ -15,7 +15,7 @@ _MAX_COMMANDS = 1_000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
 _PYTHONS = re.compile(r"(?:python|pypy|py)(?:\d(?:\.\d+)?)?(?:\.exe)?")
 _UNREADABLE = re.compile(r"[$`{}]|\$\{\{")
-# Options of pytest that only say what is shown or written, spread a run, or stop it early.
+# Options of pytest that only change the output, distribute a run, or stop it early.
 _REPORTING = re.compile(
     r"--(?:cov|no-cov|junit|html|self-contained-html|durations|color|tb|verbosity|verbose|quiet|report-log|maxfail|"
     r"exitfirst|dist|numprocesses|maxprocesses|codspeed|md-report|showlocals|capture|splits|group|instafail|pdb|lf|ff)"
@@ -35,7 +35,7 @@ _PLACES = re.compile(
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
-# What automation installs to start the rest with.
+# Tools that automation installs to start others with.
 _BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poetry", "hatch", "pdm"})
 _INSTALLED_BY = frozenset({"pip", "pip3"})
 
@@ -74,7 +74,7 @@ class Wish:
 
 
 def script_words(script: str) -> Iterator[list[str]]:
-    """The simple commands of a shell script as words, as far as it can be read without running it."""
+    """The simple commands of a shell script as words, as far as they can be read without running it."""
     for line in script.replace("\\\n", " ").splitlines():
         for part in re.split(r"&&|\|\||;|(?<!\|)\|(?!\|)", line):
             try:
@@ -86,13 +86,13 @@ def script_words(script: str) -> Iterator[list[str]]:
 
 
 def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
-    """What commands install and which of them run tests; of many, the first ones count."""
+    """The packages that commands install, and the commands that run tests; of many, the first ones count."""
     wish = Wish(source=source)
     for command in commands[:_MAX_COMMANDS]:
         words = _unwrapped(list(command))
         wish |= _installs(words)
         if test := test_argv(words):
-            # Before it was unwrapped, `uv run --extra x` said what it needs.
+            # The wrapper itself, such as `uv run --extra x`, names needs.
             wish |= _installs(list(command))
             assigned = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.fullmatch, command))
             wish |= Wish(tests=(test,), variables=readable_variables(assigned))
@@ -100,7 +100,7 @@ def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
 
 
 def readable_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of a test command's variables that mean the same here: nothing that says where or how things are stored."""
+    """The variables of a test command that mean the same here: none about places or ways of storage."""
     return {
         name: value
         for name, value in variables.items()
@@ -109,7 +109,7 @@ def readable_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def test_argv(words: Sequence[str]) -> tuple[str, ...]:
-    """The argv that runs the tests, if a command does that: Python's as `python3 …`, without what only reports."""
+    """The argv that runs the tests, if a command does that: Python's as `python3 …`, without options for reports."""
     words = _unwrapped(list(words))
     module = _module(words)
     if not module:
@@ -140,9 +140,9 @@ test_argv.__test__ = False  # type: ignore[attr-defined]
 
 
 def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """A run's arguments without those that only say what is shown or written, stop it early, or spread it.
+    """A run's arguments without those that only change the output, stop it early, or distribute it.
 
-    An argument that only running the automation would tell goes, with its option.
+    An argument that only running the automation would reveal is dropped, with its option.
     """
     kept: list[str] = []
     rest = list(words)
@@ -169,7 +169,7 @@ def paths_of(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """A command without what only starts it: assignments, `env`, `uv run`, `coverage run` and the like."""
+    """A command without its wrappers: assignments, `env`, `uv run`, `coverage run` and the like."""
     while words:
         name = PurePosixPath(words[0]).name
         if _ASSIGNMENT.fullmatch(words[0]) and not words[0].startswith("-"):
@@ -202,7 +202,7 @@ def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
 
 
 def _python_part(words: list[str]) -> list[str]:
-    """What `coverage run` starts: a module or a script."""
+    """The target of `coverage run`: a module or a script."""
     return words if words[:1] == ["python"] else ["python", *words]
 
 
@@ -282,7 +282,7 @@ def _pip_install(words: list[str]) -> Wish:
             option, value = word[:2], word[2:].lstrip("=")
         elif word.startswith("-"):
             if not equals:
-                # Of an option that is not known here it is not known either whether a value follows.
+                # Whether an unknown option has a value is unknown, too.
                 rest = rest[1:] if word in ("-i", "--index-url", "--extra-index-url", "-f", "-t", "--target") else rest
                 continue
         else:

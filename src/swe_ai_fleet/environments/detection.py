@@ -1,4 +1,4 @@
-"""Detection of what a repository needs and how it is tested: the recipe of an environment.
+"""Detection of a repository's needs and tests: the recipe of an environment.
 
 Nothing of the repository is executed. Go modules and Rust crates are fetched once, and read-only afterwards.
 """
@@ -40,7 +40,7 @@ _BUILD_CODE = re.compile(
 
 
 def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
-    """What Go and Rust in a directory need, as far as the machine has them."""
+    """The needs of Go and Rust in a directory, as far as the machine has them."""
     steps: list[Step] = []
     variables: dict[str, str] = {}
     building: dict[str, str] = {}
@@ -70,9 +70,9 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
 def detect(
     files: RepositoryFiles, spec: EnvironmentSpec, machine: Machine, tooling: Tooling, *, directory: str = ""
 ) -> Recipe:
-    """The recipe for a directory of a repository. A manifest that cannot be parsed is a note: its tool will say more.
+    """The recipe for a directory of a repository. A malformed manifest makes a note: its tool will say more.
 
-    With `spec.detect` off only a virtual environment and the caller's own commands are left; those always come last.
+    Without `spec.detect` there is only a virtual environment and the caller's commands; these always come last.
     """
     python = python_recipe(files, directory, machine, tooling)
     node = node_recipe(files, directory, machine, tooling.base) if spec.detect else None
@@ -111,7 +111,7 @@ def detect(
 
 
 def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
-    """The files that decide what an environment becomes: manifests everywhere; what is compiled, where that happens."""
+    """The files that an environment depends on: manifests everywhere, and sources where something is compiled."""
     paths = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
     # Automation may name any of these as a list of requirements.
     paths += [path for path in files.texts if path.endswith((".txt", ".in"))]
@@ -125,13 +125,13 @@ def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
                 places = tuple(names[:_MOST_PLACES])
                 paths += [name for name in files.files if name.endswith(".py") and name.startswith(places)]
     if manifests:
-        # An editable installation maps the packages that it found: a new one needs a new installation.
+        # An editable installation maps the packages that existed: a new package needs a new installation.
         paths += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})
     return tuple(dict.fromkeys(paths))
 
 
 def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: Recipe | None) -> Recipe:
-    """The recipe with the command that runs the tests: what automation says, else what the files look like."""
+    """The recipe with the test command: from automation, else guessed from the files."""
     below = f"{directory}/" if directory else ""
     guess = _guess(files, directory)
     if python is not None and python.test_command and (not guess or guess[0].startswith("python")):
@@ -148,7 +148,7 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
 
 
 def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
-    """The test command that the names of files, and what is known of their text, suggest."""
+    """The test command that the names and texts of files suggest."""
     below = f"{directory}/" if directory else ""
     names = {path.removeprefix(below): path for path in files.files if path.startswith(below)}
     return test_command(names, {name: files.texts[path] for name, path in names.items() if path in files.texts})
@@ -162,7 +162,7 @@ def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
 
 
 def caller_command(line: str) -> tuple[str, ...]:
-    """The argv of a test command that a caller wrote; what only a shell understands is left to one."""
+    """The argv of a caller's test command; shell syntax is left to a shell."""
     try:
         words = tuple(shlex.split(line))
     except ValueError:
@@ -183,5 +183,5 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
 
 
 def digest(files: RepositoryFiles, directory: str = "") -> str:
-    """A digest of all that decides what an environment becomes."""
+    """A digest of everything that an environment depends on."""
     return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)} {_guess(files, directory)}"

@@ -1,4 +1,4 @@
-"""Which Python a repository wants, of those that a machine has."""
+"""The choice of a Python for a repository, among those of a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DOTTED = re.compile(r"(\d)\.(\d{1,2})(?:\.\d+|-dev|t)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a machine has: its usual Python, and all versions with their programs as commands find them.
+    """The toolchains of a machine: its usual Python, and all versions with their programs as commands find them.
 
     `pip_requires` is the Python that our own pip asks for; `programs` are toolchains, such as `npm` and `go`.
     """
@@ -43,7 +43,7 @@ def choose_python(
     """The Python for a repository.
 
     Args:
-        machine: What there is.
+        machine: The toolchains.
         pinned: The text of `.python-version`.
         requires: `requires-python` and the file that has it.
         tested: Versions that the repository names as those it is tested with, each with its file; in any of the forms

@@ -1,4 +1,4 @@
-"""How the Node side of an environment is made: package manager, installation, what the `test` script runs."""
+"""The Node side of an environment: package manager, installation, test command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REGISTRY = "https://registry.npmjs.org"
 _QUIET = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
 # Without the scripts of the project itself, then those of its packages, which may fail.
 _NPM_WITHOUT_SCRIPTS = 'npm "$@" --ignore-scripts && { npm rebuild --loglevel=error || true; }'
-# For one run: left in the checkout it would pass for a file of the repository's.
+# For one run only: in the checkout it would look like a file of the repository.
 _NPM_PINNED = 'cp "$1" package-lock.json && shift && npm "$@"; s=$?; rm -f package-lock.json; exit $s'
 _NPM_LOCK = "npm-lock.json"
 _LOCKLESS = "--no-package-lock"
@@ -87,7 +87,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
         decisions.append(Decision(what=f"it asks for Node {wanted}; this machine's is used", source=manifests[0]))
     variables = {
         "npm_config_update_notifier": "false",
-        # Yarn and pnpm would otherwise fetch the version that the repository names, which is the one that is there.
+        # Otherwise Yarn and pnpm would fetch the version that the repository names, which is installed already.
         "YARN_ENABLE_TELEMETRY": "0",
         "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
         **({"npm_config_manage_package_manager_versions": "false"} if manager.name == "pnpm" else {}),
@@ -104,7 +104,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
 
 
 def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
-    """A recipe whose npm is held to a lock, where the repository has none; what does not fit the lock, npm replaces.
+    """A recipe whose npm uses a lock where the repository has none; npm replaces entries that do not fit.
 
     `lock` is the text of a package-lock.json, `base` where commands see the environment.
     """
@@ -147,7 +147,7 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
     left_out += [f"left out of the tests, since it needs a browser: {'; '.join(browsing)}"] if browsing else []
     before = scripts.get("pretest", "")
     only_lints_before = bool(before) and lints(before, scripts)
-    # What prepares the tests is run by npm alone.
+    # Only npm runs the scripts that prepare the tests.
     is_one = len(kept) == 1 and kept != parts and not _DYNAMIC.search(kept[0]) and (not before or only_lints_before)
     words = words_of(kept[0]) if is_one else []
     if not words and only_lints_before:
@@ -230,7 +230,7 @@ def _fits(place: str, pattern: str) -> bool:
 
 
 def package_manager(files: RepositoryFiles, root: str) -> Manager:
-    """What installs the packages of a directory, by what its files say."""
+    """The package manager of a directory, by its files."""
     manifest = joined(root, "package.json")
     named = _MANAGER.fullmatch(string(files.json(manifest).get("packageManager")))
     lock_names = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
@@ -268,7 +268,7 @@ def _yarn_version(lock: str) -> str:
 
 
 def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: Manager, base: str) -> Step:
-    """The step that installs: by the lock; else without what cannot be had; else without scripts."""
+    """The installing step: by the lock; else without unavailable packages; else without scripts."""
     match manager.name:
         case "pnpm":
             locked = ("--frozen-lockfile",) if manager.lock else ()
@@ -345,7 +345,7 @@ def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dic
         "npm_config_loglevel": "error",
         "npm_config_fund": "false",
         "npm_config_audit": "false",
-        # A host that does not answer is asked again soon, and not for minutes.
+        # A host that does not answer is retried soon, and not for minutes.
         "npm_config_fetch_retries": "2",
         "npm_config_fetch_retry_mintimeout": "500",
         "npm_config_fetch_retry_maxtimeout": "2000",

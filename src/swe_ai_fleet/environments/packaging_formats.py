@@ -1,4 +1,4 @@
-"""Older ways of declaring a Python project (Poetry, Pipenv, setup.py, setup.cfg), read as data: nothing of them is run.
+"""Older ways of declaring a Python project (Poetry, Pipenv, setup.py, setup.cfg), read as data without running them.
 
 Dependencies as Poetry and Pipenv write them become PEP 508 lines.
 """
@@ -86,7 +86,7 @@ def _python_parts(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupConfig:
-    """What setup.cfg declares."""
+    """The declarations of a setup.cfg."""
 
     name: str = ""
     install_requires: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class SetupConfig:
 
 
 def read_setup_config(text: str) -> SetupConfig:
-    """What a setup.cfg declares, nothing where it cannot be parsed."""
+    """The declarations of a setup.cfg, empty where it cannot be parsed."""
     parser = parsed_ini(text)
     if parser is None:
         return SetupConfig()
@@ -158,7 +158,7 @@ def _learn(target: ast.expr, value: object, names: dict[str, object]) -> None:
 
 
 def _value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> object:
-    """What an expression stands for, None where only running it could tell."""
+    """The value of an expression, None where only running it would reveal it."""
     if depth > _MAX_DEPTH:
         return None
 

@@ -18,7 +18,7 @@ BUILD_CONSTRAINTS = "build-constraints.txt"
 # `setuptools.command.test` and `pkg_resources` after it.
 OLD_SETUPTOOLS = "setuptools<72\n"
 _PIP_OPTIONS = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
-# pip as a directory on the path instead of a thousand files unpacked into each environment, which takes seconds.
+# pip as a directory on the path: unpacking its thousand files into each environment would take seconds.
 _ADD_PIP = """\
 for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$1" > "$site/fleet-pip.pth" || exit 1; done
 printf '#!%s/bin/python\\nimport runpy\\nrunpy.run_module("pip", run_name="__main__")\\n' "$0" > "$0/bin/pip"
@@ -31,7 +31,7 @@ for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$@" > "$site/fle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tooling:
-    """Where a build finds things, as its commands see it.
+    """The paths of a build, as its commands see them.
 
     `base` is the environment's directory, `pip` a directory with our own pip (empty: there is none), `workspace` the
     checkout (empty where it lies somewhere else each time). `pinned` says that there are constraints without a lock.
@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(kw_only=True)
 class Wanted:
-    """What is to be installed, while it is collected."""
+    """The packages to install, while they are collected."""
 
     targets: dict[str, Target] = field(default_factory=dict[str, Target])
     groups: list[Group] = field(default_factory=list[Group])
@@ -70,7 +70,7 @@ class Wanted:
     constraints: list[str] = field(default_factory=list[str])
 
     def lines(self) -> list[str]:
-        """The requirements that are named anywhere."""
+        """All requirements."""
         lines = [line for group in self.groups for line in group.lines]
         lines += [line for file in self.files.values() for line in file.lines]
         for target in self.targets.values():
@@ -79,13 +79,13 @@ class Wanted:
         return lines
 
     def packages(self) -> set[str]:
-        """The canonical names of all that is named anywhere."""
+        """The canonical names of all requirements."""
         return {package_of(line) for line in self.lines()}
 
 
 def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
-    # Isolated (-I): a `venv.py` or `pip.py` of the repository is not what is meant.
+    # Isolated (-I): a `venv.py` or `pip.py` of the repository must not be imported.
     create = (program, "-I", "-m", "venv")
     purpose = f"a virtual environment with Python {shown(choice.version)}"
     if tooling.pip and allows(machine.pip_requires, choice.version):
@@ -146,12 +146,12 @@ class PipSteps:
     def packages(
         self, shopping: Wanted, plugins: Iterable[str], *, constraints: Sequence[str] = (), until: str = ""
     ) -> Step | None:
-        """The step that installs what an index has of it all; what follows keeps what it got.
+        """The step that installs the packages of an index; later steps keep its versions.
 
         Args:
             plugins: More packages.
             constraints: Those of the files with pins that lead to no other file.
-            until: The day up to which releases count, where that matters.
+            until: The day up to which releases count; empty: no limit.
         """
         own = {canonicalize_name(target.project.name) for target in shopping.targets.values()}
         lines = [line for line in (*shopping.lines(), *plugins) if package_of(line) not in {"", *own}]

@@ -1,8 +1,8 @@
 """Whether building an environment runs code of the repository itself.
 
-What a build runs decides who may share its result: packages of an index are the same for everybody who asks for them,
-while code of a repository can make of the environment whatever it likes. Only what provably runs none of it is shared
-between commits; everything that is not known here counts as running some.
+The code that a build runs decides who may share its result: packages of an index are the same for everybody, while code
+of a repository can do anything to the environment. Only builds that provably run none of it are shared between commits;
+an unknown build counts as running some.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swe_ai_fleet.environments.node_project import builds, package_manager, pack
 from swe_ai_fleet.environments.python_project import package_of
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, is_requirements, joined, parsed_python
 
-# Backends that read a project's files without importing or running any of them, unless they are told to below.
+# Backends that read a project's files without importing or running any, except with the settings below.
 _BACKENDS = frozenset(
     {
         *("setuptools.build_meta", "hatchling.build", "poetry.core.masonry.api", "pdm.backend", "uv_build"),
@@ -43,7 +43,7 @@ _RC = re.compile(
     re.M,
 )
 _PNPM = (".pnpmfile.cjs", ".pnpmfile.mjs", "pnpmfile.js")
-# Also where it is a link: what lies behind it is in no listing.
+# Also a link: the files behind it are in no listing.
 _CARGO = re.compile(r"(?:.*/)?\.cargo(?:/config(?:\.toml)?)?")
 _DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*[=:]\s*file:", re.M)
 _CODE_OF_CFG = re.compile(r"^(?:[^=:\n]*[=:]\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
@@ -64,7 +64,7 @@ def project_code(files: RepositoryFiles, directory: str = "") -> str:
 
     Args:
         files: The commit's.
-        directory: What the task works in; Python's manifests count wherever they lie, since any may be installed.
+        directory: That of the task; Python's manifests count everywhere, since any may be installed.
     """
     for path in files.files:
         if reason := _of_file(files, path):
@@ -231,7 +231,7 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
 
 
 def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) -> str:
-    """Whether a package of the index runs something where it may find files of the repository, such as its settings."""
+    """Whether a package of the index runs a script that may read files of the repository, such as its settings."""
     manifests = [files.json(joined(place, "package.json")) for place in (root, *members)]
     if not any(mapping(manifest, kind) for manifest in manifests for kind in _NODE_DEPENDENCIES):
         return ""

@@ -1,4 +1,4 @@
-"""What a Python project declares: its dependencies, extras and groups, how its version is made, what is compiled."""
+"""The declarations of a Python project: dependencies, extras, groups, the source of its version, extensions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PythonProject:
 
 
 def wanted(name: str) -> bool:
-    """Whether an extra or group of that name is what tests need."""
+    """Whether tests need an extra or group of that name."""
     return bool(_words(name) & _WANTED) and not is_for_something_else(name)
 
 
@@ -176,7 +176,7 @@ def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str,
 
 
 def requirements(lines: Iterable[str]) -> tuple[str, ...]:
-    """Those of the lines that are PEP 508 requirements: nothing that pip would take for an option or a path."""
+    """The lines that are PEP 508 requirements: none that pip would take for an option or a path."""
     return tuple(line.strip() for line in lines if is_requirement(line))
 
 
@@ -273,7 +273,7 @@ def _made_extras(pyproject: Table) -> tuple[str, ...]:
 
 
 def _dependency_groups(groups: Table, source: str) -> list[Group]:
-    """PEP 735 groups, those that they include among them."""
+    """PEP 735 groups, with the groups that they include."""
 
     def lines(name: str, seen: frozenset[str]) -> list[str]:
         key = next((key for key in groups if canonicalize_name(key) == canonicalize_name(name)), "")
@@ -284,7 +284,7 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
             if isinstance(item, str):
                 texts.append(item)
             elif included := string(mapping(item).get("include-group")):
-                # Of everything together, tests need what is not there for documentation and the like.
+                # Of a group of everything, tests need the groups that are not for documentation and the like.
                 texts += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
         return texts
 

@@ -1,4 +1,4 @@
-"""How the Python side of an environment is made: which interpreter, what pip installs, how tests are run."""
+"""The Python side of an environment: interpreter, packages for pip, test command."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
         steps.append(dated)
         decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
     if packages and missing:
-        # Before the project: behind it whatever is started may import from the repository.
+        # Before the project: after its installation, every program may import from the repository.
         lines = tuple(sorted(missing))
         purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"
         steps.append(install.lines(Group(name="plug-ins", source=test_source, lines=lines), purpose))
@@ -157,7 +157,7 @@ def _collect(
     for each in wishes:
         packages = shopping.packages() | locals_.keys()
         if each.source.startswith(".") and "pytest" in packages:
-            # A pipeline installs much that only serves itself; it is asked where nothing else knows.
+            # A pipeline installs much for itself only; it is used where no other source exists.
             continue
         lines = tuple(line for line in each.lines if package_of(line) not in {*packages, ""})
         if lines:
@@ -231,7 +231,7 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
 
 
 def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> None:
-    """Have requirements for projects of this repository mean these: none is looked for on an index."""
+    """Resolve requirements for projects of this repository to these: none is looked for on an index."""
     changed = True
     while changed:
         changed = False
@@ -319,7 +319,7 @@ def _test_command(
             arguments = list(argv[len(PYTEST) :])
             missing = [path for path in paths_of(arguments) if not _exists(files, below, path)]
             if missing or is_workflow:
-                # In a workflow one job may run a part only.
+                # A job of a workflow may run only a part.
                 gone = paths_of(arguments) if is_workflow else missing
                 arguments = [word for word in arguments if word not in gone]
             return (*PYTEST, *arguments), wish.source, wish.variables
@@ -332,7 +332,7 @@ def _exists(files: RepositoryFiles, below: str, path: str) -> bool:
 
 
 def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ...]) -> set[str]:
-    """The packages that running pytest as it is configured needs; none where the tests are not pytest's."""
+    """The packages that pytest needs with this configuration; none where the tests are not pytest's."""
     below = f"{directory}/" if directory else ""
     names = [path.removeprefix(below) for path in files.files if path.startswith(below)]
     texts = {path.removeprefix(below): text for path, text in files.texts.items() if path.startswith(below)}
@@ -353,7 +353,7 @@ def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ..
 
 
 def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: list[Decision]) -> dict[str, str]:
-    """The variables that tell a build the version that it would read off tags, where there are none."""
+    """The variables that give a build its version where the tags for it are missing."""
     if files.versions_tagged:
         return {}
     variables: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How an environment is made: the steps in order, and what was decided from which file."""
+"""The recipe of an environment: its steps in order, and the decisions with their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAULT = re.compile(r"\berr(?:or)?\b|\bERR_|YN00|Couldn't find|not found|No matc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """How an installation goes on without packages that cannot be had.
+    """How an installation continues without unavailable packages.
 
     `packages` are the names that may be left out, with what was asked for; `remove` is the argv that takes some out of
     the manifests, their names behind it, and `then` the one that installs the rest. `log` prints which package asked
@@ -29,7 +29,7 @@ class Removal:
     log: tuple[str, ...] = ()
 
     def needing(self, output: str, log: str) -> tuple[str, ...]:
-        """Those of the packages that need one from a place that the output blames, by a package manager's log."""
+        """The packages that need one from a place that the output blames, by a package manager's log."""
         faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
         asked: dict[str, set[str]] = {}
         blamed: set[str] = set()
@@ -47,7 +47,7 @@ class Removal:
         return tuple(name for name in self.packages if name in needing)
 
     def blamed(self, output: str) -> tuple[str, ...]:
-        """Those of the packages that a package manager's output blames."""
+        """The packages that a package manager's output blames."""
         faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
         named = set(re.findall(r"@?[\w.][\w./-]*(?=@|['\":,\s]|$)", faults))
         return tuple(
@@ -141,7 +141,7 @@ class Recipe:
 
     @property
     def third_party(self) -> Recipe:
-        """The part that runs no code of the repository; without packages to install it is no part worth keeping.
+        """The part that runs no code of the repository; useless without packages to install.
 
         It goes without `variables`, which are those of the repository's tests: some tell a package manager where its
         settings are, and with them whose packages everybody gets who asks for the same.
@@ -152,5 +152,5 @@ class Recipe:
 
     @property
     def own(self) -> Recipe:
-        """The part that is left."""
+        """The remaining part."""
         return replace(self, steps=tuple(step for step in self.steps if not step.third_party))

@@ -1,4 +1,4 @@
-"""Requirements of a repository: lists for pip, those that are wanted and what stands in them; and lock files as pins.
+"""Requirements of a repository: the requirement files that tests need, and lock files as pins.
 
 A lock pins one version for each package that an interpreter of a given version would get.
 """
@@ -53,7 +53,7 @@ class RequirementFile:
 
 
 def wanted_files(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
-    """The lists in a directory that running and testing needs, by their names; a `.in` only without its `.txt`."""
+    """The requirement files in a directory that runs and tests need, by name; a `.in` only without its `.txt`."""
     prefix = f"{directory}/" if directory else ""
     lists = [path for path in files.texts if path.startswith(prefix) and _is_wanted(path.removeprefix(prefix))]
     return tuple(
@@ -62,7 +62,7 @@ def wanted_files(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
 
 
 def read_requirements(files: RepositoryFiles, path: str, directory: str = "") -> RequirementFile:
-    """What stands in a list; paths in it are relative to `directory`, where pip runs."""
+    """The content of a requirement file; paths in it are relative to `directory`, where pip runs."""
     lines: list[str] = []
     targets: list[str] = []
     constraints: list[str] = []
@@ -102,20 +102,20 @@ def read_requirements(files: RepositoryFiles, path: str, directory: str = "") ->
 
 
 def is_of_index(line: str) -> bool:
-    """Whether pip has what a line asks for from an index, whatever files there are of that name."""
+    """Whether pip gets the package of a line from an index, whatever files have that name."""
     named = line.partition(";")[0]
     return is_requirement(line) and "@" not in named and _ARCHIVE.search(named) is None
 
 
 def is_plain(text: str) -> bool:
-    """Whether a list has packages of an index and nothing else: no option, no other list, no place."""
+    """Whether a list has only packages of an index: no option, no other list, no path."""
     lines = (re.sub(r"(?:^|\s)#.*$", "", raw).strip() for raw in text.replace("\\\n", " ").splitlines())
     lines = (re.sub(r"\s+--hash[= ]\S+", "", line) for line in lines)
     return all(is_of_index(line) for line in lines if line)
 
 
 def as_arguments(line: str) -> tuple[str, ...]:
-    """A line as arguments for pip; empty for what pip could take for an option."""
+    """A line as arguments for pip; empty for a line that pip could take for an option."""
     if line.startswith("-e ") and not line[3:].strip().startswith("-"):
         return ("-e", line[3:].strip())
     if line.startswith("-") or "\0" in line or "\n" in line:
@@ -152,7 +152,7 @@ _NPM_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,100}")
 _INTEGRITY = re.compile(r"sha(?:1|256|384|512)-[A-Za-z0-9+/=]{20,100}")
 NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
 PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
-# What pip says of a pin that stands in the way, and of one that this interpreter cannot have.
+# Messages of pip about a conflicting pin, and about a pin that this interpreter cannot have.
 _CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
 _UNAVAILABLE = re.compile(
     r"(?:No matching distribution found for|satisfies the requirement|from) ([A-Za-z0-9][A-Za-z0-9._-]*)=="
@@ -188,7 +188,7 @@ class _Entry:
 
 
 def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Lock:
-    """The pins that a lock file gives an interpreter on this machine. What cannot be read pins nothing."""
+    """The pins of a lock file for an interpreter on this machine. An unreadable file has none."""
     readers = {
         "Pipfile.lock": _pipenv,
         "uv.lock": _uv,
@@ -217,7 +217,7 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Loc
 
 
 def recorded_lock(lines: Iterable[str]) -> Lock:
-    """The pins of what a build recorded as installed, as lines for pip."""
+    """The pins of the packages that a build recorded as installed, as lines for pip."""
     named = (line.split()[0].partition("==") for line in lines)
     return Lock(pins={name: version for name, _, version in named}, own_versions={})
 
@@ -225,7 +225,7 @@ def recorded_lock(lines: Iterable[str]) -> Lock:
 def recorded_line(name: str, version: str, digest: str) -> str:
     """An installed package as a line for pip, with the SHA-256 of its archive where that is known; empty for none.
 
-    What it is given was said by a build, whose code may be a stranger's.
+    Its arguments come from a build, whose code is untrusted.
     """
     if not _PACKAGE.fullmatch(name) or not _is_version(version) or not version.isascii():
         return ""
@@ -234,7 +234,7 @@ def recorded_line(name: str, version: str, digest: str) -> str:
 
 
 def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
-    """What npm says that it has installed, as a package-lock.json and as lines; both empty where it says nothing.
+    """The packages that npm has installed, as a package-lock.json and as lines; both empty without a record.
 
     `hidden` is the text of node_modules/.package-lock.json, which a build may have written as it liked. Packages of the
     repository's own workspace are left out, as are those that are not named by a version.
@@ -255,7 +255,7 @@ def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
 
 
 def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
-    """Those of the pinned packages that pip's output blames: in conflict, not to be had, or not to be built."""
+    """The pinned packages that pip's output blames: in conflict, unavailable, or failing to build."""
     blamed = {
         str(canonicalize_name(match[1]))
         for pattern in (_CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
@@ -265,7 +265,7 @@ def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
 
 
 def unavailable_packages(output: str, asked: Iterable[str]) -> frozenset[str]:
-    """Those of the packages that were asked for that pip's output says cannot be had or built."""
+    """The requested packages that are unavailable or fail to build, by pip's output."""
     blamed = {
         str(canonicalize_name(match[1]))
         for pattern in (_NO_DISTRIBUTION, _UNBUILDABLE)

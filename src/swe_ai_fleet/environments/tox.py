@@ -1,4 +1,4 @@
-"""tox.ini, tox.toml and their sections elsewhere, read as data; where only running tox would tell, nothing is said."""
+"""tox.ini, tox.toml and their sections elsewhere, read as data; values that only tox could reveal are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_EXPANDED_CHARS = 10_000
 
 
 def read_tox(files: RepositoryFiles, directory: str, python: PythonVersion | None) -> Wish:
-    """What the environment of tox that tests with a Python installs and runs."""
+    """The installations and commands of the tox environment that tests with a Python."""
     pyproject = files.toml(joined(directory, "pyproject.toml"))
     own = mapping(pyproject, "tool", "tox")
     if text := string(own.get("legacy_tox_ini")):
@@ -179,7 +179,7 @@ def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]
         case "env":
             return (rest or "").partition(":")[2]
         case _:
-            # Kept as a mark that this cannot be known here.
+            # Kept as a mark of an unknown value.
             return f"${name or 'x'}"
 
 

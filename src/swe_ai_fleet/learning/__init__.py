@@ -1,4 +1,4 @@
-"""What experience says: outcomes kept, and what to try next recommended with its uncertainty.
+"""Learning from experience: stored outcomes, and recommendations with their uncertainty.
 
-Its modules are what others import: `outcomes` makes outcomes, `tracker` keeps them, `recommending` weighs them.
+Callers import its modules: `outcomes` makes outcomes, `tracker` stores them, `recommending` weighs them.
 """

@@ -1,4 +1,4 @@
-"""What a verifier model's scores have been worth: scores against what people said of the work that had them."""
+"""Calibration of a verifier model's scores against people's ratings of the same work."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, VERIFIER_MODE
 BINS = 5
 """Bins of equal width that scores from 0 to 1 fall into."""
 PRIOR = 10.0
-"""A bin's own middle counts as so many outcomes."""
+"""The weight of a bin's own middle, as a number of outcomes."""
 LEAST_OUTCOMES = 20
 """With fewer a score stays as it is."""
 
 Rated = tuple[float, float]
-"""A verifier's score of a winner, and how good people found that, both from 0 to 1."""
+"""A verifier's score of a winner, and its rating by people, both from 0 to 1."""
 
 
 def rated(outcomes: Iterable[Outcome], model: str) -> list[Rated]:
     """The scores that a verifier model gave to what people rated later; a rating of 1 is 0, one of 5 is 1.
 
-    Without a rating an outcome says nothing of a score: whether it is a success was decided with the score's help.
+    An outcome without a rating is not used: its success was decided with the help of the score.
     """
     return [
         (score, (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING))
@@ -43,7 +43,7 @@ def calibrated(score: float, ratings: Sequence[Rated]) -> float:
 
     Args:
         score: From 0 to 1.
-        known: Earlier scores of the same verifier, with how good what they were about turned out.
+        ratings: Earlier scores of the same verifier, with the ratings of the work.
     """
     if len(ratings) < LEAST_OUTCOMES:
         return score
@@ -69,7 +69,7 @@ def _monotone(sums: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _between(score: float, moves: Sequence[float]) -> float:
-    """What bins move a score by, on the line through their middles; beyond the outer ones, as these."""
+    """The correction of a score, interpolated between the middles of bins; constant beyond the outer ones."""
     for low, high in pairwise(range(BINS)):
         if _middle(low) <= score <= _middle(high):
             part = (score - _middle(low)) * BINS

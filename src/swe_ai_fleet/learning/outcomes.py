@@ -1,4 +1,4 @@
-"""What an ended execution or plan session says to whoever learns from it."""
+"""Outcomes of ended executions and plan sessions, as the learning uses them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "sear
 DIALOGUE_OPERATIONS = frozenset({"propose_approach", "final_answer", "request_tools", "ask_user"})
 _GOAL_CHARS = 500
 _LIMITS = frozenset(StopReason) - {StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS}
-"""A plan that one of these ended was not carried out to its end."""
+"""A plan that ended with one of these was not completed."""
 
 
 def approach_of(task: Task) -> str:
-    """How a task is gone about: its kind, and the planning mode where it names one."""
+    """The approach of a task: its kind, and its planning mode if it names one."""
     mode = f"/{task.planning_mode}" if task.planning_mode is not None else ""
     return f"{task.kind}{mode}"
 
@@ -93,7 +93,7 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
 
 
 def _scored(state: ExecutionState) -> dict[str, str]:
-    """What a verifier model said of the winner, or of one of equal behaviour."""
+    """A verifier model's score of the winner, or of a candidate of equal behaviour."""
     place = next((place for place in state.ranking if place.candidate_id == state.winner_id), None)
     names = (place.candidate_id, *place.duplicates) if place is not None else ()
     score = next((state.scores[name] for name in names if name in state.scores), None)
@@ -103,7 +103,7 @@ def _scored(state: ExecutionState) -> dict[str, str]:
 
 
 def _shared(outcome: Outcome, operations: Iterable[str]) -> Outcome:
-    """The outcome with how its calls were shared between memory, research and other tools."""
+    """The outcome with the shares of its calls for memory, research and other tools."""
     calls = Counter(_kind(operation) for operation in operations)
     made = max(1, calls.total())
     return replace(

@@ -1,15 +1,15 @@
-"""What to try next, by Thompson sampling over what was tried.
+"""Recommendations of what to try next, by Thompson sampling over earlier outcomes.
 
-Each choice (council, model profile, number of agents, approach) is a bandit of its own. What is believed of an option's
+Each choice (council, model profile, number of agents, approach) is a bandit of its own. The belief about an option's
 reward is a Beta distribution: it begins as Beta(1, 1), and an outcome of reward r adds r to its first and 1 - r to its
 second parameter, times a weight. Thompson sampling (Thompson 1933; Agrawal and Goyal, "Analysis of Thompson sampling
 for the multi-armed bandit problem", 2012) draws once from each and takes the highest draw, so that an option is tried
-as often as it may be the best. Weights discount what is far away: old outcomes (Raj and Kalyani, "Taming non-stationary
-bandits", 2017), other goals, other repositories, other roles.
+as often as it may be the best. Weights discount distant outcomes: old ones (Raj and Kalyani, "Taming non-stationary
+bandits", 2017), those of other goals, other repositories, other roles.
 
-What a part of an execution came to is in the outcome of the whole, so only that counts; nor does what never ran. As
-each choice is weighed by itself, an option is credited with all that went with it: of a council that always has three
-members, three and the council earn the same.
+The outcome of a part of an execution is in that of the whole, so only the whole counts; executions that never ran do
+not count. As each choice is weighed by itself, an option is credited with all choices made together with it: for a
+council that always has three members, the number three and the council earn the same.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ RATED = 0.7
 COST_SHARE = 0.2
 """The most that a costly success loses against a cheap one."""
 UNPROVEN = 0.5
-"""How good a success is of which nothing was shown. A verified one is better, by its share of passed checks."""
+"""The quality of an unverified success. A verified one is better, by its share of passed checks."""
 DRAWS = 1_000
 MAX_OPTIONS = 20
-"""So many options of a choice are weighed, the most tried, beside those that a question offers."""
+"""The most options of a choice that are weighed, the most tried ones, beside those that a question offers."""
 PLANNED = "plan"
 """The approach of plan sessions."""
 DEFAULT = "default"
@@ -99,15 +99,15 @@ class _Bandit:
     value: Callable[[Outcome], str]
     offered: Sequence[str] = field(default_factory=tuple[str, ...])
     seated: bool = True
-    """Whether it is a choice of who works, which what has no seats says nothing about."""
+    """Whether it is a choice of agents, about which approaches without a council say nothing."""
 
 
 def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation:
-    """What experience says about a task. The same question over the same outcomes has the same answer.
+    """The recommendation for a task. The same question over the same outcomes has the same answer.
 
     Args:
         question: The task and what may be chosen.
-        outcomes: What was tried, of the question's tenant.
+        outcomes: Earlier outcomes of the same tenant.
     """
     kind = goal_type(question.goal)
     outcomes = [outcome for outcome in outcomes if teaches(outcome)]
@@ -141,7 +141,7 @@ def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation
 def teaches(outcome: Outcome) -> bool:
     """Whether an outcome says something about the choices that were made for it.
 
-    What was cancelled says nothing, nor what failed or ran out of time before anybody did anything; a rating always
+    A cancelled execution says nothing, nor one that failed or timed out before any work was done; a rated one always
     does.
     """
     if outcome.rating:
@@ -152,9 +152,9 @@ def teaches(outcome: Outcome) -> bool:
 
 
 def reward(outcome: Outcome, *, typical_cost: float) -> float:
-    """How good an outcome was, 0 to 1: evidence and people's rating, a little less where it was dear.
+    """The reward of an outcome, 0 to 1: evidence and people's rating, a little less where it was costly.
 
-    `typical_cost` is the median of what is compared, in money or, where nothing has a price, in tokens.
+    `typical_cost` is the median of the compared outcomes, in money or, where nothing has a price, in tokens.
     """
     shown = outcome.approach_ratio if outcome.approach == PLANNED else outcome.evidence
     shown = 0.0 if outcome.metadata.get(VERDICT) == Verdict.UNVERIFIED else shown
@@ -229,7 +229,7 @@ def _advice(
 
 
 def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Option, ...]:
-    """What is believed of each option, the most promising first."""
+    """The beliefs about the options, the most promising first."""
     samples = {
         name: [draws.betavariate(belief.successes, belief.failures) for _ in range(DRAWS)]
         for name, belief in beliefs.items()
@@ -254,7 +254,7 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
 def _reason(chosen: Option, options: Sequence[Option]) -> str:
     between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
     if len(options) == 1:
-        return "nothing else is there to choose"
+        return "only option"
     if not any(option.tried for option in options):
         return "nothing was tried yet; it is as good a guess as any"
     if chosen.expected >= options[0].expected:

@@ -1,4 +1,4 @@
-"""The outcomes of a fleet, kept in one bucket that every process shares."""
+"""The outcomes of a fleet, stored in a bucket that all processes share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from swe_ai_fleet.tools.secrets import Secrets
 
 OUTCOMES_BUCKET = "agent-outcomes"
 MAX_CONSIDERED = 5_000
-"""So many outcomes of a tenant, the newest, are weighed for a recommendation; a fifth more may be in memory."""
+"""The newest outcomes of a tenant that are weighed for a recommendation; a fifth more may be in memory."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
@@ -42,13 +42,13 @@ _log = structlog.get_logger(__name__)
 
 
 class LearningTracker:
-    """Logs how work went and recommends how to go about more of it. An async context, which follows the bucket.
+    """Stores outcomes and recommends approaches for further work. An async context, which follows the bucket.
 
     Args:
-        store: The bucket; whoever shares it learns from the same outcomes.
+        store: The bucket; all trackers that share it learn from the same outcomes.
         mask: Replaces secrets in all texts.
         now: The time, UTC.
-        most: So many outcomes of a tenant, the newest, are weighed.
+        most: The number of a tenant's newest outcomes that are weighed.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class LearningTracker:
         await self._follower.stop()
 
     def check(self) -> None:
-        """Raises Unavailable where what is known would grow old unnoticed."""
+        """Raises Unavailable where the outcomes would become stale unnoticed."""
         self._follower.check()
 
     async def record(self, outcome: Outcome) -> Outcome:
-        """Keep an outcome; the same again changes nothing, and a rating that people gave before stands.
+        """Store an outcome; a repetition changes nothing, and an earlier rating by people stays.
 
         Raises InvalidRequest naming the field, Unavailable.
         """
@@ -101,7 +101,7 @@ class LearningTracker:
     async def rate(
         self, tenant: str, subject_id: str, rating: int, *, by: str = "", comment: str | None = None
     ) -> Outcome:
-        """Let a person say how good it was, from 1 to 5, and why; the last word stands.
+        """Rate an outcome from 1 to 5, with a comment; the last rating stands.
 
         A `comment` has at most `MAX_COMMENT_CHARS`; None leaves the one that was given before.
         Raises InvalidRequest, NotFound, Unavailable.
@@ -126,13 +126,13 @@ class LearningTracker:
         return outcome
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
-        """What is weighed, the newest first. Raises Unavailable where it would be out of date unnoticed."""
+        """The outcomes that are weighed, the newest first. Raises Unavailable where they would be stale."""
         self._follower.check()
         outcomes = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
         return sorted(outcomes, key=_age, reverse=True)[: self._most]
 
     async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
-        """What experience says about a new task; whoever asks decides. Raises as `outcomes` does."""
+        """The recommendation for a new task; the caller decides. Raises as `outcomes` does."""
         outcomes = self.outcomes(tenant)
         return await asyncio.to_thread(lambda: recommend(question, outcomes))
 
@@ -160,7 +160,7 @@ class LearningTracker:
                 outcomes[change.key] = (change.revision, outcome)
             else:
                 outcomes.pop(change.key, None)
-        # Older ones are in the bucket, where `get` and `rate` find them.
+        # Older outcomes are in the bucket, where `get` and `rate` find them.
         if len(outcomes) > self._most * 1.2:
             for key, _ in sorted(outcomes.items(), key=lambda item: _age(item[1][1]))[: -self._most]:
                 del outcomes[key]
@@ -183,7 +183,7 @@ class LearningTracker:
 
 
 def _age(outcome: Outcome) -> tuple[str, str]:
-    """What outcomes are sorted by, the oldest first."""
+    """The sort key of outcomes, the oldest first."""
     return outcome.ended_at, outcome.subject_id
 
 
@@ -196,13 +196,13 @@ def _unknown(subject_id: str) -> NotFound:
 
 
 def _loaded(entry: KeyValueEntry | None) -> Outcome | None:
-    """The outcome that is kept there; None where nothing is that can be read."""
+    """The stored outcome; None where there is none, or it is unreadable."""
     if entry is None:
         return None
     try:
         return from_json(Outcome, entry.value)
     except ValueError as error:
-        # One that cannot be read must not hide all others.
+        # An unreadable outcome must not hide the others.
         _log.error("learning.unreadable_outcome", key=entry.key, reason=str(error)[:300])
         return None
 
@@ -212,7 +212,7 @@ def _key(tenant: str, subject_id: str) -> str:
 
 
 def _token(text: str) -> str:
-    """An id as a token of a key; what cannot stand in one goes as hexadecimal behind `=`."""
+    """An id as a token of a key; an id with other characters is written as hexadecimal behind `=`."""
     if not text or len(text) > 128:
         raise InvalidRequest(f"an id has {len(text)} characters", field="subject_id", hint="1 to 128")
     return text if _TOKEN.fullmatch(text) else f"={text.encode('utf-8', 'surrogatepass').hex()}"

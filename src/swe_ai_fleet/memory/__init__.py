@@ -1,7 +1,7 @@
-"""What is remembered: kept, found again, put into prompts as what it is.
+"""Long-term memories: storage, recall, and their presentation in prompts.
 
-`MemoryManager`, which users make by name, is put together further out, and looked up there when first asked for; its
-type stands in `__init__.pyi`, since nothing here may import what lies further out.
+`MemoryManager`, which users import from here, is defined in an outer layer and imported from there on first use; its
+type stands in `__init__.pyi`, since this package must not import outer layers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Admission: what a memory must be before it is kept, and a question before it is asked.
+"""Admission: checks of memories before they are stored, and of queries before a search.
 
-Limits say how much is kept, and for how long.
+Limits bound the number and the age of memories.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swe_ai_fleet.ports import SecretMask
 
 _SLACK = 100
 MAX_QUERY_CHARS = 2_000
-"""Of a longer question its beginning is asked."""
+"""A longer query is cut to its beginning."""
 MAX_RECALLED = 100
 MAX_SOURCE_CHARS = 256
 _ID_CHARS = 64
@@ -34,7 +34,7 @@ _ID_CHARS = 64
 class MemoryLimits:
     """Most memories of one namespace, and their greatest age in days (0: any). Beyond either the oldest are forgotten.
 
-    Raises InvalidRequest for limits that nothing fits.
+    Raises InvalidRequest for invalid limits.
     """
 
     per_namespace: int = 20_000
@@ -48,27 +48,27 @@ class MemoryLimits:
 
     @property
     def interval(self) -> int:
-        """After so many new memories of a namespace it is looked at again: by 1 in a hundred it may grow too large."""
+        """New memories of a namespace between two checks of its size: it may exceed its limit by one percent."""
         return max(1, self.per_namespace // _SLACK)
 
     def too_old(self, memory: Memory, now: datetime) -> bool:
-        """Whether a memory is older than memories may be."""
+        """Whether a memory exceeds the maximum age."""
         return bool(self.max_age_days) and memory.created_at < moment(now - timedelta(days=self.max_age_days))
 
 
 def moment(time: datetime) -> str:
-    """A time as memories write it, so that texts sort as times do: UTC, ISO 8601, milliseconds."""
+    """A time as memories store it, so that texts sort as times do: UTC, ISO 8601, milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
-    """A memory as it is kept: its secrets masked, its text well formed, its time no later than now.
+    """A memory as it is stored: its secrets masked, its text well formed, its time no later than now.
 
     Raises InvalidRequest naming the field that is wrong.
     """
     check_identifier(memory.tenant, field="tenant")
     check_namespace(memory.namespace, field="namespace")
-    # Looked at before secrets are: masking a flood takes long.
+    # Checked before secrets are masked: masking a huge text takes long.
     check_length(memory.text, MAX_MEMORY_CHARS, field="text")
     check_length(memory.source, MAX_SOURCE_CHARS, field="source")
     text = mask(well_formed(memory.text)).strip()
@@ -93,7 +93,7 @@ def admitted_scope(scope: MemoryScope) -> MemoryScope:
 
 
 def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
-    """The ids. Raises InvalidRequest where one can be none."""
+    """The ids. Raises InvalidRequest for an invalid one."""
     for text in memory_ids:
         if len(text) != _ID_CHARS or not set(text) <= set("0123456789abcdef"):
             fault = f"{text[:80]!r} is no id of a memory"
@@ -102,14 +102,14 @@ def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
 
 
 def admitted_query(query: str, limit: int) -> str:
-    """A question as it is asked; empty where it holds nothing to look for. Raises InvalidRequest."""
+    """A query as it is searched for; empty where it has no words. Raises InvalidRequest."""
     if not 1 <= limit <= MAX_RECALLED:
         raise InvalidRequest(f"limit is {limit}", field="limit", hint=f"from 1 to {MAX_RECALLED}")
     return " ".join(well_formed(query[:MAX_QUERY_CHARS]).split())
 
 
 def admitted_metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
-    """Texts by name as they are kept. Raises InvalidRequest."""
+    """Metadata as it is stored. Raises InvalidRequest."""
     check_metadata(metadata)
     return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
 
@@ -121,5 +121,5 @@ def _time(text: str, now: datetime) -> str:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(f"{text[:40]!r} is no time", field="created_at", hint="ISO 8601, UTC") from None
-    # One from the future would outlive every limit.
+    # A memory with a future time would outlive every limit.
     return moment(min(time if time.tzinfo else time.replace(tzinfo=UTC), now))

@@ -1,4 +1,4 @@
-"""The last turns of a conversation, and a file that keeps them, so that a later process has them again."""
+"""The last turns of a conversation, and a file that stores them for later processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOCK_PAUSE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a user said and what was answered. `at` is UTC, ISO 8601."""
+    """A user's message and its answer. `at` is UTC, ISO 8601."""
 
     user: str
     assistant: str
@@ -45,8 +45,8 @@ class ConversationMemory:
 
     Args:
         max_messages: How many messages are kept; a turn has two. 0 keeps none.
-        max_chars: How many characters they may have together. One message has at most a quarter of that: of a longer
-            one, head and tail are kept.
+        max_chars: How many characters they may have together. One message has at most a quarter of that; a longer
+            one is cut in its middle.
 
     Raises InvalidRequest for a limit that no turn fits.
     """
@@ -87,11 +87,11 @@ class ConversationMemory:
         self.replace((*self._turns, turn))
 
     def replace(self, turns: tuple[Turn, ...]) -> None:
-        """Put these turns in the place of all, as far as they fit."""
+        """Replace all turns by these, as far as they fit."""
         self._turns = self.fitting(turns)
 
     def fitting(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """The newest of these turns, as many as may be kept."""
+        """The newest of these turns that fit the limits."""
         most = self._max_chars // 4
         newest: list[Turn] = []
         left = self._max_chars
@@ -129,12 +129,12 @@ def loaded(data: bytes) -> tuple[Turn, ...]:
 
 
 def _indented(text: str) -> str:
-    # Made visible one by one: an escape sequence must not reach from one message into another.
+    # Each message is made visible by itself: an escape sequence must not span two messages.
     return "\n  ".join(visible(text).splitlines())
 
 
 def _cut(text: str, limit: int) -> str:
-    # The note of what is missing must fit as well.
+    # The note on the omitted part must fit as well.
     return text if len(text) <= limit else truncate(text, limit - 100)
 
 
@@ -143,7 +143,7 @@ class ConversationFile:
 
     Args:
         directory: Where conversations lie; it is made, for its owner alone, when something is written.
-        name: Whose it is.
+        name: The agent.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -156,7 +156,7 @@ class ConversationFile:
         return await asyncio.to_thread(self._read)
 
     async def update(self, change: Callable[[tuple[Turn, ...]], tuple[Turn, ...]]) -> tuple[Turn, ...]:
-        """Replace the turns by what a function makes of them, in a thread; nobody else changes them meanwhile.
+        """Replace the turns by the result of a function on them, in a thread, under an exclusive lock.
 
         Raises as `read` does.
         """
@@ -190,7 +190,7 @@ class ConversationFile:
             raise Unavailable(f"{self._path} cannot be written: {error.strerror}", field="home") from error
 
     def _write(self, data: bytes) -> None:
-        # Written beside it and moved into its place: whoever reads, or is killed, has the old or the new one, whole.
+        # Written to another file and renamed: readers, and a process killed here, leave a complete old or new file.
         beside = self._path.with_suffix(".new")
         with suppress(FileNotFoundError):
             beside.unlink()

@@ -1,6 +1,6 @@
-"""An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any.
+"""An index that follows the bucket of memories: words at once, vectors as soon as they are available.
 
-The bucket has one key a memory, `<tenant>.<namespace>.<memory id>`, the value its JSON.
+The bucket has a key for each memory, `<tenant>.<namespace>.<memory id>`, whose value is its JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swe_ai_fleet.memory.recalling import EMBEDDED_AT_ONCE, Meaning
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
 
 BARRIER = "_barrier"
-"""A key of no meaning: whoever sees it change has seen everything that was changed before."""
+"""A key without content: a follower that sees it change has seen all earlier changes."""
 _ORIGIN = "_origin"
 
 _log = structlog.get_logger(__name__)
@@ -32,17 +32,17 @@ _BATCH = 256
 
 
 def key_of(memory: Memory) -> str:
-    """Where a memory is kept."""
+    """The key of a memory in the bucket."""
     return memory_key(memory.tenant, memory.namespace, memory.memory_id)
 
 
 def memory_key(tenant: str, namespace: str, memory_id: str) -> str:
-    """Where the memory of an id is kept, if it is in that namespace."""
+    """The key of a memory by its id and namespace."""
     return f"{_token(tenant)}.{_token(namespace)}.{memory_id}"
 
 
 def id_in(key: str) -> str:
-    """The id of the memory that a key is of; empty for keys of other use."""
+    """The memory id in a key; empty for keys that hold no memory."""
     return "" if key.startswith("_") else key.rpartition(".")[2]
 
 
@@ -52,12 +52,12 @@ def dumped(memory: Memory) -> bytes:
 
 
 def loaded(key: str, value: bytes) -> Memory | None:
-    """The memory that was stored; None for keys of other use, and for what is no memory of that key."""
+    """The stored memory; None for keys that hold no memory, and for values that do not belong to the key."""
     if key.startswith("_"):
         return None
     try:
         memory = from_json(Memory, value)
-        # Not asked again whether it holds secrets: it was when it was kept.
+        # Secrets were masked when it was stored, so they are not searched for again.
         admitted(memory, _as_it_is, datetime.now(UTC))
     except (ValueError, FleetError) as error:
         _log.warning("memory.unreadable", key=key, reason=str(error)[:200])
@@ -66,7 +66,7 @@ def loaded(key: str, value: bytes) -> Memory | None:
 
 
 def in_scope(memory: Memory, scope: MemoryScope) -> bool:
-    """Whether a memory is one of a scope's."""
+    """Whether a memory belongs to a scope."""
     return (
         memory.tenant == scope.tenant
         and (not scope.namespaces or memory.namespace in scope.namespaces)
@@ -76,10 +76,10 @@ def in_scope(memory: Memory, scope: MemoryScope) -> bool:
 
 
 async def origin(store: KeyValue) -> str:
-    """What tells this bucket from every other one that had its name, 16 hexadecimal digits.
+    """The identity of this bucket among all that had its name, 16 hexadecimal digits.
 
-    An index follows one bucket: after that is lost and made anew, its positions mean nothing. So let the index's own
-    name hold this. Raises Unavailable.
+    An index follows one bucket: after the bucket is lost and recreated, its positions are meaningless. So the name of
+    the index should contain this. Raises Unavailable.
     """
     entry = await store.get(_ORIGIN)
     while entry is None:
@@ -102,15 +102,15 @@ def _token(text: str) -> str:
 
 
 class Following:
-    """Keeps a `MemoryIndex` up with a bucket, from where the index stands.
+    """Updates a `MemoryIndex` from a bucket, beginning at the position of the index.
 
-    The index knows two positions: how far its words go and how far its vectors do. What lies between them waits for
-    its vectors, as keys only; killed at any point, the next one begins at the lesser of the two. Writing something to
-    an index that it holds already changes nothing, so doing that again does no harm.
+    The index stores two positions, of its words and of its vectors. Memories between the two wait for their vectors, as
+    keys only; after a crash at any point, the next follower begins at the lesser position. Writing a memory that the
+    index holds already changes nothing, so repetition does no harm.
 
     Args:
         store: The bucket.
-        index: What is kept up.
+        index: The index to update.
         meaning: Gives vectors where there are any.
     """
 
@@ -137,7 +137,7 @@ class Following:
         self._task = asyncio.create_task(self._run(), name="memories")
 
     async def stop(self) -> None:
-        """Follow no longer. Raises whatever bug ended it before."""
+        """Stop following. Raises the bug that ended it before, if any."""
         if self._task is None:
             return
         await end(self._task)
@@ -150,7 +150,7 @@ class Following:
                 if self._meaning.space:
                     group.create_task(self._embed())
         except Exception:
-            # Nobody waits for this task, so it is told here.
+            # Nothing awaits this task, so its failure is logged here.
             _log.exception("memory.not_followed")
             raise
         finally:
@@ -166,12 +166,12 @@ class Following:
     async def reached(self, revision: int, *, patience: float) -> None:
         """Wait until the index holds everything up to a revision, words at least.
 
-        As the others that wait, it raises Unavailable where that takes too long, InternalFault where following ended.
+        Like the other waits, it raises Unavailable on a timeout, InternalFault where following has ended.
         """
         await self._wait(lambda: self._position >= revision, patience)
 
     async def caught_up(self, *, patience: float) -> None:
-        """Wait until the index holds everything that stood in the bucket when following began."""
+        """Wait until the index holds everything that was in the bucket when following began."""
         await self._wait(lambda: self._caught_up, patience)
 
     async def vectors(self, *, patience: float) -> None:
@@ -186,7 +186,7 @@ class Following:
             raise Unavailable(
                 f"the index of memories did not follow within {patience:g} seconds; what was kept is kept"
             ) from None
-        # However far it came: from now on it would be stale.
+        # Wherever it has come to, from now on it would be stale.
         self.check()
 
     async def _read(self) -> None:
@@ -204,7 +204,7 @@ class Following:
                 await asyncio.sleep(next(pauses))
 
     async def _begin(self) -> int:
-        """Up to where there is nothing to do."""
+        """The position up to which nothing is to be done."""
         space = self._meaning.space
         self._position = words = await _patiently(lambda: self._index.position(""), "position")
         vectors = await _patiently(lambda: self._index.position(space), "position") if space else words
@@ -230,7 +230,7 @@ class Following:
             await _patiently(lambda: self._take(changes), "write")
         except InvalidRequest as refusal:
             if len(changes) == 1:
-                # What an index will never take must not keep everything behind it out.
+                # A memory that the index will never accept must not block those behind it.
                 _log.warning("memory.not_indexed", key=changes[0].key, reason=refusal.message)
                 return
             for change in changes:
@@ -250,7 +250,7 @@ class Following:
                 [(memory, None) for key, memory in put.items() if key not in fresh], position=changes[-1].revision
             )
             for change in last.values():
-                # Taken out and put in again, so that the first of those that wait is always the oldest.
+                # Removed and added again, so that the first waiting entry is always the oldest.
                 self._waiting.pop(change.key, None)
                 if change.key in put and change.key not in fresh and self._meaning.space:
                     self._waiting[change.key] = change.revision
@@ -268,7 +268,7 @@ class Following:
                     pauses = waits()
                 await self._settle()
             except FleetError as error:
-                # Without vectors memories are found by their words.
+                # Without vectors, memories are found by their words.
                 _log.warning("memory.vectors_wait", memories=len(self._waiting), reason=error.message)
                 await asyncio.sleep(next(pauses))
                 self._work.set()
@@ -284,7 +284,7 @@ class Following:
                 memories[key] = memory
         vectors = await self._meaning.of_all(list(memories.values()))
         async with self._writing:
-            # What was forgotten or kept anew in the meantime is no longer this one's business.
+            # Memories that were deleted or changed in the meantime are skipped here.
             done = [key for key, revision in keys.items() if self._waiting.get(key) == revision]
             pairs = [(memories[key], vectors.get(memories[key].memory_id)) for key in done if key in memories]
             position = self._settled(without=done)
@@ -294,7 +294,7 @@ class Following:
                 del self._waiting[key]
 
     async def _settle(self) -> None:
-        """Say that the vectors are as far as the words, removals and keys of other use included."""
+        """Advance the position of the vectors to that of the words, over removals and keys without memories."""
         async with self._writing:
             position = self._settled()
             if position > self._told:
@@ -302,14 +302,14 @@ class Following:
                 self._told = position
 
     def _settled(self, *, without: Sequence[str] = ()) -> int:
-        """Up to which revision nothing waits for its vector, these keys aside."""
+        """The revision up to which nothing waits for its vector, except these keys."""
         left_out = set(without)
         oldest = next((revision for key, revision in self._waiting.items() if key not in left_out), None)
         return self._taken if oldest is None else oldest - 1
 
 
 def _read(changes: Iterable[KeyValueChange]) -> tuple[dict[str, Memory], list[str]]:
-    """By key the memories that are there now, and the ids of those that are not."""
+    """The changed memories by key, and the ids of removed ones."""
     put: dict[str, Memory] = {}
     removed: list[str] = []
     for change in changes:
@@ -324,14 +324,14 @@ def _read(changes: Iterable[KeyValueChange]) -> tuple[dict[str, Memory], list[st
 async def put_with_vectors(
     index: MemoryIndex, pairs: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str, position: int = 0
 ) -> None:
-    """Put memories in; those whose vectors the index refuses without them, to be found by their words.
+    """Put memories into an index; without a vector where the index refuses it, to be found by their words.
 
-    Raises InvalidRequest for a memory that it refuses, and what else `MemoryIndex.put` raises.
+    Raises InvalidRequest for a memory that the index refuses, and as `MemoryIndex.put` does.
     """
     try:
         await index.put(pairs, space=space, position=position)
     except InvalidRequest as refusal:
-        # The embedder has changed under its name, or what it gave is no vector.
+        # The embedder has changed under the same name, or returned an invalid vector.
         _log.warning("memory.vector_refused", reason=refusal.message)
         for memory, vector in pairs:
             try:
@@ -342,7 +342,7 @@ async def put_with_vectors(
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task that was to go on for ever, and wait for it. Raises whatever bug ended it before."""
+    """Cancel an endless task, and wait for it. Raises the bug that ended it before, if any."""
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)
     if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
@@ -350,7 +350,7 @@ async def end(task: asyncio.Task[None]) -> None:
 
 
 async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
-    """Try until it works: what an index does not take now it takes later."""
+    """Retry until the index is available."""
     pauses = waits()
     while True:
         try:

@@ -25,8 +25,8 @@ _log = structlog.get_logger(__name__)
 class KeptMemories:
     """`Memories` that a `MemoryIndex` keeps, such as a file that lasts.
 
-    The index's position is odd while some memories may lack their vectors, another odd number for each that is kept
-    so: the next one who opens it with an embedder makes them.
+    The index's position is odd while some memories may lack their vectors, another odd number after each such memory:
+    the next process that opens it with an embedder makes the vectors.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class KeptMemories:
         limits: MemoryLimits | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> AsyncGenerator[Self]:
-        """Use an index as a store; vectors that a tenant's memories lack are made meanwhile.
+        """Use an index as a store; missing vectors of a tenant's memories are made in the background.
 
         Args:
-            index: What keeps the memories. Nothing may follow anything else into it.
+            index: Stores the memories. No follower may write into it.
             tenant: Whose memories get their missing vectors.
             mask: Hides secrets before anything is kept.
             embedder: Gives vectors; None: memories are found by their words.
@@ -91,21 +91,21 @@ class KeptMemories:
                 some = listed[start : start + EMBEDDED_AT_ONCE]
                 vectors = await self._meaning.of_all(some)
                 async with self._writing:
-                    # What was forgotten in the meantime must not come back.
+                    # Memories that were deleted in the meantime must not come back.
                     held = [memory for memory in some if await self._recalling.holds(memory)]
                     pairs = [(memory, vectors.get(memory.memory_id)) for memory in held]
                     await put_with_vectors(self._index, pairs, space=space)
             async with self._writing:
-                # Otherwise one was kept without its vector since they were listed.
+                # Otherwise a memory was stored without its vector since the listing.
                 if await self._index.position(space) == position:
                     await self._index.put((), space=space, position=position + 2 - position % 2)
         except FleetError as error:
             _log.warning("memory.vectors_wait", reason=error.message)
 
     async def remember(self, memory: Memory) -> bool:
-        """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
+        """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
 
-        Of two that say nearly the same (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
+        Of near duplicates (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
         """
         memory = admitted(memory, self._mask, self._clock())
@@ -133,7 +133,7 @@ class KeptMemories:
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        """The memories that fit a query, best first; may be empty. Raises InvalidRequest, Unavailable."""
         return await self._recalling.recall(query, scope, limit=limit)
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:

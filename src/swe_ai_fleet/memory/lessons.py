@@ -1,4 +1,4 @@
-"""What an execution that has ended leaves to memory."""
+"""The memories of an ended execution."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _TEACHING = frozenset(
 
 
 def lessons(state: ExecutionState, events: Iterable[StoredEvent]) -> tuple[Memory, ...]:
-    """What is worth knowing next time: how it went, and the facts that the winner's runs noted.
+    """The outcome of an execution, and the facts that the winner's runs noted.
 
-    Nothing where the task did not ask for it, where it was cancelled or rejected, or where no candidate came of it (a
-    server that was down teaches nothing about a repository). The same execution always leaves the same. All goes into
-    the first of the task's namespaces; the others are only read.
+    Empty where the task did not ask for it, was cancelled or rejected, or had no candidates (an outage of a server
+    teaches nothing about a repository). The same execution always gives the same memories. All go into the first of the
+    task's namespaces; the others are only read.
 
     Args:
         state: The execution, ended.
@@ -74,7 +74,7 @@ def _winners_runs(state: ExecutionState) -> frozenset[str]:
 
 
 def _facts(runs: frozenset[str], events: Iterable[StoredEvent]) -> list[str]:
-    """What these runs noted, each once; what a run noted before it began anew does not count."""
+    """The facts that these runs noted, each once; those of a run before its restart do not count."""
     noted: dict[str, dict[str, None]] = {}
     for stored in events:
         name, body = stored.event.agent_id, stored.event.body
@@ -130,7 +130,7 @@ def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
 
 
 def _failures(state: ExecutionState) -> list[str]:
-    """What went wrong with the candidates that were not chosen, each kind of failure once."""
+    """The failures of candidates that were not chosen, each kind once."""
     failures: dict[str, None] = {}
     for name, candidate in sorted(state.candidates.items()):
         if name == state.winner_id:

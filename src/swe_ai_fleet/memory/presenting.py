@@ -1,6 +1,6 @@
-"""Recollections as a model is shown them: data behind a fence, labelled as what they are.
+"""Recollections in a prompt: data behind a fence, with a label that says what they are.
 
-Strangers' text is made harmless for a prompt: nothing in it is invisible, and nothing is a mark of a conversation.
+Untrusted text is made harmless for a prompt: it has no invisible characters and no markers of a conversation.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def safe_text(text: str, mask: SecretMask, limit: int = MAX_MEMORY_CHARS) -> str
 
 
 def origin_of(recollection: Recollection, mask: SecretMask) -> str:
-    """Where a memory comes from and from when it is, in one line."""
+    """The source and the date of a memory, in one line."""
     memory = recollection.memory
     source = " ".join(safe_text(memory.source, mask, _SOURCE_CHARS).split()) or "unknown source"
     date = " ".join(safe_text(memory.created_at, mask, 40).split())[:10]

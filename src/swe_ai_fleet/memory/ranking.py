@@ -1,8 +1,8 @@
-"""The ranking of memories: what was found by its words and what was found by its meaning, made one.
+"""The ranking of memories: fusion of matches by words and matches by meaning.
 
-A score is a weighted sum of normalised scores (Fox and Shaw 1994, "Combination of multiple searches"). Its numbers are
-chosen by measurement, `python -m labs.bench.retrieval`; docs/memory.md has the figures. Memories that say the same in
-other words are near duplicates.
+A score is a weighted sum of normalised scores (Fox and Shaw 1994, "Combination of multiple searches"). Its weights are
+chosen by measurement, `python -m labs.bench.retrieval`; docs/memory.md has the figures. Near duplicates are memories
+that say the same in other words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swe_ai_fleet.ports import Match
 
 _MAX_WORDS = 32
 _MAX_QUESTION_CHARS = 8_000
-# The rest of a longer text is left out here, so that a hundred of them hold nobody up.
+# The rest of a longer text is ignored, so that ranking a hundred of them is fast.
 _MAX_TEXT_CHARS = 2_000
 _LONGEST_COUNTED = 9
 
@@ -38,7 +38,7 @@ SAY_NOTHING = frozenset(
         "were what when where which while who whom why will with would you your",
     )
 )
-"""Words of English that tell nothing of what a text is about."""
+"""English stop words."""
 _SAY_LITTLE = frozenset(
     re.findall(
         r"[a-z]+",
@@ -52,7 +52,7 @@ _LEAST_SHARED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """The share in common, 0 to 1, and whether so little is in common that it may be chance."""
+    """The share of common words, 0 to 1, and whether they are so few that it may be chance."""
 
     coverage: float = 0.0
     by_chance: bool = True
@@ -60,7 +60,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """The words of a question: those it is weighed by, and all that it has."""
+    """The words of a query: the weights of the telling ones, and all of its words."""
 
     weights: Mapping[str, float]
     words: Collection[str]
@@ -70,7 +70,7 @@ class Wording:
         return cls(weights=weighed_words(question), words=words_of(question))
 
     def overlap(self, text: str) -> Overlap:
-        """How much of the question the text says, or, of a text that a long question holds, how much that says of it.
+        """How much of the query the text covers, or, for a long query, how much of the text the query covers.
 
         The larger of both, as the overlap coefficient has it (Simpson 1943).
         """
@@ -86,7 +86,7 @@ class Wording:
 
 
 def weighed_words(question: str) -> Mapping[str, float]:
-    """The words of a question, stemmed, and how much each tells: the longer, the rarer (Zipf 1935), so the more.
+    """The weights of the words of a query, stemmed: longer words are rarer (Zipf 1935), so they weigh more.
 
     At most 32; words that say nothing (of English) only where there are no others.
     """
@@ -105,7 +105,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def _spread(text: str) -> str:
-    """The text without case and diacritics, and behind it the parts of names in camel case and of unspaced words."""
+    """The text without case and diacritics, followed by the parts of names in camel case and of unspaced words."""
     parts: list[str] = []
     for name in _WORD.findall(text) if not text.islower() else ():
         if name.isascii() and len(pieces := _NAME_PART.findall(name)) > 1:
@@ -130,9 +130,9 @@ def stem(word: str) -> str:
 
 
 NEAR = 0.97
-"""From this cosine on, two texts are taken for the same thing said twice, if nothing that tells them apart differs."""
+"""From this cosine on, two texts count as duplicates, unless they differ in a telling word."""
 SHARED_WORDS = 0.6
-"""And this share of their words, stop words aside, they must have in common."""
+"""The share of words, stop words aside, that duplicates must have in common."""
 _EDGES = ".,;:!?()[]{}<>\"'`"
 _TELLING = re.compile(r"[\d_/\\@#$%=+*&|~^-]|\w[.:]\w")
 _DENIALS = frozenset(
@@ -143,10 +143,10 @@ _DENIALS = frozenset(
 def near_duplicate(memory: Memory, matches: Iterable[Match]) -> Memory | None:
     """Another memory that says nearly the same.
 
-    Vectors hardly see what matters most in a fact of a project: a number, a name, a path, a "not"; and of a language
-    that their model does not know they see nothing, so that all texts look the same. So memories that differ in any
-    of those, or in many of their words, are never the same, however near their vectors lie; nor are those of another
-    kind or with other metadata.
+    Vectors hardly distinguish what matters most in a fact of a project: a number, a name, a path, a "not"; and in a
+    language that the model does not know, all texts look the same to it. So memories that differ in any of those, or
+    in many of their words, are never duplicates, however near their vectors lie; nor are memories of different kinds or
+    with different metadata.
     """
     words, marks = frozenset(terms(memory.text)), telling(memory.text)
     for match in matches:
@@ -195,7 +195,7 @@ _BY_MEANING = ENOUGH - COVERAGE_WORTH / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evidence:
-    """What speaks for a memory.
+    """The evidence for a memory.
 
     Args:
         fitness: its score by words, as a share of the best one's.
@@ -214,7 +214,7 @@ class _Evidence:
 def fused(
     by_words: Sequence[Match], by_meaning: Sequence[Match], *, query: str, limit: int
 ) -> tuple[Recollection, ...]:
-    """The memories that fit a question, best first; nothing where nothing does.
+    """The memories that fit a query, best first; may be empty.
 
     Args:
         by_words: What an index found by `words` (BM25), best first; up to `CANDIDATES` of them are looked at.

@@ -1,6 +1,6 @@
-"""Recall: what an index finds by words and what it finds by meaning, asked side by side and made one.
+"""Recall: searches of an index by words and by meaning, run in parallel and fused.
 
-The embedder may be away: texts have no vectors then, and words have to do.
+While the embedder is unavailable, texts have no vectors, and the search is by words alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from swe_ai_fleet.memory.ranking import CANDIDATES, fused, near_duplicate
 from swe_ai_fleet.ports import Embedder, Match, MemoryIndex
 
 MAX_EMBEDDED_CHARS = 2_000
-"""So much of a text is embedded; models read a few hundred tokens."""
+"""The characters of a text that are embedded; models read a few hundred tokens."""
 EMBEDDED_AT_ONCE = 8
-"""Few, so that somebody who asks meanwhile does not wait for long."""
+"""Few, so that a concurrent query does not wait for long."""
 _SHORT_CHARS = 400
 _SECONDS = 5.0
 _BATCH_SECONDS = 300.0
@@ -33,11 +33,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Meaning:
-    """What an `Embedder` says, within limits of size and time.
+    """Vectors of an `Embedder`, within limits of size and time.
 
     Args:
-        embedder: Whom to ask; None: there are no vectors.
-        seconds: Longest wait of somebody who waits for an answer. After a failure nobody is made to wait for a while.
+        embedder: Makes the vectors; None: there are none.
+        seconds: The timeout of an interactive call. After a failure such calls get no vector for a while.
     """
 
     def __init__(self, embedder: Embedder | None, *, seconds: float = _SECONDS) -> None:
@@ -52,7 +52,7 @@ class Meaning:
         return self._embedder.name if self._embedder is not None else ""
 
     async def of(self, text: str) -> Sequence[float]:
-        """The vector of a text for somebody who waits; empty where there is none now."""
+        """The vector of a text for an interactive call; empty where there is none now."""
         if self._embedder is None or time.monotonic() < self._away_until:
             return ()
         for chars in (MAX_EMBEDDED_CHARS, _SHORT_CHARS):
@@ -68,7 +68,7 @@ class Meaning:
         return ()
 
     async def of_memory(self, memory: Memory) -> Sequence[float]:
-        """The vector of a memory about to be kept; it is not asked for again soon."""
+        """The vector of a memory that is about to be stored; it is cached for the indexing."""
         vector = await self.of(memory.text)
         if len(vector):
             self._fresh[memory.memory_id] = vector
@@ -77,13 +77,13 @@ class Meaning:
         return vector
 
     def fresh(self, memory: Memory) -> Sequence[float]:
-        """The vector of a memory that `of_memory` was asked about, once; empty where there is none."""
+        """The vector that `of_memory` cached for a memory, once; empty where there is none."""
         return self._fresh.pop(memory.memory_id, ())
 
     async def of_all(self, memories: Sequence[Memory]) -> Mapping[str, Sequence[float]]:
-        """Vectors by memory id. Those that the embedder will not take are missing. Raises ModelError where it is away.
+        """Vectors by memory id, without refused texts. Raises ModelError where the embedder is unavailable.
 
-        One that takes nothing at all is set up wrongly, and counts as away.
+        An embedder that refuses everything is set up wrongly, and counts as unavailable.
         """
         if not memories:
             return {}
@@ -134,10 +134,10 @@ def utc_now() -> datetime:
 
 
 class Recalling:
-    """Questions to a `MemoryIndex`: what fits, what is known already, what is too much.
+    """Queries of a `MemoryIndex`: matches, existing memories, duplicates, and surplus.
 
     Args:
-        index: What is asked.
+        index: The index to search.
         meaning: Gives vectors where there are any.
         limits: Of number and age.
         clock: What time it is.
@@ -157,21 +157,21 @@ class Recalling:
         self._since_look: dict[tuple[str, str], int] = {}
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int) -> tuple[Recollection, ...]:
-        """What fits a question, best first. Raises InvalidRequest, Unavailable."""
+        """The memories that fit a query, best first. Raises InvalidRequest, Unavailable."""
         scope, question = admitted_scope(scope), admitted_query(query, limit)
         if not question:
             return ()
         words, meaning = await asyncio.gather(
             self._index.search(scope, words=question, limit=CANDIDATES), self._by_meaning(question, scope)
         )
-        # Fifty long texts and a long question take longer than others may wait.
+        # Ranking fifty long texts against a long query would block the event loop for too long.
         recollections = await asyncio.to_thread(
             fused, self._young(words), self._young(meaning), query=question, limit=MAX_NAMESPACES * limit
         )
         return _once(recollections)[:limit]
 
     async def holds(self, memory: Memory) -> bool:
-        """Whether the index has this very memory; one without a word to look for is not found."""
+        """Whether the index has this very memory; a memory without searchable words is not found."""
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
         matches = await self._index.search(scope, words=memory.text[:_KNOWN_CHARS], limit=CANDIDATES)
         return any(match.memory.memory_id == memory.memory_id for match in matches)
@@ -182,7 +182,7 @@ class Recalling:
         return near_duplicate(memory, await self._neighbours(scope, vector, limit=_NEIGHBOURS))
 
     async def surplus(self, memory: Memory) -> tuple[Memory, ...]:
-        """What its namespace holds too much now that this memory is there; looked up every so often only."""
+        """The memories of its namespace that exceed the limits after this one; checked only now and then."""
         key = (memory.tenant, memory.namespace)
         since = self._since_look.get(key, self._limits.interval) + 1
         if since < self._limits.interval:
@@ -206,7 +206,7 @@ class Recalling:
         try:
             return await self._index.search(scope, vector=vector, space=self._meaning.space, limit=limit)
         except InvalidRequest as refusal:
-            # The embedder has changed under its name; words still work.
+            # The embedder has changed under the same name; words still work.
             _log.warning("memory.vector_refused", reason=refusal.message)
             return ()
 
@@ -217,7 +217,7 @@ class Recalling:
 
 
 def _once(recollections: Sequence[Recollection]) -> tuple[Recollection, ...]:
-    """The same words remembered in several namespaces are told once."""
+    """The recollections, each text once although several namespaces may hold it."""
     texts: set[str] = set()
     distinct: list[Recollection] = []
     for recollection in recollections:

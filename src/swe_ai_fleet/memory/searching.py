@@ -1,4 +1,4 @@
-"""One search over what is remembered and what the repository says."""
+"""A search over long-term memory and the repository."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = structlog.get_logger(__name__)
 
 
 class FleetMemory:
-    """A `MemorySearch` over long-term memory and the repository; either may be away.
+    """A `MemorySearch` over long-term memory and the repository; either may be unavailable.
 
     Args:
-        memories: What is remembered.
-        scope: Where to look in it.
-        repository: What searches the repository; None: nothing does.
-        mask: Hides secrets in what was remembered.
+        memories: The long-term memories.
+        scope: The part of them to search.
+        repository: Searches the repository; None: it is not searched.
+        mask: Hides secrets in memories.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class FleetMemory:
         self._mask = mask or Secrets()
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-        """What both say: an entity is covered where one names it, a query where one has something that fits.
+        """The results of both: an entity is covered where one names it, a query where one has a match.
 
-        Raises ToolFailure for what can't be asked; that a place can't be asked is said in the content.
+        Raises ToolFailure for invalid entities and queries; an unavailable source is mentioned in the content.
         """
         wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
         texts = list(dict.fromkeys((*wanted, *questions)))
@@ -85,7 +85,7 @@ class FleetMemory:
     async def _remembered(
         self, texts: Sequence[str], entities: frozenset[str]
     ) -> tuple[dict[str, tuple[Recollection, ...]], tuple[str, ...]]:
-        """What is remembered by what was asked, and a note where not all could be asked."""
+        """The memories by text, and a note where the memory is unavailable."""
         by_text: dict[str, tuple[Recollection, ...]] = {}
         try:
             async with asyncio.timeout(_SECONDS):
@@ -106,7 +106,7 @@ class FleetMemory:
 
 
 def _best(by_text: dict[str, tuple[Recollection, ...]]) -> list[Recollection]:
-    """Each memory once, what fits best first."""
+    """Each memory once, the best matches first."""
     best: dict[str, Recollection] = {}
     for each in sorted(chain.from_iterable(by_text.values()), key=lambda each: -each.score):
         best.setdefault(each.memory.memory_id, each)

@@ -1,4 +1,4 @@
-"""Memories of a fleet: kept in a bucket that all replicas share, searched in an index that each has for itself."""
+"""Memories of a fleet: stored in a bucket that all replicas share, searched in an index of each replica."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _log = structlog.get_logger(__name__)
 
 
 class SharedMemories:
-    """`Memories` in a `KeyValue` bucket. The bucket is what counts; the index only follows it.
+    """`Memories` in a `KeyValue` bucket. The bucket is the source of truth; the index only follows it.
 
-    The same memory is kept once, however many replicas are told it at the same time. What `remember` and `forget` have
-    done, this replica's `recall` sees at once, the others' soon. Without an embedder that answers, memories are found
-    by their words; their vectors are caught up later.
+    The same memory is stored once, however many replicas get it at the same time. The `recall` of this replica sees the
+    effects of `remember` and `forget` at once, that of others soon. While the embedder is unavailable, memories are
+    found by their words; their vectors are made later.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class SharedMemories:
         """Follow the bucket for as long as the context lasts.
 
         Args:
-            store: Where memories are kept. Only `SharedMemories` may write there.
-            index: Where they are searched; it may be empty, or stand where an earlier process left it.
+            store: Stores the memories. Only `SharedMemories` may write there.
+            index: Searches them; it may be empty, or as an earlier process left it.
             mask: Hides secrets before anything is kept.
             embedder: Gives vectors; None: memories are found by their words.
             limits: Of number and age.
@@ -106,7 +106,7 @@ class SharedMemories:
         return self._following.behind
 
     def check(self) -> None:
-        """Raises InternalFault where what is found would grow old unnoticed."""
+        """Raises InternalFault where the index would become stale unnoticed."""
         self._following.check()
 
     async def settled(self) -> None:
@@ -116,9 +116,9 @@ class SharedMemories:
             await self._following.vectors(patience=self._patience)
 
     async def remember(self, memory: Memory) -> bool:
-        """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
+        """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
 
-        Of two that say nearly the same (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
+        Of near duplicates (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable; trying again is safe.
         """
         memory = admitted(memory, self._mask, self._clock())
@@ -127,7 +127,7 @@ class SharedMemories:
             return False
         await self._following.caught_up(patience=self._patience)
         vector = await self._meaning.of_memory(memory)
-        # Looked for before this one is kept: of two that are told at once neither may take the other's place.
+        # Searched before this one is stored: of two concurrent duplicates, neither may replace the other.
         older = await self._recalling.near(memory, vector)
         if older is not None and older.created_at > memory.created_at:
             return False
@@ -144,13 +144,13 @@ class SharedMemories:
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable.
+        """The memories that fit a query, best first; may be empty. Raises InvalidRequest, Unavailable.
 
-        What was forgotten, by whichever replica, is not among it.
+        Memories that any replica has erased are not among them.
         """
         await self._following.caught_up(patience=self._patience)
         recalled = await self._recalling.recall(query, scope, limit=limit)
-        # An index may lag behind its bucket, above all one that several replicas write.
+        # An index may lag behind its bucket, above all an index that several replicas write.
         entries = await asyncio.gather(*(self._store.get(key_of(each.memory)) for each in recalled))
         return tuple(each for each, entry in zip(recalled, entries, strict=True) if entry is not None)
 
@@ -173,7 +173,7 @@ class SharedMemories:
         return len(memories)
 
     async def _known(self, key: str) -> bool:
-        """Whether a memory is kept; if so, it is in the index when this returns."""
+        """Whether a memory is stored; if so, it is in the index when this returns."""
         entry = await self._store.get(key)
         if entry is not None:
             await self._reached(entry.revision)
@@ -211,11 +211,11 @@ class SharedMemories:
         try:
             await self._erase(await self._recalling.surplus(memory))
         except FleetError as error:
-            # The memory is kept all the same; the next one tries again.
+            # The memory is stored all the same; the next one tries again.
             _log.warning("memory.not_trimmed", namespace=memory.namespace, reason=error.message)
 
     async def _sweep(self) -> None:
-        """Erase what is too old, now and then; until then it is not recalled."""
+        """Erase expired memories now and then; until then they are not recalled."""
         while True:
             try:
                 now = self._clock()
@@ -223,7 +223,7 @@ class SharedMemories:
             except FleetError as error:
                 _log.warning("memory.not_swept", reason=error.message)
             except Exception:
-                # Nobody waits for this task, so it is told here.
+                # Nothing awaits this task, so its failure is logged here.
                 _log.exception("memory.never_swept_again")
                 raise
             await asyncio.sleep(_SWEEP_SECONDS)

@@ -1,6 +1,6 @@
-"""Where a connection on somebody's behalf may go: a host resolved once, every address of it judged.
+"""The addresses that a connection on somebody's behalf may reach: a host is resolved once, every address judged.
 
-Whoever connects connects to the addresses that come out of `judged`, so that no second look-up can give another answer.
+Clients connect to the addresses that `judged` returns, so that no second look-up can give another answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-# Where in it an IPv4 address stands is each network's own choice.
+# The position of the IPv4 address in it is each network's own choice.
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _V4_COMPATIBLE = IPv6Network("::/96")
 METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
@@ -28,7 +28,7 @@ class Resolver(Protocol):
 
 
 class SystemResolver:
-    """What this machine's own resolver says."""
+    """This machine's own resolver."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -40,7 +40,7 @@ class UnknownHostError(Exception):
 
 
 class PrivateHostError(Exception):
-    """A host of which an address is none of the public internet, or this machine's own."""
+    """A host with an address that is not public, or this machine's own."""
 
 
 async def judged(host: str, port: int, *, private: bool = False, resolver: Resolver | None = None) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def is_public(address: str) -> bool:
 
 
 def _literal(host: str) -> str | None:
-    """The host itself where it is an address; None where it is a name."""
+    """The host as an address; None where it is a name."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -88,14 +88,14 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Whether a public address is this machine's, where its own services answer. Nothing is sent to find out."""
+    """Whether a public address is this machine's, where its own services answer. The check sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
             return str(probe.getsockname()[0]) == str(probe.getpeername()[0])
     except OSError:
-        # There is no way there, so it is nobody's of this machine.
+        # There is no route to it, so it is not this machine's.
         return False
 
 

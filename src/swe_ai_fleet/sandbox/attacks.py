@@ -1,4 +1,4 @@
-"""What a command may try against the host, and a way to see how far it gets."""
+"""Attacks of a command on the host, and trials that show which of them succeed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMITS = SandboxPolicy(
 
 
 class Attack(StrEnum):
-    """What a command may try against the host."""
+    """Attacks of a command on the host."""
 
     FILES = "reading or writing files outside the workspace"
     METADATA = "changing modes and times of files outside"
@@ -40,8 +40,8 @@ class Attack(StrEnum):
     DISK = "filling the disk with many files"
 
 
-# Prints the names of what succeeded. Should something succeed that must not, it harms nothing: the mount lies in the
-# workspace and is undone, the kernel setting gets the value it had.
+# Prints the names of successful attacks. A success does no harm: the mount lies in the workspace and is undone, the
+# kernel setting gets the value it had.
 _REACH = """
 import ctypes, json, os, socket, sys, time
 targets = json.loads(sys.argv[1])
@@ -204,7 +204,7 @@ async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
     try:
         attacks = {Attack[name] for name in json.loads(result.stdout.text())}
     except ValueError:
-        # It was killed, or has no interpreter: nothing is known, so nothing is closed.
+        # It was killed, or has no interpreter: without a result, every attack counts as possible.
         return set(Attack)
     survivors = processes.by_argument(sleeper)
     processes.send_signal(survivors, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Concealment of what a host has installed for itself and no repository brought: packages, programs, node modules.
+"""Concealment of packages, programs and node modules that the host has installed for itself.
 
-A session sees the system's toolchains without these: what a repository's commands find is what its environment has.
-Programs of ours that work on what must not be worked on outside find the fleet's own code inside.
+A session sees the system's toolchains without these, so a repository's commands find only what its environment has.
+Programs of ours that must work inside a sandbox find the fleet's own code there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A directory of this host and where a sandbox shows it, read-only. Without a sandbox only `outside` exists."""
+    """A directory of this host and its read-only path in a sandbox. Without a sandbox only `outside` exists."""
 
     outside: str
     inside: str
@@ -36,7 +36,7 @@ def code() -> Place:
 
 
 def packages() -> Place:
-    """The parsers, copied away from what else is installed beside them; nothing puts them on anybody's path.
+    """The parsers, copied away from other installed packages; they are on nobody's path.
 
     Raises PreconditionFailed where there is no directory of this user's own for the copy.
     """
@@ -95,7 +95,7 @@ _FIRST_LINE_BYTES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """What is hidden: packages (shown empty), node modules (npm alone is shown), programs by their directories."""
+    """The hidden items: packages (shown empty), node modules (only npm is shown), programs by their directories."""
 
     packages: tuple[Path, ...]
     modules: tuple[Path, ...]
@@ -105,7 +105,7 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """What sessions see in the place of something else: prepared once below `home`, read-only for everyone inside."""
+    """Stand-ins that sessions see instead of hidden items: prepared once below `home`, read-only inside."""
 
     home: Path
 
@@ -130,9 +130,9 @@ class StandIns:
         return self._directory("python", (own,), [(name, own) for name in names])
 
     def programs(self, directory: Path, hidden: Collection[str]) -> Path:
-        """Links to what a directory of programs has, without some of it, for the place of that directory."""
+        """Links to the programs of a directory, without some of them, in place of that directory."""
         links = [
-            # A link keeps its own target, which is relative to the very same place.
+            # A link keeps its own target, which is relative to the same place.
             (entry.name, str(entry.readlink()) if entry.is_symlink() else f"{shown_at(directory)}/{entry.name}")
             for entry in sorted(directory.iterdir())
             if entry.name not in hidden
@@ -161,7 +161,7 @@ class StandIns:
 
 
 def stand_ins() -> StandIns:
-    """Those of this user. Raises PreconditionFailed where there is no directory of its own for them."""
+    """The stand-ins of this user. Raises PreconditionFailed where the user has no directory of its own."""
     home = runtime_directory() / "stand-ins"
     home.mkdir(mode=0o700, exist_ok=True)
     return StandIns(home)
@@ -170,14 +170,14 @@ def stand_ins() -> StandIns:
 def find_concealment(places: StandIns, root: Path = Path("/")) -> tuple[Mount, ...]:
     """The mounts, in order, that hide the packages of the host whose files lie below `root`, which sessions see at `/`.
 
-    It is looked for anew when the directories in question have changed.
+    They are determined again when the directories in question have changed.
     """
     packages = _packages(root, tuple(_changed(f"{root}/{name}") for name in _LIBRARIES))
     looked_at = (*packages, *(f"{root}/{name}" for name in (*_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
     changed = tuple(map(_changed, looked_at))
     mounts = _concealment(places, root, packages, changed)
     if not all(os.path.exists(mount.source) for mount in mounts):  # noqa: PTH110 - hot
-        # Somebody tidied up the directory for temporary files.
+        # The directory for temporary files was cleaned up.
         _concealment.cache_clear()
         mounts = _concealment(places, root, packages, changed)
     return mounts
@@ -217,7 +217,7 @@ def _interpreter_mounts(places: StandIns, prefix: Path, program: Path, _: int) -
 
 
 def interpreter_names(program: Path) -> tuple[str, ...]:
-    """The names that an interpreter is called by, its own file's last."""
+    """The names of an interpreter, that of its own file last."""
     return "python", "python3", program.name
 
 

@@ -20,7 +20,7 @@ _REMOVE_ATTEMPTS = 50
 _WEIGHTS = {"cpu.shares": (1024, 512), "cpu.weight": (100, 50)}
 _PASSED_ON = "cgroup.subtree_control"
 _PERIOD_MICROSECONDS = 100_000
-"""What the kernel's own scheduling goes by where nobody says otherwise."""
+"""The kernel's default period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class ControlGroup:
         return tuple(directory / "cgroup.procs" for directory in self.directories)
 
     async def remove(self) -> None:
-        """Remove the group once its processes are dead; what cannot be removed is left for the next `reap`."""
+        """Remove the group once its processes are dead; the next `reap` removes a group that is still busy."""
         for directory in self.directories:
             for _ in range(_REMOVE_ATTEMPTS):
-                # A group stays busy until its last process is reaped, which is not ours to wait for.
+                # A group stays busy until its last process is reaped, which is not awaited here.
                 with suppress(FileNotFoundError):
                     try:
                         directory.rmdir()
@@ -79,12 +79,12 @@ class _Parent:
 class ControlGroups:
     """Where this process may create groups: cgroup v1 or v2, whichever is writable.
 
-    The groups of a tenant lie in one, where the kernel divides CPUs: tenants who all want them get equal parts,
+    The groups of a tenant lie in one group, among which the kernel divides CPUs: busy tenants get equal parts,
     however many processes each has.
     """
 
     _numbers = itertools.count()
-    """Of the whole process: two sandboxes in it must not come to share a group."""
+    """One counter for the whole process: two of its sandboxes must not share a group."""
 
     def __init__(self, mountinfo: str, membership: str) -> None:
         """Take the texts of /proc/self/mountinfo and /proc/self/cgroup."""
@@ -166,7 +166,7 @@ class ControlGroups:
             if parent.shared_by_tenants:
                 for file, (whole, half) in _WEIGHTS.items():
                     place = parent.directory / f"{_TENANT}{tenant}" / file
-                    # Where the tenant has no group there is nothing to weigh; each version has its own file.
+                    # A tenant without a group has no weight; each version has its own file.
                     with suppress(OSError):
                         descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
                         try:
@@ -177,7 +177,7 @@ class ControlGroups:
     def reap(self) -> None:
         """Remove the groups whose makers are dead, and end what is left in them.
 
-        That is little: a sandbox dies with its maker, but for one that was just being started.
+        Few are left: a sandbox dies with its maker, except one that was just being started.
         """
         for parent in self._parents:
             above = _groups_in(parent.directory)

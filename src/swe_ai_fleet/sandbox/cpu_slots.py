@@ -17,9 +17,9 @@ from typing import NamedTuple
 from swe_ai_fleet.domain.command import NOBODY, Owner
 
 _POLL_SECONDS = (0.003, 0.009)
-# Who is further behind looks less often.
+# A waiter further behind checks less often.
 _MOST_POLLS_SKIPPED = 4
-# A ticket that was not renewed for so long belongs to a process that is dead or hangs: others go before it.
+# A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
 _FORGOTTEN_SECONDS = 3600.0
 _TURNS_KEPT = 256
@@ -28,10 +28,9 @@ _TURNS_KEPT = 256
 class CpuSlots:
     """`count` slots for heavy commands, held by file locks in `directory`, so that a killed process frees its own.
 
-    One slot of them each tenant has to itself, the others are for all: whatever other tenants run, one command of a
-    tenant begins at once. So with several tenants there are as many more. For the slots of all, tenants take turns;
-    the executions of a tenant take turns inside it, and commands of one execution are served in their order. One
-    instance belongs to one event loop.
+    Each tenant has one slot to itself, the others are shared: whatever other tenants run, one command of a tenant
+    begins at once. So with several tenants there are more slots. For shared slots, tenants take turns, and inside a
+    tenant its executions; commands of one execution are served in order. One instance belongs to one event loop.
 
     Waiters leave tickets in `directory`, which all processes sort alike. Source: round robin over two levels, as in
     hierarchical fair queueing (Bennett and Zhang, SIGCOMM 1996), with commands as packets.
@@ -47,7 +46,7 @@ class CpuSlots:
         self._held: set[Path] = set()
         self._crowds: dict[str, _Crowd] = {}
         self.on_crowd: Callable[[str, bool], None] | None = None
-        """Told of each tenant that begins, and of each that ends, to hold more than its own slot on this node."""
+        """Called when a tenant begins, or ceases, to hold more than its own slot on this node."""
         self._lanes: dict[Owner, _Lane] = {}
         self._freed = asyncio.Event()
         for place in (directory, self._tickets, self._turns):
@@ -82,7 +81,7 @@ class CpuSlots:
         lane = self._lanes.setdefault(owner, _Lane())
         lane.waiting += 1
         try:
-            # Of one execution in one process only the first waiter looks at the files.
+            # Only the first waiter of an execution in a process reads the files.
             async with lane.turn:
                 with self._ticket(owner) as ticket:
                     while True:
@@ -157,7 +156,7 @@ class CpuSlots:
 
     @contextmanager
     def _ticket(self, owner: Owner) -> Generator[_Ticket]:
-        """A file that says who waits and since when, for all processes to see; renewed while its process is well."""
+        """A file with a waiter and its time, visible to all processes; renewed while its process is healthy."""
         ticket = _Ticket(owner.tenant, owner.execution_id, time.monotonic_ns(), secrets.token_hex(4))
         place = self._tickets / ticket.name
         self._renew(ticket)
@@ -170,7 +169,7 @@ class CpuSlots:
         (self._tickets / ticket.name).touch(mode=0o600)
 
     def _queue(self) -> list[_Ticket]:
-        """Who waits, in the order in which they are served."""
+        """The waiters, in the order of service."""
         waiting: list[_Ticket] = []
         for name in os.listdir(self._tickets):  # noqa: PTH208
             age = time.time() - _changed(self._tickets / name) / 1e9
@@ -185,7 +184,7 @@ class CpuSlots:
         """Put a tenant and its execution behind the others."""
         for place in ticket.turns:
             (self._turns / place).touch(mode=0o600)
-            # The kernel's own idea of now is some milliseconds old.
+            # The kernel's coarse clock is some milliseconds late.
             os.utime(self._turns / place, ns=(now := time.time_ns(), now))
         places = os.listdir(self._turns)  # noqa: PTH208
         if len(places) > _TURNS_KEPT:
@@ -232,7 +231,7 @@ class _Ticket(NamedTuple):
 
 
 def _changed(path: Path) -> int:
-    """When a file was touched, in nanoseconds; 0 where there is none, or where the clock was put back since."""
+    """The time of a file, in nanoseconds; 0 where there is none, or where the clock was set back since."""
     try:
         changed = path.stat().st_mtime_ns
     except FileNotFoundError:

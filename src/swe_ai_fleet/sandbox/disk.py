@@ -1,4 +1,4 @@
-"""How much of the disk a workspace holds, and an end to commands that make it hold too much."""
+"""The disk usage of a workspace, and the end of commands that exceed its limit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ALARMED_SHARE = 0.05
 _CALM_SHARE = 0.01
 _CALM_SECONDS = 1.0
 _MEASURE_AT_MOST_SECONDS = 20.0
-# Names and inodes take room as well: a million empty files are no small matter.
+# Names and inodes take space as well: a million empty files count.
 _BYTES_PER_ENTRY = 512
 _BLOCK_BYTES = 512
-# Each level of directories that are closed to everybody takes a descriptor.
+# Each level of directories without permissions takes a descriptor.
 _CLOSED_LEVELS = 40
 
 
@@ -36,8 +36,8 @@ class Usage:
 class DiskWatch:
     """Measures directories against a limit. One belongs to a workspace and its event loop.
 
-    It looks at the free space of their file systems often, which is next to nothing, and measures when that has shrunk
-    by more than the workspace may still write, and every so often besides.
+    It checks the free space of their file systems often, which is cheap, and measures when that has shrunk by more than
+    the workspace may still write, and periodically besides.
     """
 
     def __init__(self, directories: Iterable[Path], limit: int) -> None:
@@ -75,7 +75,7 @@ class DiskWatch:
             nameless = await asyncio.to_thread(lambda: _nameless(open_by()))
             usage = Usage(bytes=usage.bytes + nameless, complete=usage.complete)
             if not usage.complete and suspicious:
-                # What cannot be looked into holds what the file system lost.
+                # An unreadable directory counts as what the file system lost.
                 usage = Usage(bytes=usage.bytes + max(0, self._free - free), complete=False)
             self.usage, self._free = usage, free
             self._measured_at = time.monotonic()
@@ -118,12 +118,12 @@ class DiskGuard:
             self._over()
 
     def stop(self) -> None:
-        """Stop watching; a measurement under way goes on, for whoever comes next."""
+        """Stop watching; a running measurement continues, for the next guard."""
         self._timer.cancel()
 
 
 def measure(directories: Iterable[Path]) -> Usage:
-    """What the directories hold on the disk, each file once; links are not followed. It stops after a while."""
+    """The disk usage of the directories, each file once; links are not followed. It stops after a time."""
     return _Measurement().take([str(directory) for directory in directories], _CLOSED_LEVELS)
 
 
@@ -153,7 +153,7 @@ class _Measurement:
                 closed = self._open_up(path, levels)
                 total, complete = total + closed.bytes, complete and closed.complete
             except OSError as error:
-                # Gone meanwhile, or put where it cannot be measured.
+                # Removed meanwhile, or moved to where it cannot be measured.
                 complete = complete and error.errno in (errno.ENOENT, errno.ENOTDIR)
             if time.monotonic() > self._until:
                 return Usage(bytes=total, complete=False)
@@ -169,7 +169,7 @@ class _Measurement:
         except OSError:
             return unknown
         try:
-            # By the descriptor: whatever stands at the path by now is not touched.
+            # By descriptor, so that a replacement at the path is not touched.
             same = Path(f"/proc/self/fd/{descriptor}")
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
             same.chmod(mode | stat.S_IRUSR | stat.S_IXUSR)

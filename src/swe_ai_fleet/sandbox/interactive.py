@@ -1,4 +1,4 @@
-"""A program that stays and talks through its pipes, confined over a workspace's directory."""
+"""A long-running program that communicates through its pipes, confined over a workspace's directory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
-# Inside, before the program: its variables, limits that only bind there, and the way to the proxy.
+# Inside, before the program: its variables, the limits that only work there, and the path to the proxy.
 _INSIDE = """\
 . {variables}
 cd || exit 126
@@ -67,7 +67,7 @@ class InteractiveCommand:
 
 
 class InteractiveProcess:
-    """A running program: write to `stdin`, read from `stdout`; what it says on stderr is kept within bounds."""
+    """A running program: write to `stdin`, read from `stdout`; its stderr is kept within bounds."""
 
     def __init__(self, process: Process, ground: _Ground, marker: str, occupants: Occupants | None) -> None:
         assert process.stdin is not None
@@ -134,7 +134,7 @@ class InteractiveProcess:
         return code if code is None or code >= 0 else 128 - code
 
     def errors(self) -> Output:
-        """What it has said on stderr so far."""
+        """Its stderr so far."""
         return self._errors.output()
 
     async def wait(self) -> int:
@@ -144,7 +144,7 @@ class InteractiveProcess:
         return self.exit_code or 0
 
     async def close(self, *, grace_seconds: float) -> None:
-        """Close its standard input, give it a while to end, then kill it and all it started."""
+        """Close its standard input, give it some time to end, then kill it and all it started."""
         self.stdin.close()
         try:
             async with asyncio.timeout(grace_seconds):
@@ -177,7 +177,7 @@ class InteractiveProcess:
             await self._ground.remove()
 
     def _tree(self) -> list[int]:
-        """What a confined program runs as, below the first process of its namespace."""
+        """The process of a confined program, below the first process of its namespace."""
         pids = [pid for first in processes.children(self.pid) for pid in processes.descendants(first)]
         return pids if self._process.returncode is None else []
 
@@ -193,7 +193,7 @@ class InteractiveProcess:
         """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
         below = processes.children(self.pid) if self._ground.confined else processes.descendants(self.pid)
         if not below or not self._ground.confined:
-            # Its group: what it has just started may not have been seen.
+            # The whole group: a process that has just started may be unseen.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         processes.send_signal(below, signal.SIGKILL)

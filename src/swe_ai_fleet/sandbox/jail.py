@@ -1,4 +1,4 @@
-"""What a command sees of the machine: bubblewrap's arguments, and the variables."""
+"""The view of a command on the machine: bubblewrap's arguments, and the variables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _CERTIFICATE_VARIABLES = (
 )  # fmt: skip
 
 
-# Without a network package managers are told so: some of them try again for minutes.
+# Offline settings of package managers: without them, some retry for minutes.
 _OFFLINE = {
     "CARGO_NET_OFFLINE": "true",
     "GOPROXY": "off",
@@ -89,7 +89,7 @@ class Bubblewrap:
 
     @classmethod
     async def find(cls) -> Bubblewrap | None:
-        """The one on PATH, or None."""
+        """The program on PATH, or None."""
         program = shutil.which("bwrap")
         if program is None:
             return None
@@ -137,14 +137,14 @@ class Scratch:
         return self.directory / "sh"
 
     def prepare(self) -> None:
-        """Create everything in it."""
+        """Create its content."""
         for directory in (self.home, self.tmp, self.proxy, self.etc):
             directory.mkdir()
         for name in etc_directories():
             (self.etc / name).mkdir(parents=True)
         for name in etc_files():
             (self.etc / name).parent.mkdir(exist_ok=True)
-            # A link into /usr stays one: it leads to the same place inside.
+            # A link into /usr stays a link: it leads to the same place inside.
             shutil.copyfile(f"/etc/{name}", self.etc / name, follow_symlinks=not _links_to_usr(Path("/etc", name)))
         for name, text in _ACCOUNTS.items():
             (self.etc / name).write_text(text)
@@ -312,7 +312,7 @@ def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writab
 
 
 def _filtered(bubblewrap: Bubblewrap) -> list[str]:
-    """The argv that starts bubblewrap so that what it runs, its own processes inside included, is under our filter."""
+    """The argv that starts bubblewrap so that all its processes, including its own inside, are under our filter."""
     opened = filter_file()
     if opened is None:
         return [bubblewrap.program]

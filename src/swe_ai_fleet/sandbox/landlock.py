@@ -1,4 +1,4 @@
-"""Landlock: what a session may open on a host that allows no namespaces."""
+"""Landlock: the rules for what a session may open on a host that allows no namespaces."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Landlock:
 
     @property
     def rights(self) -> int:
-        """Every right to files that this version knows; what no rule gives is refused."""
+        """Every right to files that this version knows; rights that no rule grants are refused."""
         since = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE))
         return _FIRST_RIGHTS | sum(right for version, right in since if self.version >= version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """As whom a session runs. Root becomes a user of its own for each workspace; anybody else stays who they are."""
+    """The user of a session. For root it is a separate user for each workspace, otherwise the fleet's own."""
 
     uid: int
     gid: int
@@ -137,7 +137,7 @@ class Handover:
         self._cost = time.thread_time() - started
 
     def take_back(self) -> None:
-        """Make everything that still stands its former owner's."""
+        """Give everything that still exists back to its former owner."""
         if self._identity.dropped:
             for directory, (uid, gid) in self._owners.items():
                 if directory.exists():
@@ -222,7 +222,7 @@ def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """What supervisor.py is told: the numbers of calls, where sockets may lie, and which ports are the fleet's."""
+    """The arguments of supervisor.py: the numbers of calls, the roots of sockets, and the fleet's ports."""
 
     calls: tuple[int, ...]
     roots: tuple[str, ...]
@@ -232,7 +232,7 @@ class Supervision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What landlock_launcher.py is told."""
+    """The arguments of landlock_launcher.py."""
 
     rules: list[tuple[str, int]]
     files: int
@@ -260,7 +260,7 @@ def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: I
     rules += [(str(path), _READ) for path in readable]
     rules += [(str(path), everything) for path in writable]
     plan = _plan(landlock, Identity.own(), rules, capabilities=_CAPABILITIES if os.geteuid() == 0 else 0)
-    # The launcher closes what a session's runner has for descriptors.
+    # The launcher closes the descriptors that a session's runner has.
     opened = ("/bin/sh", "-c", 'exec "$@" 3>/dev/null 4</dev/null 6>/dev/null', "sh")
     # It takes no name that is to be looked for on PATH.
     return [*opened, *_launching(plan), "/usr/bin/env"]
@@ -289,7 +289,7 @@ def landlock_arguments(
     # The file itself is readable to nobody; the kernel wants both rights to execute one.
     rules += [(str(runner), _EXECUTE | _READ_FILE)]
     rules += [(str(path), everything) for path in writable]
-    # The host's own, for all workspaces: whoever knows a name can open it. Names are random, and cannot be listed.
+    # The host's own, for all workspaces: a name is enough to open it. Names are random, and cannot be listed.
     rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
     plan = _plan(
         landlock,
@@ -326,7 +326,7 @@ def _plan(
         rules=rules,
         files=landlock.rights,
         file_rights=_OF_FILES,
-        # Rules that say nothing of it forbid moving files between directories.
+        # Rules without it forbid moving files between directories.
         kept_files=landlock.rights & (_MAKE_SOCKET | _REFER) if supervision else 0,
         network=_TCP if version >= 4 else 0,
         scoped=_SCOPES if landlock.keeps_signals else 0,

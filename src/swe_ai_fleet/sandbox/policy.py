@@ -1,4 +1,4 @@
-"""What a sandbox is asked to enforce."""
+"""The policy that a sandbox enforces."""
 
 from __future__ import annotations
 

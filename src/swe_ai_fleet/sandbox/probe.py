@@ -1,4 +1,4 @@
-"""The probe of a host: which isolation level it supports, what that closes, and what the fleet itself runs in."""
+"""The probe of a host: its isolation level, the attacks that it prevents, and the container around the fleet."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblew
 def surroundings(root: Path, variables: Mapping[str, str]) -> str:
     """What the machine below `root` (`/`) and the variables of this process say it is: a container, a pod, or "".
 
-    The marks of gVisor and Kata are named where they are seen. These are marks, which anybody could set; how strongly
-    such a wall holds is not looked into.
+    The marks of gVisor and Kata are named where they are seen. Anybody could set these marks; the strength of such an
+    isolation is not checked.
     """
     container = next((name for file, name in _CONTAINER_FILES.items() if (root / file).exists()), "")
     if not container and any(mark in _text(root / "proc/1/cgroup") for mark in _CONTROL_GROUPS):
@@ -64,7 +64,7 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxReport:
-    """The isolation level that holds here, which attacks it closes, and what an operator should know besides."""
+    """The isolation level that works here, the attacks that it prevents, and notes for an operator."""
 
     level: IsolationLevel
     closes: tuple[Attack, ...] = ()
@@ -78,7 +78,7 @@ class SandboxReport:
 async def choose_isolation_level(requested: Requested) -> IsolationLevel:
     """The isolation level for a request: `auto` is the strongest that holds, by trying it; `none` must be named.
 
-    Raises PreconditionFailed, its hint being the one command that mends it.
+    Raises PreconditionFailed, whose hint is the command that fixes it.
     """
     return (await _choose(requested)).policy.level
 
@@ -89,7 +89,7 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
     notes = [f"the fleet itself runs in {around}"] if around else []
     host = await _choose(requested)
     if host.policy.level is IsolationLevel.NONE:
-        # Its commands could do what they try.
+        # Its commands could do everything.
         return SandboxReport(
             level=IsolationLevel.NONE,
             closes=(Attack.FILE_SIZE, Attack.DISK),
@@ -146,7 +146,7 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
 
 
 async def _choose(requested: Requested) -> Host:
-    """The host with the isolation level that a request comes to, tried. Raises as `choose_isolation_level`."""
+    """The host with the tested isolation level of a request. Raises as `choose_isolation_level`."""
     groups = ControlGroups.discover()
     if requested == "none":
         return Host(policy=SandboxPolicy(level=IsolationLevel.NONE), slots=None, groups=groups)

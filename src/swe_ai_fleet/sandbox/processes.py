@@ -1,4 +1,4 @@
-"""Processes of this machine: what /proc says of them, who runs in a directory, what they inherit.
+"""Processes of this machine: their data in /proc, the processes in a directory, their inheritance.
 
 Those in a directory can be stopped, all of them, while the fleet reads what they write. Every process inherits the
 session keyring of the kernel, so sandboxes get an empty one.
@@ -20,7 +20,7 @@ from typing import ClassVar
 from weakref import WeakValueDictionary
 
 _PROC = Path("/proc")
-# Processes that fork meanwhile take some rounds. Who cannot be stopped by then hangs in the kernel.
+# Processes that fork meanwhile take some rounds. A process that cannot be stopped by then hangs in the kernel.
 _STOP_SECONDS = 0.5
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _JOIN_SESSION_KEYRING = 1
@@ -126,15 +126,15 @@ class Occupants:
 
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Stop everybody for as long as the context lasts; whatever ends it, they go on.
+        """Stop all processes for as long as the context lasts; they resume however it ends.
 
-        Whoever had stopped himself stays so. Processes that cannot be stopped within half a second run on: what is
-        done inside must not trust that nobody writes.
+        A process that was stopped before stays stopped. Processes that cannot be stopped within half a second run on:
+        code inside must not rely on the absence of writers.
         """
         stopped: dict[int, int] = {}
         give_up = time.monotonic() + _STOP_SECONDS
         try:
-            # Nothing announces that somebody has stopped.
+            # The kernel does not announce that a process has stopped.
             while self._stop(stopped) and time.monotonic() < give_up:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             yield

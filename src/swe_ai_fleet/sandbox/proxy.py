@@ -1,4 +1,4 @@
-"""The way out of a networked sandbox, and of our own git: an HTTP proxy that resolves, checks and connects itself."""
+"""The exit of a networked sandbox, and of our own git: an HTTP proxy that resolves, checks and connects itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_REFUSALS = 100
 _CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;[^\r\n]{0,200})?\r\n")
-# Headers that speak to a proxy, or that a proxy decides.
+# Headers for a proxy, or set by a proxy.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
 
 
@@ -36,19 +36,19 @@ _CHALLENGE = 'Proxy-Authenticate: Basic realm="fleet"\r\n'
 
 
 class Reach(Protocol):
-    """Which hosts may be reached; `NetworkGrant` is one."""
+    """The reachable hosts; `NetworkGrant` is an implementation."""
 
     def covers(self, host: str, port: int) -> bool:
         """Whether a host may be reached at all."""
         ...
 
     def private(self, host: str, port: int) -> bool:
-        """Whether it may be reached at whatever address it has."""
+        """Whether it may be reached at any address."""
         ...
 
 
 class RefusalReason(StrEnum):
-    """Why a host was not reached."""
+    """The reason why a host was not reached."""
 
     NOT_GRANTED = "not granted"
     PRIVATE = "private"
@@ -86,7 +86,7 @@ class FilteringProxy:
     """Serves CONNECT and absolute-URI HTTP requests, to granted hosts at checked addresses only.
 
     The name is resolved here, and the connection goes to the very address that was checked, so a name that changes
-    its mind gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
+    its address gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
     """
 
     def __init__(self, grant: Reach, *, resolver: Resolver | None = None) -> None:
@@ -201,7 +201,7 @@ class FilteringProxy:
             authority = url.netloc.rpartition("@")[2]
             lines = [f"{head.method} {path} HTTP/1.1", f"Host: {authority}", *kept, "Connection: close", "", ""]
             upstream_writer.write("\r\n".join(lines).encode("latin-1"))
-            # Only what the head announced passes: a second request on this connection would escape the check.
+            # Only the announced body passes: a second request on this connection would escape the check.
             if encodings:
                 await _copy_chunks(reader, upstream_writer)
             else:
@@ -279,7 +279,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, coun
 
 
 async def _copy_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A chunked body to its end, which is where it says so itself."""
+    """A chunked body to its own end mark."""
     while True:
         size = _CHUNK_SIZE.fullmatch(await reader.readuntil(b"\r\n"))
         if size is None:

@@ -1,4 +1,4 @@
-"""The runner of a session: the shell text that has commands run inside, and the pipes that carry what they say.
+"""The runner of a session: the shell text that runs commands inside, and the pipes for their output.
 
 The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
 command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care. What a pipe
@@ -60,7 +60,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Capture:
-    """Keeps the first and the last `limit` bytes of what it is fed, and counts the rest."""
+    """Keeps the first and the last `limit` bytes of its input, and counts the rest."""
 
     __slots__ = ("_head", "_limit", "_tail", "total")
 
@@ -69,7 +69,7 @@ class Capture:
         self._head = bytearray()
         self._tail = bytearray()
         self.total = 0
-        """How many bytes there were."""
+        """The number of bytes."""
 
     def feed(self, data: bytes) -> None:
         self.total += len(data)
@@ -78,7 +78,7 @@ class Capture:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Cutting at twice the limit makes the copying linear in what flows through.
+        # Cutting at twice the limit makes the copying linear in the input.
         if len(self._tail) > 2 * self._limit:
             self._cut()
 
@@ -112,7 +112,7 @@ class Pipes:
 
     @property
     def paths(self) -> list[str]:
-        """Where the launcher finds the ends that are its own: status, control, report."""
+        """The paths of the launcher's pipe ends: status, control, report."""
         return [f"/proc/{os.getpid()}/fd/{end}" for end in (self.status[1], self.control[0], self.info[1])]
 
     def hand_over(self) -> None:
@@ -120,7 +120,7 @@ class Pipes:
         self._close({self.status[1], self.control[0], *self.info})
 
     def unblock_writers(self) -> None:
-        """Undo what a command did to the output pipes: O_NONBLOCK belongs to the pipe, not to who set it."""
+        """Undo changes of a command to the output pipes: O_NONBLOCK belongs to the pipe, not to its setter."""
         for _, write in (self.output, self.errors):
             os.set_blocking(write, True)
 
@@ -143,7 +143,7 @@ class Pipes:
 
 
 class Sweep(StrEnum):
-    """What a runner kills after each command: all of its process namespace, all of its domain, or nothing."""
+    """The processes that a runner kills after each command: its process namespace, its domain, or none."""
 
     NAMESPACE = _SWEEP
     DOMAIN = _SWEEP_DOMAIN
@@ -151,9 +151,9 @@ class Sweep(StrEnum):
 
 
 def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:
-    """What a runner is told first, the variables of its commands among it; it answers `ready`.
+    """The first text for a runner, including the variables of its commands; it answers `ready`.
 
-    A runner that sweeps kills whoever its signals can reach after each command: be sure of where it is. Raises
+    A runner that sweeps kills whoever its signals can reach after each command: use it only inside a sandbox. Raises
     InvalidRequest for what cannot be a variable.
     """
     limits = shell_limits(max_file_bytes=max_file_bytes, max_processes=max_processes)

@@ -29,7 +29,7 @@ _SWEEP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a session starts: the argv that ends in the runner, and what the runner is told first.
+    """The start of a session: the argv that ends in the runner, and the first text for the runner.
 
     `marker` is set where nothing holds the commands together: a variable (NAME=TEXT) that each of them inherits.
     `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace.
@@ -52,7 +52,7 @@ class Session:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._told: asyncio.Future[bytes | None] = self._loop.create_future()
         self.heard = 0.0
-        """When the command was last heard of, on the monotonic clock."""
+        """The time of the command's start or last output, on the monotonic clock."""
         self._spent = False
         self._unwritten = b""
         self._status = b""
@@ -83,7 +83,7 @@ class Session:
 
     @classmethod
     async def start(cls, launch: Launch) -> Session:
-        """Start one and wait until its runner answers. Raises PreconditionFailed with what the sandbox said instead."""
+        """Start one and wait until its runner answers. Raises PreconditionFailed with the sandbox's error."""
         try:
             session = cls(launch)
         except OSError as error:
@@ -222,7 +222,7 @@ class Session:
 
     async def _mourn(self) -> None:
         """Wait until nobody but the runner is left in its namespace; all others have been killed already."""
-        # Nothing announces the end of processes that are not our children.
+        # The kernel does not announce the end of processes that are not our children.
         while not self._exited.done() and processes.descendants(self._first) != [self._runner]:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
@@ -271,7 +271,7 @@ class Session:
         return bool(data)
 
     def _drain(self) -> bool:
-        """Read what the pipes still hold; False when they would not run dry."""
+        """Drain the pipes; False when they do not run dry."""
         if self._pipes.closed:
             return True
         reads = [(self._pipes.output[0], 0), (self._pipes.errors[0], 1)]

@@ -89,7 +89,7 @@ class Supervisor:
         poll.register(self._listener, select.POLLIN)
         while any(events & select.POLLIN for _, events in poll.poll()):
             notification = bytearray(_NOTIFICATION.size)
-            # The caller may be killed at any moment.
+            # The caller may die at any moment.
             with suppress(FileNotFoundError):
                 fcntl.ioctl(self._listener, _RECEIVE, notification, True)
                 self._answer(notification)
@@ -279,7 +279,7 @@ def _is_held(host: str, port: int) -> bool:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """A socket whose connection stands."""
+    """A connected socket."""
     with _making(socket.AF_INET if host == _V4 else socket.AF_INET6) as made:
         fault = made.connect_ex((host, port))
         if fault == errno.EINPROGRESS:
@@ -296,7 +296,7 @@ def _connected(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _making(family: int) -> Generator[socket.socket]:
-    """A new socket, closed again where something goes wrong with it."""
+    """A new socket, closed again on a fault."""
     made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         yield made

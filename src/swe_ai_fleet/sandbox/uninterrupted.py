@@ -1,4 +1,4 @@
-"""Work that is carried out to its end whatever happens to whoever waits for it."""
+"""Work that runs to its end even if its caller is cancelled."""
 
 from __future__ import annotations
 

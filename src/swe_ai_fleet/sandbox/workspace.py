@@ -44,7 +44,7 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 # More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
 _KEPT_SESSIONS = 2
 _MARKER = "FLEET_SESSION"
-# Where the runner finds what it is told: the launcher opened it as descriptor 4.
+# The runner's control pipe: the launcher opened it as descriptor 4.
 _CONTROL = "/proc/self/fd/4"
 # Before Linux 5.14 the limit on processes counts all processes of the user, in whatever namespace.
 _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
@@ -52,7 +52,7 @@ _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What workspaces have to work with: policy, slots, control groups, and what the isolation level stands on."""
+    """The resources of workspaces: policy, slots, control groups, and the tools of the isolation level."""
 
     policy: SandboxPolicy
     slots: CpuSlots | None
@@ -111,7 +111,7 @@ class LocalWorkspace:
             check_mounts((*environment.mounts, *writable))
         self._host = host
         self.root = root.resolve()
-        """Where the directory lies on this host. Its content is untrusted."""
+        """The path of the directory on this host. Its content is untrusted."""
         self._level = level
         self.environment = environment
         self._network = network if level is not IsolationLevel.NONE else None
@@ -131,7 +131,7 @@ class LocalWorkspace:
 
     @property
     def mount(self) -> str:
-        """Where commands see it."""
+        """The path that commands see."""
         return jail.WORKSPACE if self._level.mounts else str(self.root)
 
     async def __aenter__(self) -> Self:
@@ -273,7 +273,7 @@ class LocalWorkspace:
         return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
-        # Whoever comes while a session is being started waits for that: it may be idle the next moment.
+        # A caller that comes while a session is being started waits for it: it may be idle at once.
         async with self._starting:
             while self._idle:
                 session = self._idle.pop()
@@ -307,7 +307,7 @@ class LocalWorkspace:
             return Launch(
                 argv=(*arguments, str(scratch.runner), _CONTROL),
                 prologue=prologue(
-                    # Git takes a file that it may not look into for a fault, unlike one that is not there.
+                    # Git treats an unreadable file as a fault, unlike a missing one.
                     {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(ground)},
                     max_file_bytes=policy.max_file_bytes,
                     max_processes=None,

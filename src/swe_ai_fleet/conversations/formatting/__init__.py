@@ -1,4 +1,4 @@
-"""Answers as a channel takes them: plain text, Markdown, Telegram's MarkdownV2; with data tables, in pages."""
+"""Answers in the format of a channel: plain text, Markdown, Telegram's MarkdownV2; with data tables, in pages."""
 
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.formatting.pages import TELEGRAM_UNITS, Channel, pages, rendered, units

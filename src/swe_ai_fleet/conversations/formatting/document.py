@@ -1,8 +1,8 @@
-"""The Markdown of a model's answer, read: lines of styled text, code blocks, tables.
+"""Parses the Markdown of a model's answer: lines of styled text, code blocks, tables.
 
-What models write is read, not all of CommonMark: fenced code, headings, lists, quotes, tables, rules; and within a
-line bold, italic, struck out, code and links. Marks that are not closed on their line are text. Linear in the length.
-Data beside an answer is a table, too.
+It reads what models write, not all of CommonMark: fenced code, headings, lists, quotes, tables, rules; and within a
+line bold, italic, strike-through, code and links. Markup that is not closed on its line is text. The time is linear in
+the length. Data beside an answer is a table, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_COLUMNS = 12
 CELL_CHARS = 60
 PLAIN_WIDTH = 118
 TELEGRAM_WIDTH = 56
-"""What a telephone shows of a code block without scrolling far."""
+"""The width of a code block that a telephone shows without much scrolling."""
 _GAP = "  "
 
 
@@ -35,14 +35,14 @@ class Table:
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, object]], *, title: str = "") -> Table:
-        """Records as a table; a column for each name among them, in the order in which they come up."""
+        """Records as a table; a column for each name, in the order of first appearance."""
         names = list(dict.fromkeys(name for record in records for name in record))
         rows = tuple(tuple(_text(record.get(name)) for name in names) for record in records)
         return cls(columns=tuple(names), rows=rows, title=title)
 
 
 def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
-    """The table in columns of one width each, for a font of one width.
+    """The table in aligned columns, for a monospaced font.
 
     Cells that are too long are cut; columns that do not fit any more, and rows beyond the 50th, are left out, and a
     line says so.
@@ -94,7 +94,7 @@ def _notes(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def _squeezed(widths: Sequence[int], width: int) -> list[int]:
-    """Narrower columns where all together are too wide: the widest give way first, down to 12."""
+    """Narrower columns where the table is too wide: the widest shrink first, down to 12."""
     room = width - len(_GAP) * max(0, len(widths) - 1)
     narrowed = list(widths)
     while sum(narrowed) > room and (widest := max(narrowed)) > 12:
@@ -128,7 +128,7 @@ def _width(text: str) -> int:
 
 
 def _columns(character: str) -> int:
-    """How many columns a terminal gives a character."""
+    """The columns that a character takes in a terminal."""
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -146,7 +146,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-# Nothing that goes on with a run of tildes may follow it: else every way to split a long one would be tried.
+# A tilde must not follow the run: otherwise every split of a long run would be tried.
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,}(?!~))([^`]*)")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _BULLET = re.compile(r"([ \t]*)[-*+][ \t]+(\S.*)")
@@ -157,7 +157,7 @@ RULE = "———"
 
 
 class Kind(StrEnum):
-    """What a line is."""
+    """The kind of a line."""
 
     TEXT = "text"
     QUOTE = "quote"
@@ -225,7 +225,7 @@ def _is_rule(line: str) -> bool:
 
 
 def _block(lines: list[str], number: int, fence: str) -> tuple[str, int]:
-    """The code up to the fence that closes it, or to the end; and where to go on."""
+    """The code up to its closing fence, or to the end; and the number of the next line."""
     code: list[str] = []
     while number < len(lines):
         mark = lines[number].strip()

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Mark(StrEnum):
-    """What a piece of text is shown as; code is nothing else besides."""
+    """Styles of a piece of text; code has no other style."""
 
     BOLD = "bold"
     ITALIC = "italic"
@@ -41,7 +41,7 @@ _DELIMITERS: dict[str, tuple[tuple[str, Mark], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A piece of a line that is marked alike throughout; `link` is where it leads."""
+    """A piece of a line with one style; `link` is its target."""
 
     text: str
     marks: frozenset[Mark] = frozenset()
@@ -53,12 +53,12 @@ class Span:
 
 
 def read_line(line: str) -> tuple[Span, ...]:
-    """The pieces of a line, none of them empty, neighbours that are marked alike as one."""
+    """The pieces of a line, none of them empty, adjacent pieces of one style merged."""
     return _Reader(line).read()
 
 
 def text_of(spans: Sequence[Span]) -> str:
-    """What a line says."""
+    """The text of a line."""
     return "".join(span.text for span in spans)
 
 
@@ -99,7 +99,7 @@ class _Reader:
         return self._spans()
 
     def _special(self, at: int) -> int:
-        """What a character that may mean something means; where to go on."""
+        """Handle a special character; returns the next position."""
         character = self.line[at]
         match character:
             case "\\" if self.line[at + 1 : at + 2] in _PUNCTUATION:
@@ -147,7 +147,7 @@ class _Reader:
         target = _TARGET.match(self.line, at + 1) if start >= 0 else None
         if target is None or not _SCHEME.match(target[1]) or not "".join(self.pieces[start + 1 :]).strip():
             return self._literal("]", at + 1)
-        # Links do not hold links: what was opened before this one and not closed is text.
+        # Links do not contain links: brackets opened before this one and not closed are text.
         self.brackets.clear()
         self._drop_marks(start)
         self.pieces[start] = ""

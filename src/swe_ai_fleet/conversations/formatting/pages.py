@@ -1,8 +1,8 @@
-"""An answer as the messages that a channel takes.
+"""An answer as the messages of a channel.
 
-A channel takes Markdown as the model wrote it, with tables in pipes; plain text without marks; or a dialect of its own.
-Each page stands for itself: every mark on it is closed on it, code that goes on is closed and opened again. Pages are
-cut at line ends, else at blanks, else between characters; never within an escape, an entity or a character.
+A channel takes Markdown as the model wrote it, with tables in pipes; plain text without markup; or its own dialect.
+Each page is complete: all markup is closed on it, and code that continues is closed and opened again. Pages are cut at
+line ends, else at blanks, else between characters; never within an escape, an entity or a character.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class Channel(StrEnum):
-    """Where an answer is read: a terminal, something that shows Markdown, a Telegram chat."""
+    """Where an answer is read: a terminal, a Markdown viewer, a Telegram chat."""
 
     PLAIN = "plain"
     MARKDOWN = "markdown"
@@ -57,17 +57,17 @@ def titled(title: str) -> str:
 
 
 class PlainText:
-    """How lines and code are written where no mark means anything."""
+    """Writes lines and code without markup."""
 
     width = PLAIN_WIDTH
 
     def line(self, spans: Sequence[Span], kind: Kind) -> str:
-        """One line; a link is followed by where it leads."""
+        """One line; a link is followed by its target."""
         text = "".join(_shown(spans, number) for number in range(len(spans)))
         return f"> {text}" if kind is Kind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
-        """Nothing stands around code."""
+        """Code has no fences."""
         return "", ""
 
     def code(self, text: str) -> str:
@@ -83,7 +83,7 @@ def _shown(spans: Sequence[Span], number: int) -> str:
 
 
 class Dialect(Protocol):
-    """How a channel writes what it shows; `width` is that of a table."""
+    """The markup of a channel; `width` is that of a table."""
 
     width: int
 
@@ -105,11 +105,11 @@ def rendered(text: str, channel: Channel, tables: Sequence[Table] = ()) -> str:
 
 
 def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: int | None = None) -> tuple[str, ...]:
-    """An answer in Markdown as the messages that a channel takes; none is blank, of a blank answer there is none.
+    """An answer in Markdown as the messages of a channel; none is blank, and a blank answer has none.
 
     Args:
         text: The answer.
-        channel: Who reads it.
+        channel: Where it is read.
         tables: The data below it.
         limit: The longest page in UTF-16 code units, at least 128; 0: one page, however long; None: 4096 for Telegram,
             one page elsewhere. Markdown is one page in any case.
@@ -160,7 +160,7 @@ class _Pagination:
 
     @property
     def _room(self) -> int:
-        """What the page takes yet, the line end before it left out."""
+        """The room left on the page, without the line end before the next line."""
         return self._limit - self._used - (1 if self._page else 0)
 
     def _turn(self) -> None:
@@ -231,7 +231,7 @@ class _Pagination:
 
 
 def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
-    """Lines of code as they are written, those that no page takes in pieces."""
+    """Lines of code as they are written; a line that is too long for a page comes in pieces."""
     for line in text.split("\n"):
         written = dialect.code(line)
         if units(written) <= room:
@@ -257,7 +257,7 @@ class _Write(Protocol):
 
 
 def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iterator[list[Span]]:
-    """A line in pieces that each fit on a page once they are written."""
+    """A line in pieces, each of which fits on a page once written."""
     piece: list[Span] = []
     used = outer = units(dialect.line((), kind))
     for span in spans:
@@ -277,7 +277,7 @@ def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iter
 
 
 def _affordable(span: Span, dialect: Dialect, kind: Kind, room: int) -> tuple[Span, int]:
-    """The piece, and what its marks take; without its link where that would fill half a page."""
+    """The piece, and the size of its markup; without its link where that would fill half a page."""
     bare = units(dialect.line((replace(span, text="x"),), kind)) - units(dialect.line((), kind)) - 1
     if bare > room // 2:
         return _affordable(replace(span, link=""), dialect, kind, room) if span.link else (Span(text=span.text), 0)
@@ -285,7 +285,7 @@ def _affordable(span: Span, dialect: Dialect, kind: Kind, room: int) -> tuple[Sp
 
 
 def _words(span: Span, dialect: Dialect, kind: Kind, room: int) -> Iterator[str]:
-    """The words of a piece with the blanks behind them, those that no page takes in parts."""
+    """The words of a piece with the blanks behind them; a word that is too long for a page comes in parts."""
     plain = replace(span, link="")
 
     def write(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Telegram's MarkdownV2: what must be escaped, and how marks are written.
+"""Telegram's MarkdownV2: escapes and markup.
 
 The rules are those of the Bot API's section "MarkdownV2 style": outside of entities eighteen characters and the
 backslash are escaped, in code the backtick and the backslash, in the target of a link the closing parenthesis and the
@@ -16,7 +16,7 @@ _TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+
 _CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})
 _TARGET = str.maketrans({character: f"\\{character}" for character in ")\\"})
 _SIGNS = {Mark.BOLD: "*", Mark.ITALIC: "_", Mark.STRIKE: "~", Mark.CODE: "`"}
-# Links lie outside of everything else: so two signs that are the same never meet, which would mean something else.
+# Links enclose everything else, so two equal signs never meet, which would have another meaning.
 _ORDER = (Mark.BOLD, Mark.ITALIC, Mark.STRIKE)
 
 
@@ -26,12 +26,12 @@ def escaped(text: str) -> str:
 
 
 class MarkdownV2:
-    """How lines and code are written for Telegram."""
+    """Writes lines and code for Telegram."""
 
     width = TELEGRAM_WIDTH
 
     def line(self, spans: Sequence[Span], kind: Kind) -> str:
-        """One line; every mark that is opened on it is closed on it."""
+        """One line; all markup that is opened on it is closed on it."""
         written: list[str] = [">"] if kind is Kind.QUOTE else []
         opened: list[tuple[Mark | None, str]] = []
         for span in spans:
@@ -50,7 +50,7 @@ class MarkdownV2:
         return "".join(written)
 
     def fence(self, language: str) -> tuple[str, str]:
-        """What stands before and behind code."""
+        """The fences before and behind code."""
         return f"```{language.translate(_CODE)}\n", "\n```"
 
     def code(self, text: str) -> str:
@@ -59,7 +59,7 @@ class MarkdownV2:
 
 
 def _wanted(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
-    """The entities that a piece lies in, the outermost first; a link has no mark but a target."""
+    """The entities around a piece, the outermost first; a link has a target instead of a mark."""
     if Mark.CODE in span.marks:
         return [] if kind is Kind.QUOTE else [(Mark.CODE, "")]
     link: list[tuple[Mark | None, str]] = [(None, span.link)] if span.link else []
@@ -71,7 +71,7 @@ def _closing(mark: Mark | None, target: str) -> str:
 
 
 def unmarked(page: str) -> str:
-    """What a page of ours says, without its marks; for those who cannot read them."""
+    """The text of a page of ours without markup, for clients that cannot read it."""
     text: list[str] = []
     position, code, line_start = 0, "", True
     while position < len(page):
