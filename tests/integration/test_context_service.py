@@ -34,6 +34,7 @@ from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
+from tests.unit.test_context_blocks import DOCUMENT, tell
 
 TOKEN = "a-token-for-tests"
 SECRET = "sk-quite-a-secret-wxyz"
@@ -50,16 +51,17 @@ class Service:
     stub: ContextServiceStub
     client: ContextServiceClient
 
-    async def call(self, request: Message, *, caller: str = ""):
+    async def call(self, request: Message, *, caller: str = "", tenant: str = ""):
         """The reply of the RPC that takes such a request."""
-        metadata = (("authorization", f"Bearer {TOKEN}"), *((("fleet-caller", caller),) if caller else ()))
+        named = {"fleet-caller": caller, "fleet-tenant": tenant}
+        metadata = (("authorization", f"Bearer {TOKEN}"), *(one for one in named.items() if one[1]))
         method = type(request).__name__.removesuffix("Request")
         return await getattr(self.stub, method)(request, metadata=metadata, timeout=20)
 
-    async def refused(self, request: Message) -> tuple[str, str]:
+    async def refused(self, request: Message, **how: str) -> tuple[str, str]:
         """The code that a call ends with, and the field that it names."""
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await self.call(request)
+            await self.call(request, **how)
         return refusal.value.code().name, named_field(refusal.value)
 
     async def story(self, **fields: object) -> str:
@@ -180,6 +182,75 @@ async def test_a_story_from_its_beginning_to_its_context(service: Service):
     await service.call(pb.RecordOperationsRequest(record=record))
     text = (await service.call(pb.GetContextRequest(story_id=story_id))).context_text
     assert "- acme/app/app/tables.py (by X-" in text and "- acme/site/app/tables.py (by other" in text
+
+
+@pytest.fixture
+async def tenant(service: Service) -> str:
+    """One that knows of the story that is being built."""
+    await tell(service.running.store, name := f"t-{uuid4().hex[:8]}")
+    return name
+
+
+SECTIONS = (
+    "story", "criteria", "case", "tasks", "decisions", "alternatives", "tests", "files", "history", "notes", "memory",
+)  # fmt: skip
+
+
+async def test_a_scope_is_what_role_and_phase_need_and_may_see(service: Service, tenant: str):
+    async def judged(role: str, phase: str, *scopes: str, story_id: str = "") -> tuple[bool, list[str], list[str]]:
+        asked = {"role": f"ROLE_{role}", "phase": f"PHASE_{phase}", "scopes": scopes, "story_id": story_id}
+        verdict = await service.call(pb.ValidateScopeRequest(**asked), tenant=tenant)
+        return verdict.allowed, list(verdict.missing), list(verdict.extra)
+
+    fits = ("criteria", "tests", "files", "story")
+    assert await judged("QA", "TEST", *fits, story_id="S-1") == (True, [], [])
+    wrong = (False, ["tests", "files"], ["alternatives"])
+    assert await judged("QA", "TEST", "criteria", "alternatives", story_id="S-1") == wrong
+    # Of a story that nobody has worked on there are no tests to ask for.
+    assert (await judged("QA", "TEST", story_id="S-2"))[1] == []
+    nodes = ("task:T-1", "decision:D-2", "decision:D-3", "decision:D-1", "decision:D-7", "story:S-1", "criteria")
+    assert (await judged("DEV", "BUILD", *nodes, story_id="S-1"))[1:] == ([], ["decision:D-3", "decision:D-7"])
+    assert "decision:D-1" in (await judged("QA", "TEST", "decision:D-1"))[2]
+    for code, more, field in (
+        ("INVALID_ARGUMENT", {"scopes": ["everything"]}, "scopes"), ("NOT_FOUND", {"story_id": "S-9"}, "story_id"),
+    ):  # fmt: skip
+        asked = pb.ValidateScopeRequest(role=pb.ROLE_QA, phase=pb.PHASE_TEST, **more)
+        assert await service.refused(asked, tenant=tenant) == (code, field)
+    # The document says what each role needs, and what none of its phases lets it see.
+    for role in map(str, Role):
+        table = [await judged(role, phase.name, *SECTIONS) for phase in Phase]
+        cells = [", ".join((await judged(role, phase.name))[1]) for phase in Phase]
+        never = [one for one in SECTIONS if all(one in extra for _, _, extra in table)]
+        assert f"| {role} | {' | '.join(cells)} | {', '.join(never)} |" in DOCUMENT.read_text()
+
+
+async def test_a_lost_session_goes_on_where_it_was(service: Service, tenant: str):
+    async def begun_again(**asked: object) -> pb.RehydrateSessionResponse:
+        return await service.call(pb.RehydrateSessionRequest(**asked), tenant=tenant)
+
+    session = await begun_again(story_id="S-1", role=pb.ROLE_DEV)
+    (story,) = session.stories
+    assert (session.case_id, story.story.phase, story.version, list(story.ready)) == (
+        "C-1", pb.PHASE_BUILD, 10, ["T-2"],
+    )  # fmt: skip
+    assert [task.task_id for task in story.open_tasks] == ["T-2", "T-3"]
+    assert [decision.decision_id for decision in story.decisions] == ["P-1", "D-2"]
+    assert [work.execution_id for work in story.work] == ["bbbbbbbb-2", "aaaaaaaa-1"]
+    assert list(story.next_steps) == [
+        "execution bbbbbbbb-2 of task T-2 ended as no_winner: see why, run it again",
+        "mend the tests that failed last: tests/test_totals.py::test_half_even",
+        "begin task T-2: round totals",
+        "1 more tasks wait for others",
+        "the story is in phase build: finish the open tasks, then go to test",
+    ]
+    assert all(step in session.context.context_text for step in story.next_steps)
+    assert session.context.token_count <= 8_000
+    # A case is begun again with all of its stories.
+    case = await begun_again(case_id="C-1", token_budget=300)
+    assert [one.story.story_id for one in case.stories] == ["S-1", "S-2"]
+    assert 0 < case.context.token_count <= 300 and case.context.omitted
+    both = pb.RehydrateSessionRequest(story_id="S-1", case_id="C-2")
+    assert await service.refused(both, tenant=tenant) == ("INVALID_ARGUMENT", "case_id")
 
 
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
