@@ -34,7 +34,7 @@ from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from tests.unit.test_context_blocks import DOCUMENT, tell
+from tests.unit.test_context_blocks import DOCUMENT, WORK, tell
 
 TOKEN = "a-token-for-tests"
 SECRET = "sk-quite-a-secret-wxyz"
@@ -209,7 +209,8 @@ async def test_a_scope_is_what_role_and_phase_need_and_may_see(service: Service,
     # Of a story that nobody has worked on there are no tests to ask for.
     assert (await judged("QA", "TEST", story_id="S-2"))[1] == []
     nodes = ("task:T-1", "decision:D-2", "decision:D-3", "decision:D-1", "decision:D-7", "story:S-1", "criteria")
-    assert (await judged("DEV", "BUILD", *nodes, story_id="S-1"))[1:] == ([], ["decision:D-3", "decision:D-7"])
+    hidden = (False, [], ["decision:D-3", "decision:D-7"])
+    assert await judged("DEV", "BUILD", *nodes, story_id="S-1") == hidden
     assert "decision:D-1" in (await judged("QA", "TEST", "decision:D-1"))[2]
     for code, more, field in (
         ("INVALID_ARGUMENT", {"scopes": ["everything"]}, "scopes"), ("NOT_FOUND", {"story_id": "S-9"}, "story_id"),
@@ -302,6 +303,38 @@ async def test_relations_come_in_pages(service: Service):
     assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
     request = pb.GetGraphRelationshipsRequest(node=whole.nodes[0], depth=3, page_size=4, page_token=tokens[1])
     assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token")
+
+
+async def test_relations_lead_from_a_file_to_its_story_and_are_bounded(service: Service, tenant: str):
+    async def near(node: str, **fields: Any) -> pb.GetGraphRelationshipsResponse:
+        return await service.call(pb.GetGraphRelationshipsRequest(node=node, **fields), tenant=tenant)
+
+    part = replace(WORK[0], execution_id="x-2", parent_execution_id="aaaaaaaa-1", commits=(), files_changed=())
+    await service.running.store.record_work(tenant, part)
+    file = "file:billing/numbers.py"
+    (changed,) = (await near(file)).relations
+    assert (changed.source, changed.kind, changed.target) == ("execution:aaaaaaaa-1", pb.RELATION_KIND_CHANGED, file)
+    far = await near(file, depth=3)
+    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:x-2"} <= {*far.nodes}
+    assert not far.truncated
+    only = await near("task:T-3", depth=5, kinds=[pb.RELATION_KIND_DEPENDS_ON])
+    assert list(only.nodes) == ["task:T-3", "task:T-2", "task:T-1"]
+    # An edge is the same from both of its ends.
+    for node in far.nodes:
+        for relation in (await near(node)).relations:
+            other = relation.target if relation.source == node else relation.source
+            assert relation in (await near(other)).relations
+    for number in range(30):
+        paths = tuple(f"f{number}/{index}" for index in range(300))
+        await service.running.store.record_work(
+            tenant, replace(WORK[0], execution_id=f"y-{number}", files_changed=paths)
+        )
+    nodes, token = set[str](), ""
+    while token or not nodes:
+        found = await near("story:S-1", depth=5, page_size=500, page_token=token)
+        token = found.next_page_token
+        nodes |= {end for one in found.relations for end in (one.source, one.target)}
+    assert (found.truncated, len(nodes)) == (True, 500)
 
 
 async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):
