@@ -115,6 +115,8 @@ def test_other_words_mean_nothing_named(text: str) -> None:
 
 class TestNotes:
     def test_neither_what_is_ambiguous_nor_what_is_stale_is_decided(self) -> None:
+        exact = '“the second one”: file "b.py", number 2 of 3'
+        assert exact in note(resolve("the second one", FILES, turn=2))
         unclear = resolve("that file", FILES, turn=2)
         assert "Do not guess" in note(unclear)
         choices = ["", "1. a.py (file)", "2. b.py (file)", "3. c.py (file)"]

@@ -97,6 +97,7 @@ REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str
     ("", Story(story_id="S", title="t", description="d" * 20_001), InvalidRequest, "description"),
     ("", Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), InvalidRequest, "acceptance_criteria"),
     ("", Story(story_id="S", title="t", acceptance_criteria=("a", "")), InvalidRequest, "acceptance_criteria[1]"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("x" * 2_001,)), InvalidRequest, "acceptance_criteria[0]"),
     ("", Story(story_id="S", title="t", notes={"a b": "x"}), InvalidRequest, "notes"),
     ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
     ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),

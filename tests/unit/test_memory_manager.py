@@ -197,6 +197,7 @@ async def test_limits_hold_and_the_newest_stay(turns: list[tuple[str, int, str]]
                 assert 1 <= len(kept) <= 3
                 assert sum(len(turn.user) + len(turn.assistant) for turn in kept) <= 32_000
                 assert kept[-1].user.startswith("head") and kept[-1].user.endswith("tail")
+                assert all(len(text) <= 8_000 for turn in kept for text in (turn.user, turn.assistant))
         async with MemoryManager("ada", 6, settings=settings, use_vector_memory=False) as later:
             await later.get_context_for_prompt("x")
             assert later.conversation.turns == kept
