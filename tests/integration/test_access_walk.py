@@ -259,11 +259,7 @@ def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
 
 async def test_no_stranger_reaches_any_rpc_route_or_socket(house: House) -> None:
     requests, sockets = house.http_requests(), house.sockets()
-    assert {path for _, path in requests} >= {
-        f"/api/executions/{EXECUTION}/events",
-        "/api/openapi.json",
-        SESSION_PATH,
-    }
+    assert {path for _, path in requests} >= {f"/api/executions/{EXECUTION}/events", "/api/openapi.json", SESSION_PATH}
     assert sockets
     for what, headers in shown(house.world).items():
         codes = await house.codes(METHODS, headers)

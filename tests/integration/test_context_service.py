@@ -34,6 +34,7 @@ from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
+from tests.unit.test_context_blocks import DOCUMENT, WORK, tell
 
 TOKEN = "a-token-for-tests"
 SECRET = "sk-quite-a-secret-wxyz"
@@ -50,16 +51,17 @@ class Service:
     stub: ContextServiceStub
     client: ContextServiceClient
 
-    async def call(self, request: Message, *, caller: str = ""):
+    async def call(self, request: Message, *, caller: str = "", tenant: str = ""):
         """The reply of the RPC that takes such a request."""
-        metadata = (("authorization", f"Bearer {TOKEN}"), *((("fleet-caller", caller),) if caller else ()))
+        named = {"fleet-caller": caller, "fleet-tenant": tenant}
+        metadata = (("authorization", f"Bearer {TOKEN}"), *(one for one in named.items() if one[1]))
         method = type(request).__name__.removesuffix("Request")
         return await getattr(self.stub, method)(request, metadata=metadata, timeout=20)
 
-    async def refused(self, request: Message) -> tuple[str, str]:
+    async def refused(self, request: Message, **how: str) -> tuple[str, str]:
         """The code that a call ends with, and the field that it names."""
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await self.call(request)
+            await self.call(request, **how)
         return refusal.value.code().name, named_field(refusal.value)
 
     async def story(self, **fields: object) -> str:
@@ -182,6 +184,76 @@ async def test_a_story_from_its_beginning_to_its_context(service: Service):
     assert "- acme/app/app/tables.py (by X-" in text and "- acme/site/app/tables.py (by other" in text
 
 
+@pytest.fixture
+async def tenant(service: Service) -> str:
+    """One that knows of the story that is being built."""
+    await tell(service.running.store, name := f"t-{uuid4().hex[:8]}")
+    return name
+
+
+SECTIONS = (
+    "story", "criteria", "case", "tasks", "decisions", "alternatives", "tests", "files", "history", "notes", "memory",
+)  # fmt: skip
+
+
+async def test_a_scope_is_what_role_and_phase_need_and_may_see(service: Service, tenant: str):
+    async def judged(role: str, phase: str, *scopes: str, story_id: str = "") -> tuple[bool, list[str], list[str]]:
+        asked = {"role": f"ROLE_{role}", "phase": f"PHASE_{phase}", "scopes": scopes, "story_id": story_id}
+        verdict = await service.call(pb.ValidateScopeRequest(**asked), tenant=tenant)
+        return verdict.allowed, list(verdict.missing), list(verdict.extra)
+
+    fits = ("criteria", "tests", "files", "story")
+    assert await judged("QA", "TEST", *fits, story_id="S-1") == (True, [], [])
+    wrong = (False, ["tests", "files"], ["alternatives"])
+    assert await judged("QA", "TEST", "criteria", "alternatives", story_id="S-1") == wrong
+    # Of a story that nobody has worked on there are no tests to ask for.
+    assert (await judged("QA", "TEST", story_id="S-2"))[1] == []
+    nodes = ("task:T-1", "decision:D-2", "decision:D-3", "decision:D-1", "decision:D-7", "story:S-1", "criteria")
+    hidden = (False, [], ["decision:D-3", "decision:D-7"])
+    assert await judged("DEV", "BUILD", *nodes, story_id="S-1") == hidden
+    assert "decision:D-1" in (await judged("QA", "TEST", "decision:D-1"))[2]
+    for code, more, field in (
+        ("INVALID_ARGUMENT", {"scopes": ["everything"]}, "scopes"), ("NOT_FOUND", {"story_id": "S-9"}, "story_id"),
+    ):  # fmt: skip
+        asked = pb.ValidateScopeRequest(role=pb.ROLE_QA, phase=pb.PHASE_TEST, **more)
+        assert await service.refused(asked, tenant=tenant) == (code, field)
+    # The document says what each role needs, and what none of its phases lets it see.
+    for role in map(str, Role):
+        table = [await judged(role, phase.name, *SECTIONS) for phase in Phase]
+        cells = [", ".join((await judged(role, phase.name))[1]) for phase in Phase]
+        never = [one for one in SECTIONS if all(one in extra for _, _, extra in table)]
+        assert f"| {role} | {' | '.join(cells)} | {', '.join(never)} |" in DOCUMENT.read_text()
+
+
+async def test_a_lost_session_goes_on_where_it_was(service: Service, tenant: str):
+    async def begun_again(**asked: object) -> pb.RehydrateSessionResponse:
+        return await service.call(pb.RehydrateSessionRequest(**asked), tenant=tenant)
+
+    session = await begun_again(story_id="S-1", role=pb.ROLE_DEV)
+    (story,) = session.stories
+    assert (session.case_id, story.story.phase, story.version, list(story.ready)) == (
+        "C-1", pb.PHASE_BUILD, 10, ["T-2"],
+    )  # fmt: skip
+    assert [task.task_id for task in story.open_tasks] == ["T-2", "T-3"]
+    assert [decision.decision_id for decision in story.decisions] == ["P-1", "D-2"]
+    assert [work.execution_id for work in story.work] == ["bbbbbbbb-2", "aaaaaaaa-1"]
+    assert list(story.next_steps) == [
+        "execution bbbbbbbb-2 of task T-2 ended as no_winner: see why, run it again",
+        "mend the tests that failed last: tests/test_totals.py::test_half_even",
+        "begin task T-2: round totals",
+        "1 more tasks wait for others",
+        "the story is in phase build: finish the open tasks, then go to test",
+    ]
+    assert all(step in session.context.context_text for step in story.next_steps)
+    assert session.context.token_count <= 8_000
+    # A case is begun again with all of its stories.
+    case = await begun_again(case_id="C-1", token_budget=300)
+    assert [one.story.story_id for one in case.stories] == ["S-1", "S-2"]
+    assert 0 < case.context.token_count <= 300 and case.context.omitted
+    both = pb.RehydrateSessionRequest(story_id="S-1", case_id="C-2")
+    assert await service.refused(both, tenant=tenant) == ("INVALID_ARGUMENT", "case_id")
+
+
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     story_id = await service.story()
     first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
@@ -231,6 +303,38 @@ async def test_relations_come_in_pages(service: Service):
     assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
     request = pb.GetGraphRelationshipsRequest(node=whole.nodes[0], depth=3, page_size=4, page_token=tokens[1])
     assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token")
+
+
+async def test_relations_lead_from_a_file_to_its_story_and_are_bounded(service: Service, tenant: str):
+    async def near(node: str, **fields: Any) -> pb.GetGraphRelationshipsResponse:
+        return await service.call(pb.GetGraphRelationshipsRequest(node=node, **fields), tenant=tenant)
+
+    part = replace(WORK[0], execution_id="x-2", parent_execution_id="aaaaaaaa-1", commits=(), files_changed=())
+    await service.running.store.record_work(tenant, part)
+    file = "file:billing/numbers.py"
+    (changed,) = (await near(file)).relations
+    assert (changed.source, changed.kind, changed.target) == ("execution:aaaaaaaa-1", pb.RELATION_KIND_CHANGED, file)
+    far = await near(file, depth=3)
+    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:x-2"} <= {*far.nodes}
+    assert not far.truncated
+    only = await near("task:T-3", depth=5, kinds=[pb.RELATION_KIND_DEPENDS_ON])
+    assert list(only.nodes) == ["task:T-3", "task:T-2", "task:T-1"]
+    # An edge is the same from both of its ends.
+    for node in far.nodes:
+        for relation in (await near(node)).relations:
+            other = relation.target if relation.source == node else relation.source
+            assert relation in (await near(other)).relations
+    for number in range(30):
+        paths = tuple(f"f{number}/{index}" for index in range(300))
+        await service.running.store.record_work(
+            tenant, replace(WORK[0], execution_id=f"y-{number}", files_changed=paths)
+        )
+    nodes, token = set[str](), ""
+    while token or not nodes:
+        found = await near("story:S-1", depth=5, page_size=500, page_token=token)
+        token = found.next_page_token
+        nodes |= {end for one in found.relations for end in (one.source, one.target)}
+    assert (found.truncated, len(nodes)) == (True, 500)
 
 
 async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):

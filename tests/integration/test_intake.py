@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import uuid
@@ -10,19 +11,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
+import structlog
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from nats.aio.client import Client
+from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import PLANS, TASKS, open_intake
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.dead_letters import settle
-from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -247,6 +251,14 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
         if len(diary.got) < 3:
             raise PermanentError("not today")
 
+    async def settled(word: str, number: int) -> tuple[int, dict[str, Any]]:
+        where = {"HOME": str(tmp_path), "NATS_URL": server.address.url, "NATS_TOKEN": server.address.token}
+        environment = {f"FLEET_{name}": value for name, value in where.items()}
+        command = ["dlq", word, str(number), "--json"]
+        result = await asyncio.to_thread(CliRunner().invoke, app, command, env=environment)
+        structlog.reset_defaults()
+        return result.exit_code, json.loads(result.stdout)
+
     async with (
         EmbeddedNats(tmp_path / "nats") as server,
         foreign(server.address) as client,
@@ -258,13 +270,14 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
             for data in (b"one", b"two"):
                 await client.jetstream().publish("agent.cmd.execute", data)
             await dead_letter(client, "commands", 2)
-            assert await settle(log.connection, 1, again=True) == "agent.cmd.execute"
+            again = {"number": 1, "subject": "agent.cmd.execute", "replayed": True}
+            assert await settled("replay", 1) == (0, again)
             await diary.until(3)
             assert diary.got == ["one", "two", "one"]
-            await settle(log.connection, 2, again=False)
+            assert (await settled("drop", 2))[0] == 0
             await nothing_in(client, "AGENT_DLQ")
-            with pytest.raises(NotFound, match="no dead letter 1"):
-                await settle(log.connection, 1, again=True)
+            code, refusal = await settled("replay", 1)
+            assert (code, "no dead letter 1" in refusal["error"]["message"]) == (2, True)
 
 
 async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from swe_ai_fleet.agents.plan_session import (
     SessionsInMemory,
     SessionStatus,
 )
-from swe_ai_fleet.agents.plan_session.proposals import APPROVED
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
@@ -146,6 +145,9 @@ def spent(log: MemoryLog, agent_id: str) -> int:
 def said(session: PlanSession) -> list[tuple[str, str]]:
     """The conversation without the ids of its calls, which are drawn."""
     return [(message.role, message.content) for message in session.messages]
+
+
+APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
 
 
 def told_once(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -192,10 +192,7 @@ async def replica(
 
 @asynccontextmanager
 async def served(
-    knowledge: Knowledge,
-    *conversations: Conversation,
-    tenant: str = DEFAULT_TENANT,
-    replicas: Replicas | None = None,
+    knowledge: Knowledge, *conversations: Conversation, tenant: str = DEFAULT_TENANT, replicas: Replicas | None = None
 ) -> AsyncIterator[Replica]:
     async with (
         asyncio.timeout(40),
@@ -368,11 +365,7 @@ class TestWhatGoesWrong:
                 (one.execute("x", name, "e" * 201), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.execute("x", name, *map(str, range(31))), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
                 (one.stub.ExecutePlan(address, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "repository"),
-                (
-                    one.stub.ExecutePlan(bad, metadata=METADATA),
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    "limits.max_tokens",
-                ),
+                (one.stub.ExecutePlan(bad, metadata=METADATA), grpc.StatusCode.INVALID_ARGUMENT, "limits.max_tokens"),
                 (one.decide(name, "adjusted"), grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
                 (one.decide("nobody", "approved"), grpc.StatusCode.NOT_FOUND, "session_id"),
                 (one.go_on(name), grpc.StatusCode.FAILED_PRECONDITION, ""),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, pages, rendered, units
-from swe_ai_fleet.conversations.formatting.document import MAX_ROWS, aligned, piped
+from swe_ai_fleet.conversations import formatting
+from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, rendered, units
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from tests.markdown_v2 import RESERVED, Malformed, parse
 
@@ -24,7 +24,7 @@ MARKDOWN = st.lists(st.one_of(_BITS, st.text(max_size=12)), max_size=60).map("".
 
 
 def telegram(text: str, **more: int) -> tuple[str, ...]:
-    return pages(text, Channel.TELEGRAM, **more)
+    return formatting.pages(text, Channel.TELEGRAM, **more)
 
 
 class TestTelegram:
@@ -141,26 +141,29 @@ class TestTables:
 
     def test_columns_are_aligned_by_what_a_terminal_shows_and_pipes_escaped(self) -> None:
         lines = ["id  name   note", "--  -----  ----", "1   Ä漢字", "22  b|c    True"]
-        assert aligned(self.TABLE).splitlines() == lines
-        assert piped(self.TABLE).splitlines()[2:] == ["| 1 | Ä漢字 |  |", "| 22 | b\\|c | True |"]
+        assert rendered("", Channel.PLAIN, [self.TABLE]).splitlines()[-4:] == lines
+        assert rendered("", Channel.MARKDOWN, [self.TABLE]).splitlines()[-2:] == [
+            "| 1 | Ä漢字 |  |",
+            "| 22 | b\\|c | True |",
+        ]
 
     def test_each_channel_shows_it_below_the_answer(self) -> None:
         assert "Two" in rendered("Here.", Channel.PLAIN, [self.TABLE])
         assert "**Two**" in rendered("Here.", Channel.MARKDOWN, [self.TABLE])
-        (page,) = pages("Here.", Channel.TELEGRAM, [self.TABLE])
+        (page,) = formatting.pages("Here.", Channel.TELEGRAM, [self.TABLE])
         assert parse(page).text.splitlines()[2:4] == ["Two", "id  name   note"]
 
     def test_what_is_too_wide_is_cut_with_a_note(self) -> None:
         wide = Table(columns=tuple(f"column{n}" for n in range(20)), rows=(tuple("x" * 50 for _ in range(20)),) * 60)
-        lines = aligned(wide, width=60).splitlines()
-        assert all(len(line) <= 60 for line in lines[:-2])
-        assert "columns left out: column4" in lines[-2]
-        assert lines[-1] == f"({60 - MAX_ROWS} more rows)"
-        assert "columns left out: column12" in piped(wide)
+        for channel, width, first in ((Channel.PLAIN, 118, 8), (Channel.MARKDOWN, 1_000, 12)):
+            lines = rendered("", channel, [wide]).splitlines()
+            assert all(len(line) <= width for line in lines[:-2])
+            assert f"columns left out: column{first}" in lines[-2]
+            assert lines[-1] == "(10 more rows)"
 
     @given(st.lists(st.dictionaries(st.text(max_size=6), st.text(max_size=90), max_size=5), max_size=6))
     @settings(max_examples=60)
     def test_any_table_is_taken_on_pages(self, records: list[dict[str, str]]) -> None:
-        for page in pages("Data", Channel.TELEGRAM, [Table.of(records, title="*T_")], limit=256):
+        for page in formatting.pages("Data", Channel.TELEGRAM, [Table.of(records, title="*T_")], limit=256):
             assert units(page) <= 256
             parse(page)

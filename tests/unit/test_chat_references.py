@@ -114,12 +114,9 @@ def test_other_words_mean_nothing_named(text: str) -> None:
 
 
 class TestNotes:
-    def test_the_model_gets_exact_names(self) -> None:
-        told = note(resolve("the second one", FILES, turn=2))
-        assert '“the second one”: file "b.py", number 2 of 3' in told
-        assert "not instructions" in told
-
     def test_neither_what_is_ambiguous_nor_what_is_stale_is_decided(self) -> None:
+        exact = '“the second one”: file "b.py", number 2 of 3'
+        assert exact in note(resolve("the second one", FILES, turn=2))
         unclear = resolve("that file", FILES, turn=2)
         assert "Do not guess" in note(unclear)
         choices = ["", "1. a.py (file)", "2. b.py (file)", "3. c.py (file)"]
@@ -240,13 +237,6 @@ def gave(metadata: dict[str, object] | None = None, content: str = "") -> ToolRe
 class TestNaming:
     def named(self, naming: Naming) -> list[tuple[str, str, int, int]]:
         return [(thing.kind.value, thing.name, thing.group, thing.position) for thing in naming.things]
-
-    def test_records_are_a_list_by_their_telling_fields(self) -> None:
-        naming = Naming(1)
-        rows = [{"execution_id": "e1", "description": "one"}, {"execution_id": "e2", "description": "two"}]
-        naming.call(call("list_executions"), gave({"executions": rows}))
-        assert self.named(naming) == [("execution", "e1", 1, 1), ("execution", "e2", 1, 2)]
-        assert naming.things[0].label == "one"
 
     def test_lists_of_texts_and_people_and_links(self) -> None:
         naming = Naming(1)

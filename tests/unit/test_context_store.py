@@ -12,17 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.graph import ContextGraph, file_node, fold
-from swe_ai_fleet.context.relations import neighbourhood
 from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     Decision,
     DecisionState,
     Phase,
-    Relation,
-    RelationKind,
     StoredChange,
     Story,
     StoryTask,
@@ -93,18 +89,6 @@ def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
     )
 
 
-async def test_a_story_is_created_once(store: ContextStore) -> None:
-    story = store.graph(TENANT).story("S-1")
-    assert (story.version, len(story.tasks)) == (4, 3)
-    again = await store.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
-    assert again == story
-    with pytest.raises(AlreadyExists) as refusal:
-        await store.create_story(TENANT, Story(story_id="S-1", title="Something else"))
-    assert refusal.value.field == "story_id"
-    with pytest.raises(NotFound):
-        store.graph("other").story("S-1")
-
-
 ACCEPT = StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED)
 NEEDS = StoryUpdated(task_id="T-1")
 REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str]] = [
@@ -113,6 +97,7 @@ REFUSED: list[tuple[str, Story | StoryTask | StoryUpdated, type[FleetError], str
     ("", Story(story_id="S", title="t", description="d" * 20_001), InvalidRequest, "description"),
     ("", Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), InvalidRequest, "acceptance_criteria"),
     ("", Story(story_id="S", title="t", acceptance_criteria=("a", "")), InvalidRequest, "acceptance_criteria[1]"),
+    ("", Story(story_id="S", title="t", acceptance_criteria=("x" * 2_001,)), InvalidRequest, "acceptance_criteria[0]"),
     ("", Story(story_id="S", title="t", notes={"a b": "x"}), InvalidRequest, "notes"),
     ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
     ("", StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
@@ -230,51 +215,6 @@ async def test_a_proposed_decision_holds_once_it_is_accepted(store: ContextStore
     assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
 
 
-async def test_an_execution_is_recorded_once_and_makes_no_version(store: ContextStore) -> None:
-    assert await store.record_work(TENANT, record(summary="first"))
-    assert not await store.record_work(TENANT, record(summary="second"))
-    work = store.graph(TENANT).execution("e-1")
-    assert work is not None
-    assert (work.record.summary, store.graph(TENANT).version("S-1")) == ("first", 4)
-    # Nobody has to have created what an execution worked on.
-    assert await store.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
-    assert [one.record.execution_id for one in store.graph(TENANT).work("story:later")] == ["e-2"]
-    for wrong in (record("a b"), record("e-3", story_id="_x"), record("e-3", task_id="x y")):
-        with pytest.raises(InvalidRequest):
-            await store.record_work(TENANT, wrong)
-
-
-async def test_relations_lead_from_a_file_to_its_story(store: ContextStore) -> None:
-    await store.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
-    await store.record_work(TENANT, record())
-    await store.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
-    graph = store.graph(TENANT)
-    near = neighbourhood(graph, "file:src/app.py")
-    assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
-    far = neighbourhood(graph, "file:src/app.py", depth=3)
-    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2", "decision:D-1"} <= {*far.nodes}
-    assert not far.truncated
-    only = neighbourhood(graph, "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
-    assert only.nodes == ("task:T-3", "task:T-1", "task:T-2")
-    needs = {(one.source.removeprefix("task:"), one.target.removeprefix("task:")) for one in only.relations}
-    assert needs == {("T-3", "T-1"), ("T-3", "T-2"), ("T-2", "T-1")}
-    # An edge is the same from both of its ends.
-    for node in far.nodes:
-        for relation in neighbourhood(graph, node).relations:
-            other = relation.target if relation.source == node else relation.source
-            assert relation in neighbourhood(graph, other).relations
-
-
-async def test_a_neighbourhood_is_bounded(store: ContextStore) -> None:
-    for number in range(30):
-        paths = tuple(f"f{number}/{index}" for index in range(300))
-        await store.record_work(TENANT, record(f"x-{number}", files_changed=paths))
-    found = neighbourhood(store.graph(TENANT), "story:S-1", depth=5)
-    assert found.truncated
-    assert len(found.nodes) == 500
-    assert len(found.relations) <= 2_000
-
-
 async def test_secrets_and_control_characters_are_never_kept() -> None:
     log = MemoryChanges()
     told = f"the key is {SECRET}\x1b[2J"
@@ -364,7 +304,7 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
                 done = await action(store)
             except FleetError:
                 return
-            if isinstance(done, StoryState):
+            if not isinstance(done, bool):
                 # What a replica wrote it knows at once.
                 assert store.graph(TENANT).version(done.story_id) >= done.version
 
@@ -377,12 +317,6 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
         assert one.graph(TENANT) == folded == other.graph(TENANT)
         async with opened(log) as restarted:
             assert restarted.graph(TENANT) == folded
-            for story_id in folded.stories:
-                if story_id != NO_STORY:
-                    node = f"story:{story_id}"
-                    assert neighbourhood(restarted.graph(TENANT), node, depth=3) == neighbourhood(
-                        one.graph(TENANT), node, depth=3
-                    )
     for story_id in folded.stories:
         versions = [
             entry.change.version

@@ -42,20 +42,11 @@ def test_nothing_known_is_said_so_and_bounds_are_wide() -> None:
     assert all(one.high - one.low > 0.7 for one in profiles.options)
 
 
-def test_what_worked_is_recommended_and_what_failed_is_not() -> None:
-    tried = [outcome(number, model_profile="large") for number in range(30)]
-    tried += [outcome(100 + number, model_profile="small", success=False) for number in range(30)]
-    found = recommend(question(), tried).model_profile
-    large, small = found.options
-    assert (found.value, large.value, small.value) == ("large", "large", "small")
-    assert large.low > small.high and large.best > 0.99
-
-
 def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
     tried = [outcome(number, model_profile="large", evidence=0.8, agents=0) for number in range(20)]
     asked = question(model_profiles=("new",), agents=())
-    chosen = [recommend(replace(asked, seed=seed), tried).model_profile.value for seed in range(60)]
-    assert 3 <= chosen.count("new") <= 35
+    chosen = [recommend(replace(asked, seed=seed), tried).model_profile.value for seed in range(30)]
+    assert 1 <= chosen.count("new") <= 18
 
 
 @pytest.mark.parametrize(("name", "here", "there"), [("repository", "/app", "/shop"), ("role", "QA", "DEV")])

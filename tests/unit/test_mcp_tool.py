@@ -279,25 +279,6 @@ class TestCalls:
             assert (await call(kit, "echo", "x")).success
             assert pids(marker) == before != []
 
-    async def test_cancelling_the_run_ends_the_process(self, tmp_path: Path) -> None:
-        marker, pipeline, running = tmp_path / "cancelled", Pipeline(), asyncio.Event()
-
-        async def run() -> None:
-            async with opened(tmp_path, hostile("", str(marker)), pipeline=pipeline) as kit:
-                running.set()
-                await call(kit, "freeze")
-
-        task = asyncio.create_task(run())
-        await running.wait()
-        assert pids(marker)
-        while len(pipeline.trail.entries) < 1:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not pids(marker)
-        assert pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
 
 class TestChanges:
     async def test_a_tool_that_is_changed_or_gone(self, tmp_path: Path) -> None:

@@ -119,12 +119,6 @@ def test_nothing_invisible_and_no_escape_sequence_is_shown() -> None:
     assert notes.split("\n")[1] == "> aredlinkbgnp.execd"
 
 
-def test_secrets_are_masked_even_where_they_are_broken_by_what_is_invisible() -> None:
-    text = presented([recalled(f"key {SECRET[:4]}\u200b{SECRET[4:]} and {SECRET}", source=f"agent:{SECRET}")], MASK)
-    assert SECRET not in text
-    assert text.count("[masked]") == 3
-
-
 def test_a_flood_is_cut_to_size() -> None:
     marks = ("<", "[", "\x1b[", "\n", "<|", ">>>", "\u200b")
     for flood in marks:

@@ -50,14 +50,6 @@ class TestEveryStore:
             await store.put(session(revision=revision, answer="rival"))
         assert await store.get("s1") == session()
 
-    async def test_the_one_put_last_is_listed_first(self, store: SessionStore) -> None:
-        for number, name in enumerate("abc"):
-            await store.put(session(name, updated_at=f"2026-01-0{number + 1}", approach="x" * 9_000))
-        await store.put(session("a", revision=2, updated_at="2026-01-09"))
-        cards = await store.listed()
-        assert [card.session_id for card in cards] == ["a", "c", "b"]
-        assert [len(card.approach) for card in cards] == [0, 300, 300]
-
 
 class TestKeyValueSessions:
     async def test_what_is_longer_than_a_message_lies_in_pieces(self) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 import structlog
 
-from swe_ai_fleet.conversations.formatting import Channel, pages
+from swe_ai_fleet.conversations import formatting
+from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.extensions.telegram.api import BotApi
 from swe_ai_fleet.extensions.telegram.bot import TelegramBot
@@ -46,7 +47,9 @@ class Echo:
         if message_id not in self.known:
             self.worked.append((session_id, text, message_id))
             long = "\n".join(f"{n}. **line** {n}!" for n in range(800))
-            self.known[message_id] = pages(long if text == "long" else f"You said: *{text}*", Channel.TELEGRAM)
+            self.known[message_id] = formatting.pages(
+                long if text == "long" else f"You said: *{text}*", Channel.TELEGRAM
+            )
         return self.known[message_id]
 
     async def forget(self, session_id: str) -> None:

@@ -34,10 +34,6 @@ def test_a_delivery_is_sent_as_before() -> None:
     assert {name: now.get(name) for name in SENT_BEFORE} == SENT_BEFORE
 
 
-def test_a_filter_comes_back() -> None:
-    assert from_message(Filter, to_message(notification.WebhookFilter, sample(Filter))) == sample(Filter)
-
-
 def test_a_fault_names_the_place_in_the_message() -> None:
     for roles, words in ((["dev", "chef"], "chef"), (["dev", " "], "empty")):
         request = notification.CreateWebhookRequest(filter=notification.WebhookFilter(roles=roles))

@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import (
@@ -428,12 +428,6 @@ async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: Wor
     assert names == {node_run(name, 1) for name in ("look", "each[0]", "each[1]", "sum")}
     assert len(world.bodies(WorkflowFinished)) == 1
     assert len({one.agent_id for one in world.fleet.begun}) == 1
-
-
-async def test_a_run_without_a_repository_works_on_an_empty_one(world: World):
-    state = await world.run(a_run(agent("one"), repo=RepoRef(location="")))
-    assert state.status is ExecutionStatus.COMPLETED
-    assert world.fleet.asked[0].repository.location == SCRATCH
 
 
 def refused() -> list[tuple[Task, str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.extensions import workflows
-from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows import read_workflow
 from tests.fuzz import test_parsers
 
 TEMPLATES = [one.read_text() for one in files(workflows).joinpath("templates").iterdir() if one.name.endswith(".yaml")]

@@ -10,10 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.assignment import (
-    Answer,
-    AnswerAssignment,
-)
+from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
