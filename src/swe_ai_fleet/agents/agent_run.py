@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -40,9 +40,8 @@ FINAL_PROMPT = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
     "what is done, what is not, what is next."
 )
-LAST_LOOK = "last_look"
-"""The operation that the observation of a `final_answer` is of which did not end the run."""
 LAST_LOOK_TITLE = "Before this ends: "
+"""How the observation of a `final_answer` begins that did not end its run."""
 LIMITS = frozenset(
     {
         StopReason.MAX_ITERATIONS,
@@ -109,7 +108,7 @@ class StopPolicy:
 
     def _stop(self, step: Step, truncated: bool, calls_left: int) -> StopReason | None:
         rules, seen = self._rules, [observation.result for observation in step.observations]
-        if any(result.operation == FINAL_ANSWER.name and result.success for result in seen):
+        if any(map(_answers, seen)):
             return StopReason.FINAL_ANSWER
         if rules.abort_on_error and any(not result.success for result in seen):
             return StopReason.TOOL_ERROR
@@ -130,13 +129,19 @@ def answer_of(steps: list[Step]) -> str:
     """What `final_answer` was given, else the last thing the model said."""
     for step in reversed(steps):
         for seen in step.observations:
-            if seen.result.operation == FINAL_ANSWER.name and seen.result.success:
+            if _answers(seen.result):
                 return seen.result.content
-            if seen.result.operation == LAST_LOOK:
-                return str(seen.result.metadata["answer"])
+            if answer := seen.result.metadata.get(LAST_LOOK_TITLE):
+                return str(answer)
         if step.reply.content:
             return step.reply.content
     return ""
+
+
+def _answers(result: ToolResult) -> bool:
+    """Whether it is an answer that ends a run, in one that goes on from its log too."""
+    answered = result.operation == FINAL_ANSWER.name and result.success
+    return answered and not result.content.startswith(LAST_LOOK_TITLE)
 
 
 def ends_with_step(history: History) -> bool:
@@ -299,13 +304,13 @@ class AgentRun:
         """The observations of a step; in place of an answer that something speaks against, what that is, once."""
         *before, last = step.observations or (None,)
         ask, steps = self._parts.last_look, (*self._steps, step)
-        if ask is None or last is None or last.result.operation != FINAL_ANSWER.name or not last.result.success:
+        if ask is None or last is None or not _answers(last.result):
             return step.observations
         asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
         if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step.observations
-        metadata = {"answer": last.result.content}
-        told = replace(last.result, operation=LAST_LOOK, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
+        metadata = {LAST_LOOK_TITLE: last.result.content}
+        told = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
         return (*(one for one in before if one is not None), replace(last, result=told))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
