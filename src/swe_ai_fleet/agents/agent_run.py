@@ -302,16 +302,15 @@ class AgentRun:
 
     async def _looked_at(self, step: Step) -> tuple[Observation, ...]:
         """The observations of a step; in place of an answer that something speaks against, what that is, once."""
-        *before, last = step.observations or (None,)
         ask, steps = self._parts.last_look, (*self._steps, step)
-        if ask is None or last is None or not _answers(last.result):
+        if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
             return step.observations
         asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
         if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step.observations
         metadata = {LAST_LOOK_TITLE: last.result.content}
         told = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
-        return (*(one for one in before if one is not None), replace(last, result=told))
+        return (*step.observations[:-1], replace(last, result=told))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
