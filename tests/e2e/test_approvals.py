@@ -117,10 +117,11 @@ async def test_an_approved_plan_goes_on_from_where_it_stopped(
     assert "def one()" in told[1]
     assert told[2].startswith("Approved by ada: but keep it short")
     assert "Append hello_world" in told[2]
-    assert len(told) == 4
+    # It changes code and no test.
+    assert len(told) == 5 and told[-1].startswith("Before this ends: the tests do not show this change")
     assert [message["role"] for message in messages].count("system") == 1
     replies = bodies(events, "model_replied")
-    assert [reply["step"] for reply in replies] == [1, 2, 3, 4, 5]
+    assert [reply["step"] for reply in replies] == [1, 2, 3, 4, 5, 6]
 
     assert [verdict.fault for verdict in verify_events(events)] == [None]
     (entry,) = [body["entry"] for body in bodies(events, "tool_finished") if body["entry"]["tool"] == "approval"]

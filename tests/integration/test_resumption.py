@@ -95,6 +95,23 @@ SCRIPT = Script(
                 Turn(tool_calls=(("final_answer", {"result": "rounded"}),)),
             ),
         ),
+        *(
+            Conversation(
+                match=f"[look {name}]",
+                turns=(
+                    Turn(
+                        tool_calls=tuple(("files_edit_file", {"path": p, "old": "", "new": "b = 2\n"}) for p in paths)
+                    ),
+                    Turn(tool_calls=(("final_answer", {"result": "It is done now. Really."}),)),
+                ),
+            )
+            for name, paths in {
+                "prose": ["notes.md"],
+                "code": ["b.py"],
+                "test": ["b.py", "test_b.py"],
+                "nothing": [],
+            }.items()
+        ),
         Conversation(
             match="[delete]",
             turns=(Turn(tool_calls=(shell("rm -f app.py"),)), Turn(tool_calls=(("final_answer", {"result": "did"}),))),
@@ -131,6 +148,7 @@ class World:
         self.server = server
         self.model = model
         self.baselines: KnownAfter | None = None
+        self.environment = Environment()
 
     def task(self, text: str, approval: ApprovalPolicy = ApprovalPolicy.NONE) -> Task:
         repo = RepoRef(location=str(self.repository))
@@ -139,7 +157,7 @@ class World:
     @asynccontextmanager
     async def clone(self, task: Task) -> AsyncIterator[Any]:
         pinned = await self.provider.pin(task.tenant, task.repo)
-        async with self.provider.open(task.execution_id, AGENT, pinned, Environment()) as clone:
+        async with self.provider.open(task.execution_id, AGENT, pinned, self.environment) as clone:
             yield clone
 
     async def run(self, log: MemoryLog, task: Task, *, generation: int = 1, resume: bool = False) -> Candidate:
@@ -368,6 +386,33 @@ NEWS = (
     "Tests on the untouched commit: 1 pass, 1 fail: tests/test_a.py::test_two; cannot be collected: tests/test_x.py: "
     "No module named y."
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("nothing", "nothing is changed"), ("code", "none of them failed before it"), ("test", ""), ("prose", "")],
+)
+async def test_an_answer_that_nothing_shows_is_met_once_by_the_baseline_and_the_task(
+    world: World, name: str, told: str
+) -> None:
+    world.baselines, world.environment = KnownAfter(0), Environment(test_command=("python3", "-m", "pytest"))
+    log = MemoryLog()
+    candidate = await world.run(log, world.task(f"[look {name}] Add b. Keep a."))
+    assert (candidate.stop_reason, candidate.summary) == (StopReason.FINAL_ANSWER, "It is done now. Really.")
+    looks = [text for message in world.messages if (text := message["content"] or "").startswith("Before this ends: ")]
+    assert len(looks) == bool(told)
+    for look in looks:
+        assert told in look and NEWS.partition(": ")[2] in look and "Add b.\n- Keep a.\n" in look
+    well_formed(world.messages)
+    # A run that is cut off behind the question goes on from there, and is not asked again.
+    if looks:
+        asked = next(at for at, event in enumerate(log.events) if "Before this ends" in str(event.body))
+        again = await world.run(
+            cut(log, asked + 1), world.task(f"[look {name}] Add b. Keep a."), generation=2, resume=True
+        )
+        assert (again.summary, again.stop_reason) == (candidate.summary, StopReason.FINAL_ANSWER)
+        asked = [message for message in world.messages if (message["content"] or "").startswith("Before this ends: ")]
+        assert len(asked) == 1
 
 
 async def test_a_baseline_is_told_once_behind_what_was_said_and_not_again_when_a_run_goes_on(world: World) -> None:

@@ -27,8 +27,8 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
 REMINDER = (
@@ -40,6 +40,8 @@ FINAL_PROMPT = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
     "what is done, what is not, what is next."
 )
+LAST_LOOK_TITLE = "Before this ends: "
+"""How the observation of a `final_answer` begins that did not end its run."""
 LIMITS = frozenset(
     {
         StopReason.MAX_ITERATIONS,
@@ -106,7 +108,7 @@ class StopPolicy:
 
     def _stop(self, step: Step, truncated: bool, calls_left: int) -> StopReason | None:
         rules, seen = self._rules, [observation.result for observation in step.observations]
-        if any(result.operation == FINAL_ANSWER.name and result.success for result in seen):
+        if any(map(_answers, seen)):
             return StopReason.FINAL_ANSWER
         if rules.abort_on_error and any(not result.success for result in seen):
             return StopReason.TOOL_ERROR
@@ -127,11 +129,19 @@ def answer_of(steps: list[Step]) -> str:
     """What `final_answer` was given, else the last thing the model said."""
     for step in reversed(steps):
         for seen in step.observations:
-            if seen.result.operation == FINAL_ANSWER.name and seen.result.success:
+            if _answers(seen.result):
                 return seen.result.content
+            if answer := seen.result.metadata.get(LAST_LOOK_TITLE):
+                return str(answer)
         if step.reply.content:
             return step.reply.content
     return ""
+
+
+def _answers(result: ToolResult) -> bool:
+    """Whether it is an answer that ends a run, in one that goes on from its log too."""
+    answered = result.operation == FINAL_ANSWER.name and result.success
+    return answered and not result.content.startswith(LAST_LOOK_TITLE)
 
 
 def ends_with_step(history: History) -> bool:
@@ -157,6 +167,8 @@ class RunParts:
         on_delta: Hears the model's text as it comes in.
         on_step: Hears each step once its calls are answered.
         news: Gives what the agent is to be told before its next reply, empty where there is nothing.
+        last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
+            answer is met by that, if anything can still be done about it; the next one counts.
     """
 
     model: ChatModel
@@ -172,6 +184,7 @@ class RunParts:
     on_delta: Callable[[str], None] | None = None
     on_step: Callable[[Step], None] | None = None
     news: Callable[[], Awaitable[str]] | None = None
+    last_look: Callable[[Sequence[Step]], Awaitable[str]] | None = None
 
     def post(self, body: EventBody | None) -> None:
         """Record an event, where there is one and somewhere to."""
@@ -275,16 +288,29 @@ class AgentRun:
         beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
         observations = await self._toolbox.call_all(calls, refusals=ruled.refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
-        for seen in observations:
+        observations = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
+        for seen in observations[len(step.observations) :]:
             told = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
             self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, told))), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
-        step = replace(step, observations=(*step.observations, *observations))
+        step = replace(step, observations=observations)
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
         return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
+
+    async def _looked_at(self, step: Step) -> tuple[Observation, ...]:
+        """The observations of a step; in place of an answer that something speaks against, what that is, once."""
+        ask, steps = self._parts.last_look, (*self._steps, step)
+        if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
+            return step.observations
+        asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
+        if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
+            return step.observations
+        metadata = {LAST_LOOK_TITLE: last.result.content}
+        told = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
+        return (*step.observations[:-1], replace(last, result=told))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""

@@ -54,13 +54,16 @@ class BaselineNews:
     async def _run(self) -> TestRun | None:
         return None if self.baselines is None else await self.baselines.known(self.task, self.environment)
 
+    async def line(self) -> str:
+        """The baseline in a line, told or not; empty where it is not known."""
+        run = await self._run()
+        return "" if run is None else self.mask(suite_baseline(run).line)
+
     async def text(self) -> str:
         """The news, one line, the first time that there is any; empty before and afterwards."""
-        run = None if self.told else await self._run()
-        if run is None:
-            return ""
-        self.told = True
-        return self.mask(f"{TITLE}{suite_baseline(run).line}.")
+        line = "" if self.told else await self.line()
+        self.told = self.told or bool(line)
+        return f"{TITLE}{line}." if line else ""
 
     def heard(self, messages: Sequence[Message]) -> None:
         """Take note of a conversation that goes on."""

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from swe_ai_fleet.agents.agent_run import LAST_LOOK_TITLE
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.opening import TITLE
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, ModelRequest, ToolCall
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    ToolCall,
+    ToolMessage,
+)
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import Decision
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import Step, StopReason
 from swe_ai_fleet.ports import ChatModel
 
 NEVER = "not carried out: it was not when this was recorded"
@@ -95,7 +104,7 @@ class RecordedNews:
     """
 
     def __init__(self, run: RunState, failing: Collection[str]) -> None:
-        self._failing = failing
+        self._run, self._failing = run, failing
         opening = len(run.started.messages) if run.started else 0
         self._told = _news_in(run.messages[:opening]) != ""
         self._next = 0
@@ -113,6 +122,11 @@ class RecordedNews:
         self._next += 1
         self._told = self._told or bool(text)
         return text
+
+    async def last_look(self, steps: Sequence[Step]) -> str:
+        """What the run was told in place of the end that its first answer asked for; empty where it ended."""
+        texts = (message.content for message in self._run.messages if isinstance(message, ToolMessage))
+        return next((text.removeprefix(LAST_LOOK_TITLE) for text in texts if text.startswith(LAST_LOOK_TITLE)), "")
 
     async def failing(self) -> Collection[str] | None:
         """The tests that fail on the untouched commit; None until they were told of."""

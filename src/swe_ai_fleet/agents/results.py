@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.json_values import integer, mapping, mappings, string
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.tools.truncation import truncate
 
@@ -35,6 +35,12 @@ def last_tests(trajectory: Trajectory) -> TestSummary | None:
             if summary is not None:
                 return summary
     return None
+
+
+def fails_before(steps: Sequence[Step]) -> bool:
+    """Whether a test failed in the course of a run, and did not in the last run of tests: it shows what was done."""
+    runs = [summary for step in steps for seen in step.observations if (summary := test_summary(seen.result))]
+    return bool(runs) and bool({name for run in runs for name in run.failing} - set(runs[-1].failing))
 
 
 def test_summary(result: ToolResult) -> TestSummary | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
+from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
-from swe_ai_fleet.agents.results import last_tests
+from swe_ai_fleet.agents.results import fails_before, last_tests
 from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
 from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources, run_agent
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
@@ -25,18 +27,21 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Diff
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import Message
-from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role, Task
 from swe_ai_fleet.domain.text import nearest
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import PLUGINS, ToolAccess, Toolset, open_toolkits, operations
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.repo_map.languages import language_of
+from swe_ai_fleet.tools.repo_map.relevance import is_test
 from swe_ai_fleet.tools.tests import TestTool
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_PINNED_DIFF_CHARS = 6_000
+MAX_TASK_CHARS = 2_000
 _PROPOSE = (
     f"Before you change anything, read what you need and call {PROPOSE}; a person decides about it. Until it is "
     "approved, every call that changes something is refused."
@@ -182,7 +187,9 @@ class Solver(AgentSpec[Solution]):
                 model = ProposingModel(model=model, wanted=lambda: gate.wants_proposal)
         return await drive(
             task.planning_mode or run.equipment.planning_mode,
-            replace(parts, model=model, history=history, gate=self._gate, news=self._news.text),
+            replace(
+                parts, model=model, history=history, gate=self._gate, news=self._news.text, last_look=self._last_look
+            ),
             task_text=task.description,
             mode_rules=replace(run.equipment.mode_rules, plans=PlanRules(proposes=self._proposes)),
         )
@@ -197,6 +204,23 @@ class Solver(AgentSpec[Solution]):
         diff = await self._clone.diff()
         commit, branch = await self._clone.head()
         return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=model)
+
+    async def _last_look(self, steps: Sequence[Step]) -> str:
+        """What a developer is told who ends without a change, or without a test that shows it; empty for all others."""
+        task, environment = self.task, self._clone.environment
+        if task.role is not Role.DEV or not task.enable_tools or self._revision is not None or fails_before(steps):
+            return ""
+        files = (await self._clone.diff()).files
+        untested = environment.test_command and any(map(language_of, files)) and not any(map(is_test, files))
+        if files and not untested:
+            return ""
+        text = rendered(
+            "last_look",
+            files=files,
+            baseline=await self._news.line(),
+            sentences=re.split(r"(?<=[.!?])\s+|\n+", truncate(task.description.strip(), MAX_TASK_CHARS)),
+        )
+        return self._mask(text)
 
     def _toolbox(self, held: Toolset) -> Toolbox:
         """The toolkits of the run and its sub-agents."""

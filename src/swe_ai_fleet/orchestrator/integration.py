@@ -22,17 +22,20 @@ from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
 SUBJECT_LENGTH = 72
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n")
+_LEAST_WORDS = 3
 _MAX_SUMMARY_CHARS = 4_000
 
 
 def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None = None) -> str:
-    """The task's first line as subject, the agent's summary as body, and trailers that lead back to the execution.
+    """What was done as subject, in the agent's words or the task's, the agent's summary as body, and trailers.
 
-    They say the verdict, too: whoever reads the history sees what nothing was shown of.
+    These lead back to the execution and say the verdict: whoever reads the history sees what nothing was shown of.
     """
-    subject = task.description.strip().splitlines()[0]
+    summary = winner.summary.strip()[:_MAX_SUMMARY_CHARS]
+    subject = _subject(summary) or task.description.strip().splitlines()[0]
     if len(subject) > SUBJECT_LENGTH:
-        subject = subject[: SUBJECT_LENGTH - 1].rstrip() + "…"
+        subject = subject[:SUBJECT_LENGTH].rpartition(" ")[0].rstrip(" ,;:") or subject[: SUBJECT_LENGTH - 1] + "…"
     trailers = (
         f"Fleet-Task: {task.task_id}",
         f"Fleet-Execution: {task.execution_id}",
@@ -40,8 +43,15 @@ def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None =
         f"Fleet-Audit-Head: {winner.audit_head}",
         *([f"Fleet-Verdict: {evidence.verdict}"] if evidence is not None and evidence.verdict is not None else []),
     )
-    body = winner.summary.strip()[:_MAX_SUMMARY_CHARS]
+    # Nothing is said twice.
+    body = "" if summary.rstrip(".") == subject else summary
     return "\n\n".join(part for part in (subject, body, "\n".join(trailers)) if part) + "\n"
+
+
+def _subject(summary: str) -> str:
+    """The first sentence of an agent's summary, where it says anything; "Done." does not."""
+    first = _SENTENCE_END.split(summary, maxsplit=1)[0].strip("#*-_ `").rstrip(".")
+    return first if len(first.split()) >= _LEAST_WORDS else ""
 
 
 BUNDLE_TYPE = "application/x-git-bundle"

@@ -118,6 +118,7 @@ async def replay(
             gate=RecordedGate(run),
             sampling=Sampling(temperature=run.started.temperature, seed=run.started.seed),
             news=news.text,
+            last_look=news.last_look,
         )
         trajectory = await AgentRun(parts).drive()
         diff = await clone.diff()

@@ -239,6 +239,7 @@ class PlanRun:
             model=self._planned,
             rules=replace(parts.rules, max_tool_errors=0, max_malformed_replies=0),
             guard=None,
+            last_look=None,
             on_step=self._observe,
         )
         with iterations(budget, len(parts.steps) + budget.limits.max_tool_calls + 1):

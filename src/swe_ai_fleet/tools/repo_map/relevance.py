@@ -66,7 +66,7 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
         scores[index] += _NAMED
     if not scores:
         return _by_words(files, words), []
-    tests = [index for index in scores if _TEST.search(files[index].path)]
+    tests = [index for index in scores if is_test(files[index].path)]
     code = [i for i in scores.keys() - set(tests) if i in named or not _ASIDE.search(files[i].path)]
     code.sort(key=lambda index: (-scores[index], index))
     tests.sort(key=lambda index: (-scores[index], index))
@@ -81,6 +81,11 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
         numbers += [number for number in dict.fromkeys(around) if number not in shown[index] and tags[number].name]
         ranked += [Ranked(file=index, definition=number, score=scores[index]) for number in numbers[:_MOST_IN_A_FILE]]
     return ranked, [files[index].path for index in tests[:_MOST_TESTS]]
+
+
+def is_test(path: str) -> bool:
+    """Whether a path is named as tests are, in any language."""
+    return _TEST.search(path) is not None
 
 
 def _identifiers(texts: Iterable[str]) -> set[str]:
@@ -122,7 +127,7 @@ def _by_words(files: Sequence[MappedFile], words: frozenset[str]) -> list[Ranked
     """Where a task names nothing: the definitions whose names have two of its words at least, the rarest first."""
     found: list[Ranked] = []
     for index, file in enumerate(files):
-        if _TEST.search(file.path) or _ASIDE.search(file.path):
+        if is_test(file.path) or _ASIDE.search(file.path):
             continue
         for number, tag in enumerate(file.tags.definitions):
             if len(both := words_of(tag.name) & words) > 1:

@@ -18,6 +18,7 @@ import time
 
 import pytest
 
+EXPECTED = "expected to fail: "
 _MESSAGE_CHARS = 600
 _TRACEBACK_CHARS = 2400
 _SEVERITY = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
@@ -141,6 +142,8 @@ class Reporter:
             outcome = "skipped"
         if _SEVERITY[outcome] > _SEVERITY[kept[1]]:
             kept[1:] = [outcome, *_told(report)]
+            if hasattr(report, "wasxfail") and report.skipped:
+                kept[2:] = [f"{EXPECTED}{report.wasxfail}"[:_MESSAGE_CHARS], ""]
 
     def pytest_runtest_logfinish(self, nodeid, location):
         began, outcome, message, trace = self._open.pop(nodeid, (time.time(), "passed", "", ""))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from swe_ai_fleet.domain.candidate import TestSummary
-from swe_ai_fleet.domain.test_run import TestResult, TestRun
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 
 MAX_TESTS_SHOWN = 20
@@ -14,6 +13,8 @@ MAX_TESTS_NAMED = 200
 TAIL_CHARS = 4_000
 _PYTEST_USAGE_ERROR = 4
 _PYTEST_NOTHING_COLLECTED = 5
+_EXPECTED = "expected to fail"
+"""How the message of a skipped test begins that ran, and failed as it is marked to (`inside/fleet_pytest.py`)."""
 _NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
 
 
@@ -38,7 +39,7 @@ def told(
     parts = [f"Ran `{run.command}`."] if announced else []
     parts += [f"Note: {note}." for note in run.notes]
     if run.reported:
-        parts.append(_counts(run.summary))
+        parts.append(_counts(run))
         parts.extend(described(test, run.results[test]) for test in new[:MAX_TESTS_SHOWN])
         if new[MAX_TESTS_SHOWN:]:
             parts.append("Also failing:\n" + "\n".join(new[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]))
@@ -114,14 +115,17 @@ def _error(run: TestRun, new: list[str], old: list[str]) -> str:
     return f"the test run failed: {run.stopped or f'exit code {run.exit_code}'}"
 
 
-def _counts(summary: TestSummary) -> str:
+def _counts(run: TestRun) -> str:
+    summary = run.summary
+    expected = sum(run.results[test].message.startswith(_EXPECTED) for test in run.of(TestOutcome.SKIPPED))
     counts = [
         f"{number} {word}"
         for number, word in (
             (summary.failed, "failed"),
-            (summary.errors, "errors"),
+            (summary.errors, "error" if summary.errors == 1 else "errors"),
             (summary.passed, "passed"),
-            (summary.skipped, "skipped"),
+            (summary.skipped - expected, "skipped"),
+            (expected, "failed as expected"),
         )
         if number
     ]
