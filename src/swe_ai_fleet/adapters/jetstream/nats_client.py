@@ -1,11 +1,13 @@
 """The client library's connection, with a short way for what there is much of: messages that come and go.
 
-The library parses with a pattern for each kind of line, and has a queue and a task for each subscription and one for
-writing. Here a whole message is handed over where it is read, and a message is written where it is sent.
+The library parses with a pattern for each kind of line, and has a queue and a task for each subscription and one
+for writing. Here a whole message is handed over where it is read, and what is sent in one turn of the loop is
+written together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 
@@ -28,6 +30,7 @@ class NatsClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.heard: dict[int, Callable[[Message], None]] = {}
+        self._lines: list[bytes] = []
         self._ps = _Reader(self)
 
     async def hear(self, subject: str, deliver: Callable[[Message], None], queue: str = "") -> int:
@@ -72,8 +75,16 @@ class NatsClient(Client):
             await self._send_command(line)
             await self._flush_pending()
         else:
-            self._transport.write(line)
+            self._lines.append(line)
+            if len(self._lines) == 1:
+                asyncio.get_running_loop().call_soon(self._flush_lines)
             await self._transport.drain()
+
+    def _flush_lines(self) -> None:
+        """Write what was sent since the loop's last turn, by whomever, at once."""
+        lines, self._lines = self._lines, []
+        if self._transport is not None:
+            self._transport.write(lines[0] if len(lines) == 1 else b"".join(lines))
 
     def _connect_command(self) -> bytes:
         told: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
