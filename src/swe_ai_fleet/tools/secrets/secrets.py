@@ -74,11 +74,14 @@ class Needles:
             self._tails.setdefault(word[-CUT_SHORTEST:], []).append(word)
             self._firsts.setdefault(word[0], []).append(word)
         self.longest = max(map(len, self._words), default=0)
-        self._edges = (*(self._heads | self._tails),)
+        self._edges = tuple(self._heads | self._tails)
 
     def absent(self, text: str) -> bool:
         """Whether neither one stands in a text nor what a cut leaves of one: each has its first or last characters."""
-        return not any(edge in text for edge in self._edges)
+        for edge in self._edges:  # noqa: SIM110  (a generator costs more than the search)
+            if edge in text:
+                return False
+        return True
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Where they stand, overlapping ones too."""
@@ -264,7 +267,7 @@ class Secrets:
         return max(hold, len(text) - _EXPANSION * max(self._plain.longest, self._encoded.longest))
 
     def _searches(self, text: str) -> Iterator[tuple[View, Needles, str]]:
-        for view in views(text) if self._plain.longest else ():
+        for view in views(text) if self._plain.longest and text else ():
             folded, joined = fold(view.text), view.without_line_ends()
             yield view, self._plain, folded
             yield joined, self._encoded, joined.text
