@@ -174,7 +174,7 @@ async def hand_in(
     """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
     candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
     task = assignment.task
-    record = await tool_record(log, task.tenant, assignment.execution_id, assignment.agent_id)
+    record = run.record or await tool_record(log, task.tenant, assignment.execution_id, assignment.agent_id)
     await results.publish(
         tenant=task.tenant,
         task_id=task.task_id,

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from swe_ai_fleet.agents.results import ToolRecord
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import RecordedAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -68,6 +69,8 @@ class RunJournal:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self.record = ToolRecord()
+        """What these events say of tools."""
         self._told: dict[str, tuple[str, Event]] = {}
 
     def post(self, body: EventBody) -> Event:
@@ -80,6 +83,7 @@ class RunJournal:
             # By then the model has been told of every call before.
             self._told.clear()
         event = self._journal.post(body)
+        self.record.hear(event)
         if isinstance(body, ToolFinished) and body.entry.call_id:
             self._told[body.entry.call_id] = (body.result.observation(), event)
         return event

@@ -29,6 +29,7 @@ from swe_ai_fleet.agents.recorded_run import (
     run_finished,
     writer_of,
 )
+from swe_ai_fleet.agents.results import ToolRecord
 from swe_ai_fleet.agents.toolbox import Toolbox, first_line
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import Opening, RecordedAssignment
@@ -76,6 +77,7 @@ class RunContext:
         store: Keeps what is too long for an event; None: nothing does.
         keeper: Keeps its workspace for another process; None: nothing does.
         earlier: What the log has of it.
+        record: What it did with tools; None: only the log knows all of it.
     """
 
     equipment: Equipment
@@ -84,6 +86,7 @@ class RunContext:
     store: Callable[[bytes], Awaitable[BlobRef]] | None = None
     keeper: WorkspaceKeeper | None = None
     earlier: RunState = _NEW
+    record: ToolRecord | None = None
 
     async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
         """The model, and what it can do; from here on the budget's clock runs, at its prices.
@@ -198,7 +201,9 @@ class RunServices:
                 )
             # Until the claim is durable, the last owner may still write.
             await run.journal.flush()
-            if assignment.resumes:
+            if not assignment.resumes:
+                context.record = run.journal.record
+            else:
                 context.earlier = await read_run(self.log, tenant, execution_id, assignment.agent_id)
             yield context
 

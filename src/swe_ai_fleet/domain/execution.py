@@ -248,6 +248,11 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         )
     if state is None or stored.sequence <= state.last_sequence:
         return state
+    if isinstance(body, ModelReplied | ToolStarted | ToolFinished) and not state.status.terminal:
+        # Nine events of ten, and a state has many fields to copy.
+        agent = _advance_agent(_progress(state, event.agent_id), stored)
+        agents = {**state.agents, agent.agent_id: agent}
+        return replace(state, last_sequence=stored.sequence, updated_at=event.at, agents=agents)
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
         case CandidateDelivered():
