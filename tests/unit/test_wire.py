@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, WrittenMessages, head_fields, wire_ids
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, WrittenMessages, head_fields
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -47,7 +47,7 @@ def write(writer: WireWriter, messages: Sequence[Message], protocol: ToolProtoco
     head = head_fields("m", Sampling(), limit_field="max_tokens")
     offered = TOOLS if tools else ()
     if protocol is ToolProtocol.NATIVE:
-        return json.loads(writer.native(messages, offered, head=head, wire_ids=wire_ids(messages), strict=True))
+        return json.loads(writer.native(writer.conversation(messages), offered, head=head, strict=True))
     return json.loads(writer.spoken(messages, offered, head=head, protocol=protocol))
 
 

@@ -201,10 +201,10 @@ class RunServices:
                 )
             # Until the claim is durable, the last owner may still write.
             await run.journal.flush()
-            if assignment.resumes:
-                context.earlier = await read_run(self.log, tenant, execution_id, assignment.agent_id)
-            else:
+            if not assignment.resumes:
                 context.record = run.journal.record
+            else:
+                context.earlier = await read_run(self.log, tenant, execution_id, assignment.agent_id)
             yield context
 
 

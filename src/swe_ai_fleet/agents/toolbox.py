@@ -212,6 +212,8 @@ class Toolbox:
             truncated: The reply was cut off, so arguments that end too early must not be repaired.
         """
         read = [self.understand(call, truncated=truncated) for call in calls]
+        if len(read) == 1:
+            return (await self._after((), read[0], (refusals or {}).get(calls[0].call_id)),)
         tasks: list[asyncio.Task[Observation]] = []
         async with asyncio.TaskGroup() as group:
             for number, understood in enumerate(read):

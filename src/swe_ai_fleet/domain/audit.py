@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from swe_ai_fleet.domain.tool import Decision, Outcome
 
 GENESIS = "0" * 64
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _SIGNED_CONTEXT = b"swe-ai-fleet audit head, version 1\n"
 """Stands before what is signed, so that a signature says nothing else anywhere else."""
 
@@ -54,15 +55,15 @@ class AuditEntry:
 
     def digest(self) -> str:
         """SHA-256 over the canonical JSON form (sorted keys, no spaces, UTF-8) of everything but `hash`."""
-        fields = asdict(self)
-        del fields["hash"]
-        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._digest(self.prev_hash)
 
     def sealed(self, prev_hash: str) -> AuditEntry:
         """This entry as the successor of the one that has `prev_hash`."""
-        linked = replace(self, prev_hash=prev_hash)
-        return replace(linked, hash=linked.digest())
+        return replace(self, prev_hash=prev_hash, hash=self._digest(prev_hash))
+
+    def _digest(self, prev_hash: str) -> str:
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "hash"} | {"prev_hash": prev_hash}
+        return hashlib.sha256(_CANONICAL.encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +90,7 @@ class SignedHead:
             "hash": self.hash,
             "run": self.run,
         }
-        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return _SIGNED_CONTEXT + canonical.encode("utf-8", "surrogatepass")
+        return _SIGNED_CONTEXT + _CANONICAL.encode(fields).encode("utf-8", "surrogatepass")
 
 
 class HeadVerifier(Protocol):

@@ -39,18 +39,17 @@ class CpuSlots:
     def __init__(self, directory: Path, count: int) -> None:
         if count < 1:
             raise ValueError("count must be at least 1")
-        self._directory = directory
-        self._shared = [directory / f"slot-{number}" for number in range(1, count)]
-        self._tickets = directory / "waiting"
-        self._turns = directory / "turns"
-        self._held: set[Path] = set()
+        # Plain texts: a path object for each look costs more than the look.
+        self._directory, self._tickets, self._turns = str(directory), f"{directory}/waiting", f"{directory}/turns"
+        self._shared = [f"{directory}/slot-{number}" for number in range(1, count)]
+        self._held: set[str] = set()
         self._crowds: dict[str, _Crowd] = {}
         self.on_crowd: Callable[[str, bool], None] | None = None
         """Called when a tenant begins, or ceases, to hold more than its own slot on this node."""
         self._lanes: dict[Owner, _Lane] = {}
         self._freed = asyncio.Event()
         for place in (directory, self._tickets, self._turns):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def count(self) -> int:
@@ -77,7 +76,7 @@ class CpuSlots:
             freed, self._freed = self._freed, asyncio.Event()
             freed.set()
 
-    async def _wait(self, owner: Owner) -> tuple[Path, int]:
+    async def _wait(self, owner: Owner) -> tuple[str, int]:
         lane = self._lanes.setdefault(owner, _Lane())
         lane.waiting += 1
         try:
@@ -99,9 +98,9 @@ class CpuSlots:
             if not lane.waiting:
                 del self._lanes[owner]
 
-    def _claim(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[Path, int] | None:
+    def _claim(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, int] | None:
         """A slot, if it is a ticket's turn and one is free."""
-        places: list[Path] = []
+        places: list[str] = []
         mine = [other for other in queue if other.tenant == ticket.tenant]
         if mine[:1] == [ticket]:
             places.append(self._own(Owner(tenant=ticket.tenant)))
@@ -109,7 +108,7 @@ class CpuSlots:
             places += self._shared
         return self._take(tuple(places))
 
-    def _take(self, places: tuple[Path, ...]) -> tuple[Path, int] | None:
+    def _take(self, places: tuple[str, ...]) -> tuple[str, int] | None:
         for path in places:
             if path in self._held:
                 continue
@@ -127,7 +126,7 @@ class CpuSlots:
         crowd = self._crowds.get(tenant)
         if crowd is None:
             # Held by every process in which the tenant has more than its own slot.
-            descriptor = os.open(self._directory / f"crowd-{tenant}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(f"{self._directory}/crowd-{tenant}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             crowd = self._crowds[tenant] = _Crowd(descriptor)
@@ -151,46 +150,45 @@ class CpuSlots:
         finally:
             os.close(crowd.descriptor)
 
-    def _own(self, owner: Owner) -> Path:
-        return self._directory / f"own-{owner.tenant}"
+    def _own(self, owner: Owner) -> str:
+        return f"{self._directory}/own-{owner.tenant}"
 
     @contextmanager
     def _ticket(self, owner: Owner) -> Generator[_Ticket]:
         """A file with a waiter and its time, visible to all processes; renewed while its process is healthy."""
         ticket = _Ticket(owner.tenant, owner.execution_id, time.monotonic_ns(), secrets.token_hex(4))
-        place = self._tickets / ticket.name
         self._renew(ticket)
         try:
             yield ticket
         finally:
-            place.unlink(missing_ok=True)
+            Path(self._tickets, ticket.name).unlink(missing_ok=True)
 
     def _renew(self, ticket: _Ticket) -> None:
-        (self._tickets / ticket.name).touch(mode=0o600)
+        Path(self._tickets, ticket.name).touch(mode=0o600)
 
     def _queue(self) -> list[_Ticket]:
         """The waiters, in the order of service."""
         waiting: list[_Ticket] = []
         for name in os.listdir(self._tickets):  # noqa: PTH208
-            age = time.time() - _changed(self._tickets / name) / 1e9
+            age = time.time() - _changed(f"{self._tickets}/{name}") / 1e9
             if age > _FORGOTTEN_SECONDS:
-                (self._tickets / name).unlink(missing_ok=True)
+                Path(self._tickets, name).unlink(missing_ok=True)
             elif age < _STALE_SECONDS:
                 waiting.append(_Ticket.parse(name))
-        turns = {place: _changed(self._turns / place) for ticket in waiting for place in ticket.turns}
+        turns = {place: _changed(f"{self._turns}/{place}") for ticket in waiting for place in ticket.turns}
         return sorted(waiting, key=lambda ticket: (*(turns[place] for place in ticket.turns), ticket.since))
 
     def _served(self, ticket: _Ticket) -> None:
         """Put a tenant and its execution behind the others."""
         for place in ticket.turns:
-            (self._turns / place).touch(mode=0o600)
+            Path(self._turns, place).touch(mode=0o600)
             # The kernel's coarse clock is some milliseconds late.
-            os.utime(self._turns / place, ns=(now := time.time_ns(), now))
+            os.utime(f"{self._turns}/{place}", ns=(now := time.time_ns(), now))
         places = os.listdir(self._turns)  # noqa: PTH208
         if len(places) > _TURNS_KEPT:
             for place in places:
-                if time.time() - _changed(self._turns / place) / 1e9 > _FORGOTTEN_SECONDS:
-                    (self._turns / place).unlink(missing_ok=True)
+                if time.time() - _changed(f"{self._turns}/{place}") / 1e9 > _FORGOTTEN_SECONDS:
+                    Path(self._turns, place).unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -230,10 +228,10 @@ class _Ticket(NamedTuple):
         return f"{self.tenant}:", f"{self.tenant}:{self.execution_id}:"
 
 
-def _changed(path: Path) -> int:
+def _changed(path: str) -> int:
     """The time of a file, in nanoseconds; 0 where there is none, or where the clock was set back since."""
     try:
-        changed = path.stat().st_mtime_ns
+        changed = os.stat(path).st_mtime_ns  # noqa: PTH116  (no Path for each look)
     except FileNotFoundError:
         return 0
     return changed if changed <= time.time_ns() else 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
@@ -25,6 +26,7 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResul
 from swe_ai_fleet.ports import Journal
 
 _BLOCK = 64 * 1024
+_CANONICAL = json.JSONEncoder(sort_keys=True, default=repr, separators=(",", ":"))
 
 
 class AuditTrail:
@@ -65,8 +67,7 @@ class AuditTrail:
         self, spec: OperationSpec, *, arguments: Mapping[str, object], secret: Mapping[str, object], call_id: str
     ) -> AuditRecord:
         """Begin the record of one call. `arguments` are masked already; of `secret` only a keyed digest is kept."""
-        canonical = json.dumps(secret, sort_keys=True, default=repr, separators=(",", ":")).encode()
-        digest = hmac.new(self._key, canonical, hashlib.sha256).hexdigest()
+        digest = hmac.digest(self._key, _CANONICAL.encode(secret).encode(), "sha256").hex()
         call_id = call_id or secrets_id()
         return AuditRecord(trail=self, spec=spec, arguments=arguments, arguments_digest=digest, call_id=call_id)
 
@@ -99,8 +100,8 @@ class AuditRecord:
     ) -> ToolResult:
         """Record how the call ended. `whole` is the masked output before truncation."""
         output = (whole or result.content or result.error).encode("utf-8", "replace")
-        entry = replace(
-            self._entry(result.outcome),
+        entry = self._entry(
+            result.outcome,
             decision=decision,
             reason=reason,
             exit_code=result.exit_code,
@@ -118,7 +119,7 @@ class AuditRecord:
         with suppress(FleetError):
             self.close(result, whole=result.content)
 
-    def _entry(self, outcome: Outcome) -> AuditEntry:
+    def _entry(self, outcome: Outcome, **ended: Any) -> AuditEntry:
         return AuditEntry(
             seq=len(self.trail.entries) + 1,
             at=now(),
@@ -131,6 +132,7 @@ class AuditRecord:
             arguments_digest=self.arguments_digest,
             outcome=outcome,
             workspace_revision=self.trail.revision,
+            **ended,
         )
 
 

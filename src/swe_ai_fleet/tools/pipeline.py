@@ -120,7 +120,7 @@ class Pipeline:
                 await record.start()
             with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as known:
                 result = known.result or await self._run(definition, toolkit, checked)
-            result = self._masked(replace(result, duration=time.monotonic() - started_at))
+            result = self._masked(result, time.monotonic() - started_at)
             known.keep(result)
             artifact = await self._stored(result, limit := self._limit(spec))
         except asyncio.CancelledError:
@@ -170,9 +170,10 @@ class Pipeline:
             _log.warning("tool.output_not_stored", operation=result.operation, reason=self._mask(error.message))
             return result.artifact
 
-    def _masked(self, result: ToolResult) -> ToolResult:
+    def _masked(self, result: ToolResult, duration: float) -> ToolResult:
         return replace(
             result,
+            duration=duration,
             content=self._mask(result.content),
             error=self._mask(result.error),
             metadata=cast("Mapping[str, object]", self._mask_json(result.metadata)),
@@ -184,10 +185,13 @@ class Pipeline:
             content = beginning(result.content, limit)
         else:
             content = truncate(result.content, limit, str(result.metadata.get(WHOLE, "")))
+        error = truncate(result.error, MAX_ERROR_CHARS)
+        if content is result.content and error is result.error and artifact is result.artifact:
+            return result
         return replace(
             result,
             content=content,
-            error=truncate(result.error, MAX_ERROR_CHARS),
+            error=error,
             truncated=result.truncated or content is not result.content,
             artifact=artifact,
         )

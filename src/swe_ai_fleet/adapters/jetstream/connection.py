@@ -12,15 +12,12 @@ import json
 import re
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as ClientSubscription
 
 from swe_ai_fleet.adapters.jetstream.faults import (
     FIRST_SECONDS,
@@ -31,8 +28,9 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Refused,
     Unanswered,
 )
-from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials, Protected
+from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
 from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient, head_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
@@ -48,7 +46,7 @@ class Subscription:
 
     def __init__(self, deliver: Callable[[Message | None], None]) -> None:
         self.deliver = deliver
-        self.inner: ClientSubscription | None = None
+        self.number = 0
 
 
 class Connection:
@@ -62,7 +60,7 @@ class Connection:
         self._expired = False
         self._credentials = credentials
         self._name = name
-        self._client: Client | None = None
+        self._client: NatsClient | None = None
         self._ready = asyncio.Event()
         self._closing = False
         self._reconnecting: asyncio.Task[None] | None = None
@@ -139,7 +137,8 @@ class Connection:
             InvalidRequest: The payload is larger than the server takes.
         """
         client = self._connected()
-        size = len(payload) + _header_bytes(headers)
+        head = head_of(headers)
+        size = len(payload) + len(head)
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
             raise InvalidRequest(
@@ -152,7 +151,7 @@ class Connection:
         self._asked[inbox] = subject.lower()
         timer = loop.call_later(seconds, _expire, future)
         try:
-            await client.publish(subject, payload, reply=inbox, headers=headers)
+            await client.send(subject, payload, reply=inbox, head=head)
             message = await future
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
@@ -167,7 +166,7 @@ class Connection:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
         client = self._connected()
         try:
-            await client.publish(subject, payload, reply=reply)
+            await client.send(subject, payload, reply=reply)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
 
@@ -284,7 +283,7 @@ class Connection:
         client = self._connected()
         subscription = Subscription(deliver)
         try:
-            subscription.inner = await _subscribed(client, subject, deliver, queue)
+            subscription.number = await client.hear(subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
         self._subscriptions.add(subscription)
@@ -293,11 +292,11 @@ class Connection:
     async def unsubscribe(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.discard(subscription)
-            if subscription.inner is not None:
+            if self._client is not None:
                 with suppress(nats.errors.Error, OSError):
-                    await subscription.inner.unsubscribe()
+                    await self._client.forget(subscription.number)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> NatsClient:
         if self._client is not None and self._client.is_closed:
             # An error while the library closes its connection ends that before it calls back.
             self._lost(self._client)
@@ -315,7 +314,7 @@ class Connection:
             raise Unanswered("not connected") from None
 
     async def _connect(self, seconds: float) -> None:
-        client = Protected()
+        client = NatsClient()
         login = self._credentials
         context = login.context()
         self._prefix = login.inbox()
@@ -347,7 +346,7 @@ class Connection:
                     tls=context,
                 )
                 inbox = client.new_inbox()
-                await _subscribed(client, f"{inbox}.*", self._answer)
+                await client.hear(f"{inbox}.*", self._answer)
                 # The library takes a ping of a server that is still deciding for its consent.
                 await client.flush()
             if client.is_closed:
@@ -393,13 +392,12 @@ class Connection:
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
-    def _answer(self, message: Message | None) -> None:
-        if message is not None:
-            future = self._pending.get(message.subject)
-            if future is not None and not future.done():
-                future.set_result(message)
+    def _answer(self, message: Message) -> None:
+        future = self._pending.get(message.subject)
+        if future is not None and not future.done():
+            future.set_result(message)
 
-    def _lost(self, client: Client) -> None:
+    def _lost(self, client: NatsClient) -> None:
         if client is not self._client or not self._ready.is_set():
             return
         self._ready.clear()
@@ -439,27 +437,6 @@ class Connection:
             self._lost(self._client)
 
 
-def _header_bytes(headers: Mapping[str, str] | None) -> int:
-    """What headers take on the wire."""
-    if not headers:
-        return 0
-    return len("NATS/1.0\r\n\r\n") + sum(len(f"{key}: {value}\r\n".encode()) for key, value in headers.items())
-
-
 def _expire(future: asyncio.Future[Message]) -> None:
     if not future.done():
         future.set_exception(Unanswered("no answer in time"))
-
-
-async def _subscribed(
-    client: Client, subject: str, deliver: Callable[[Message | None], None], queue: str = ""
-) -> ClientSubscription:
-    async def receive(message: Msg) -> None:
-        deliver(
-            Message(
-                subject=message.subject, reply=message.reply, data=message.data or b"", headers=message.headers or {}
-            )
-        )
-
-    subscribe = cast("Callable[..., Awaitable[ClientSubscription]]", client.subscribe)  # pyright: ignore[reportUnknownMemberType]
-    return await subscribe(subject, queue=queue, cb=receive)

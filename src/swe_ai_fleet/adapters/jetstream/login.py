@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import nats.errors
-from nats.aio.client import Client
-
 from swe_ai_fleet.domain.errors import PreconditionFailed
 
 INBOX = "_INBOX"
@@ -79,21 +76,6 @@ class Credentials:
 def host_inbox(host_id: str) -> str:
     """Where the answers to a host of agents go."""
     return f"{INBOX}.{host_id}"
-
-
-class Protected(Client):
-    """A client that says nothing to a server without TLS where it is to speak TLS.
-
-    The client library takes the server's word for it, and with that the word of whoever stands in between.
-    """
-
-    def _connect_command(self) -> bytes:
-        told: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
-        server = self._current_server
-        asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
-        if asked and not told:
-            raise nats.errors.Error("the server speaks no TLS, which nats_ca or a tls:// address asks for")
-        return super()._connect_command()
 
 
 def _public_key(path: str) -> str:

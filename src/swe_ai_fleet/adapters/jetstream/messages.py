@@ -73,13 +73,17 @@ def from_api(answer: dict[str, Any]) -> StoredMessage:
         sequence=message["seq"],
         subject=message["subject"],
         data=base64.b64decode(message.get("data", "")),
-        headers=_headers(base64.b64decode(message.get("hdrs", ""))),
+        headers=read_headers(base64.b64decode(message.get("hdrs", ""))),
     )
 
 
-def _headers(raw: bytes) -> dict[str, str]:
+def read_headers(raw: bytes | bytearray) -> dict[str, str]:
+    """The headers of a message as they came, the server's own code and its words as `Status` and `Description`."""
+    first, *lines = raw.decode("utf-8", "replace").split("\r\n")
     headers: dict[str, str] = {}
-    for line in raw.decode("utf-8", "replace").split("\r\n")[1:]:
+    if status := first[len("NATS/1.0 ") :]:
+        headers = {"Status": status[:3], "Description": status[3:].strip()}
+    for line in lines:
         name, colon, value = line.partition(":")
         if colon:
             headers[name] = value.strip()

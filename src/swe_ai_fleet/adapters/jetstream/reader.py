@@ -69,8 +69,11 @@ async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
     """The next message that was pulled, None for the end of a pull. Raises Broken."""
     while True:
         try:
-            async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
-                message = await arrived.get()
+            if arrived.empty():
+                async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
+                    message = await arrived.get()
+            else:
+                message = arrived.get_nowait()
         except TimeoutError:
             raise Broken("no message and no heartbeat") from None
         if message is None:
@@ -118,12 +121,12 @@ async def messages(
         yield None
         if not follow:
             return
-    backoff = Backoff.lasting(patience)
+    backoff: Backoff | None = Backoff.lasting(patience)
     while True:
         consumer = _Consumer(connection, stream, wanted, position, headers_only=headers_only)
         try:
             async for message, pending in consumer.messages():
-                backoff = Backoff.lasting(None if follow else patience)
+                backoff = None
                 if message is not None:
                     position = message.sequence + 1
                     yield message
@@ -135,10 +138,12 @@ async def messages(
                         return
         except (Broken, Unanswered) as reason:
             _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
+            backoff = backoff or Backoff.lasting(None if follow else patience)
             await backoff.wait(reason)
         except ApiFault as fault:
             if not fault.passing:
                 raise fault.as_fleet_error() from fault
+            backoff = backoff or Backoff.lasting(None if follow else patience)
             await backoff.wait(fault)
         finally:
             await consumer.close()

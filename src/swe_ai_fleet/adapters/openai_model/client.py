@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.openai_model.connection import Connection
 from swe_ai_fleet.adapters.openai_model.faults import Feature, Quirks
 from swe_ai_fleet.adapters.openai_model.probing import Findings, ListedModel, read_models
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields, wire_ids
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
 
@@ -76,8 +76,9 @@ class RequestWriter:
             held_to = self._writer.envelope_format(tools, full=full)
         ids: dict[str, str] = {}
         if protocol is ToolProtocol.NATIVE:
-            ids, strict = wire_ids(messages), capabilities.strict_schemas
-            body = self._writer.native(messages, tools, head=head, wire_ids=ids, strict=strict, response_format=held_to)
+            conversation, strict = self._writer.conversation(messages), capabilities.strict_schemas
+            ids = conversation.ids
+            body = self._writer.native(conversation, tools, head=head, strict=strict, response_format=held_to)
         else:
             body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=held_to)
         asked = Asked(protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None)

@@ -17,7 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx2
-import stamina
 from yarl import URL
 
 from swe_ai_fleet.adapters.openai_model import faults
@@ -80,14 +79,9 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._retry_wait_seconds = retry_wait_seconds
         self._retry_wait_max_seconds = retry_wait_max_seconds
-        self._retrying = stamina.AsyncRetryingCaller(
-            attempts=max(1, max_retries),
-            timeout=None,
-            wait_initial=retry_wait_seconds,
-            wait_max=retry_wait_max_seconds,
-            wait_jitter=retry_wait_seconds,
-        )
+        self._max_retries = max_retries
         self._opened: aiohttp.ClientSession | None = None
+        self._places: dict[str, URL] = {}
         self._proxy: URL | None = None
         self._proxy_auth: aiohttp.BasicAuth | None = None
 
@@ -142,7 +136,19 @@ class Connection:
 
     async def retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
-        return await self._retrying(self._wait_before_retry, attempt)
+        tried = 0
+        while True:
+            try:
+                return await attempt()
+            except ModelUnavailable as error:
+                tried += 1
+                asked, most = faults.retry_after_seconds(error.__cause__), self._retry_wait_max_seconds
+                if tried >= self._max_retries or (asked or 0.0) > most:
+                    raise
+            # Without jitter every agent that was told the same would come back at the same moment.
+            jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
+            own = min(most, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
+            await asyncio.sleep(own if asked is None else asked + jitter)
 
     def refused(self, refusal: faults.Refusal) -> ModelError:
         """The fault for an error that came with a status of success."""
@@ -172,7 +178,9 @@ class Connection:
         """The answer of the server to one request, where it is one of success."""
         if self._opened is None:
             raise RuntimeError("OpenAIChatModel is used outside of its context")
-        url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
+        if (url := self._places.get(path)) is None:
+            url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
+            self._places[path] = url
         with self._faults():
             async with (
                 asyncio.timeout(self._timeout_seconds),
@@ -197,17 +205,6 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(error) from error
         self.answered_at = time.monotonic()
-
-    def _wait_before_retry(self, error: Exception) -> bool | float:
-        if not isinstance(error, ModelUnavailable):
-            return False
-        asked = faults.retry_after_seconds(error.__cause__)
-        if asked is None:
-            return True
-        if asked > self._retry_wait_max_seconds:
-            return False
-        # Without jitter every agent that was told the same would come back at the same moment.
-        return asked + random.uniform(0, self._retry_wait_seconds)  # noqa: S311
 
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -74,6 +74,40 @@ class WrittenMessages:
             self.bytes -= len(written.json)
 
 
+@dataclass(slots=True)
+class Conversation:
+    """Messages as JSON, as far as they were sent: the next request mostly has the same and more.
+
+    `ids` are those that calls go out with, by our own; `named` are calls that something was said of.
+    """
+
+    first: Callable[[], Message | None]
+    rest: list[Message] = field(default_factory=list[Message])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    taken: set[str] = field(default_factory=set[str])
+    named: set[str] = field(default_factory=set[str])
+    json: bytearray = field(default_factory=bytearray)
+
+    def begins(self, messages: Sequence[Message]) -> bool:
+        """Whether these messages are the same and others behind, whose calls are all of their own."""
+        known = len(self.rest) + 1
+        if self.first() is not messages[0] or self.rest != list(messages[1:known]):
+            return False
+        return not any(call.call_id in self.named for message in messages[known:] for call in _calls(message))
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Write messages behind."""
+        _name_calls(messages, self.ids, self.taken)
+        for message in messages:
+            if isinstance(message, ToolMessage):
+                self.named.add(message.call_id)
+                ids: tuple[str, ...] = (self.ids.get(message.call_id, message.call_id),)
+            else:
+                self.named.update(call.call_id for call in _calls(message))
+                ids = tuple([self.ids[call.call_id] for call in _calls(message)])
+            self.json += (b"," if self.json else b"") + dump_json(_as_wire(message, ids))
+
+
 @dataclass(frozen=True, slots=True)
 class _ToolSet:
     """Tools as JSON. It holds them, so that their ids cannot pass to others meanwhile."""
@@ -106,28 +140,45 @@ class _Turn:
 class WireWriter:
     """Writes request bodies. Messages are frozen, so each is turned into JSON once, not once per call.
 
-    The newest 64 MiB of JSON are kept, whoever's conversation they belong to. `head` is the inside of a body's other
+    The newest 64 MiB of JSON are kept, of whatever conversation. `head` is the inside of a body's other
     fields, `response_format` one more of them.
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
         self._messages = WrittenMessages(cache_bytes)
+        self._conversations: OrderedDict[int, Conversation] = OrderedDict()
+        self._cache_bytes = cache_bytes
         self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
+
+    def conversation(self, messages: Sequence[Message]) -> Conversation:
+        """The messages as JSON, of which only those are written now that were not sent before."""
+        if not messages:
+            return Conversation(lambda: None)
+        key = id(messages[0])
+        known = self._conversations.pop(key, None)
+        if known is None or not known.begins(messages):
+            known = Conversation(ref(messages[0], lambda _: self._conversations.pop(key, None)))
+            known.add(messages)
+        else:
+            known.add(messages[len(known.rest) + 1 :])
+        known.rest = list(messages[1:])
+        self._conversations[key] = known
+        while sum(len(one.json) for one in self._conversations.values()) > self._cache_bytes:
+            self._conversations.popitem(last=False)
+        return known
 
     def native(
         self,
-        messages: Sequence[Message],
+        conversation: Conversation,
         tools: Sequence[OperationSpec],
         *,
         head: bytes,
-        wire_ids: Mapping[str, str],
         strict: bool,
         response_format: bytes = b"",
     ) -> bytes:
         """The body of a request with native tools."""
-        written = b",".join([self._native_message(message, wire_ids) for message in messages])
         offered = b',"tools":%b' % self._native_tools(tools, strict) if tools else b""
-        return b'{%b,"messages":[%b]%b%b}' % (head, written, offered, _format_field(response_format))
+        return b'{%b,"messages":[%b]%b%b}' % (head, conversation.json, offered, _format_field(response_format))
 
     def spoken(
         self,
@@ -168,13 +219,6 @@ class WireWriter:
             return dump_json(json_protocol.response_format(schema, name="reply"))
 
         return self._tool_set("full" if full else "loose", tools, write)
-
-    def _native_message(self, message: Message, wire_ids: Mapping[str, str]) -> bytes:
-        if isinstance(message, ToolMessage):
-            ids: tuple[str, ...] = (wire_ids.get(message.call_id, message.call_id),)
-        else:
-            ids = tuple([wire_ids[call.call_id] for call in _calls(message)])
-        return self._messages.get(message, "native", ids, lambda: dump_json(_as_wire(message, ids)))
 
     def _spoken_message(self, message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
         if isinstance(message, ToolMessage):
@@ -217,16 +261,13 @@ class WireWriter:
         return tool_set.json
 
 
-def wire_ids(messages: Sequence[Message]) -> dict[str, str]:
-    """The id each call goes out with, by our own: the model's where it has one that no earlier call has."""
-    ids: dict[str, str] = {}
-    taken: set[str] = set()
+def _name_calls(messages: Sequence[Message], ids: dict[str, str], taken: set[str]) -> None:
+    """Choose the id each call goes out with: the model's where it has one that no earlier call has, else our own."""
     for message in messages:
         for call in _calls(message):
             wire = call.model_call_id if call.model_call_id not in taken else call.call_id
             ids[call.call_id] = wire = wire or call.call_id
             taken.add(wire)
-    return ids
 
 
 def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:

@@ -54,6 +54,8 @@ def forms(values: Iterable[str]) -> Forms:
 
 def fold(text: str) -> str:
     """The text in small letters, character for character."""
+    if text.isascii():
+        return text.lower()
     # The one letter whose small form is two characters, and the one whose small form hangs on its place.
     return text.replace("İ", "i").lower().replace("ς", "σ")  # noqa: RUF001 - sigma it is
 
@@ -72,6 +74,14 @@ class Needles:
             self._tails.setdefault(word[-CUT_SHORTEST:], []).append(word)
             self._firsts.setdefault(word[0], []).append(word)
         self.longest = max(map(len, self._words), default=0)
+        self._edges = tuple(self._heads | self._tails)
+
+    def absent(self, text: str) -> bool:
+        """Whether neither one stands in a text nor what a cut leaves of one: each has its first or last characters."""
+        for edge in self._edges:  # noqa: SIM110  (a generator costs more than the search)
+            if edge in text:
+                return False
+        return True
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Where they stand, overlapping ones too."""
@@ -221,7 +231,7 @@ class Secrets:
 
     def __call__(self, text: str) -> str:
         """The text with `[masked]` for each secret."""
-        return _masked(text, self.spans(text)) if self._plain.longest else text
+        return _masked(text, spans) if (spans := self.spans(text)) else text
 
     def stream(self) -> SecretStream:
         """A mask for a text that arrives in pieces."""
@@ -236,6 +246,8 @@ class Secrets:
         """
         found: list[tuple[int, int]] = []
         for view, needles, shown in self._searches(text):
+            if needles.absent(shown):
+                continue
             for start, end in (*needles.spans(shown), *_at_cuts(shown, needles, whole=whole)):
                 found.append(view.origin(start, end))
         return _merged(found)
@@ -255,11 +267,11 @@ class Secrets:
         return max(hold, len(text) - _EXPANSION * max(self._plain.longest, self._encoded.longest))
 
     def _searches(self, text: str) -> Iterator[tuple[View, Needles, str]]:
-        for view in views(text) if self._plain.longest else ():
-            yield view, self._plain, fold(view.text)
-            joined = view.without_line_ends()
+        for view in views(text) if self._plain.longest and text else ():
+            folded, joined = fold(view.text), view.without_line_ends()
+            yield view, self._plain, folded
             yield joined, self._encoded, joined.text
-            yield joined, self._hexadecimal, fold(joined.text)
+            yield joined, self._hexadecimal, folded if joined is view else fold(joined.text)
 
 
 class SecretStream:
