@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -62,7 +62,8 @@ async def idle_fleet(seconds: float) -> Idle:
             await asyncio.sleep(seconds)
             after, now = _cpu(fleet, nats), await _messages(monitor)
             took = time.monotonic() - began
-    ours, rays = Counter[str](), Counter[str]()
+    ours: dict[str, float] = defaultdict(float)
+    rays: dict[str, float] = defaultdict(float)
     for pid, (process, used) in after.items():
         part = rays if any(sign in process for sign in _RAYS_OWN) else ours
         part[_named(process)] += used - before.get(pid, (process, 0.0))[1]

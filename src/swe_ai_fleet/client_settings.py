@@ -51,7 +51,7 @@ class ClientSettings:
 
 
 def _text(name: str, table: Mapping[str, Any]) -> str | None:
-    value = os.environ.get(f"{PREFIX}{name.upper()}", table.get(name))
+    value: object = os.environ.get(f"{PREFIX}{name.upper()}", table.get(name))
     if value is not None and not isinstance(value, str):
         raise InvalidRequest("it is no text", field=name, hint=f"see FLEET_{name.upper()} and {configuration_file()}")
     return value

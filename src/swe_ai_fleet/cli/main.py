@@ -63,7 +63,7 @@ class _Plain:
             return () if several else None
         if kind is str and type(value) is str and not several:
             return value
-        if kind == list[str] and isinstance(value, list | tuple):
+        if kind == list[str] and type(value) in (list, tuple):
             return list(value)
         if kind is int and str(value).isdecimal() and (info.min or 0) <= int(value) <= (info.max or _MOST):
             return int(value)
@@ -73,7 +73,8 @@ class _Plain:
 
 class _ReadsPlainly:
     def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # pyright: ignore
+        read: Any = super()
+        params: list[Any] = read.get_params(ctx)
         for one in params:
             # Where Typer keeps what it reads a parameter with.
             one._runtime_param = one._runtime_param or _Plain()
