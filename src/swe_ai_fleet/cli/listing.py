@@ -6,28 +6,8 @@ Nothing of a command is imported before somebody asks for it; `fleet --help` rea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A command.
-
-    Attributes:
-        at: Its code within `swe_ai_fleet`: `module:function`, or the module whose `ROWS` have it.
-        about: What the help says, the first sentence in lists too.
-        examples: Lines that call it.
-    """
-
-    at: str
-    about: str
-    examples: tuple[str, ...]
-
-
-def entry(at: str, about: str, *examples: str) -> Entry:
-    """The entry of a command."""
-    return Entry(at=at, about=about, examples=examples)
-
+from swe_ai_fleet.extensions import Entry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "What the agents did, proven.",

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, Entry, top
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, top
+from swe_ai_fleet.extensions import Entry, extensions
 
 ALL_GROUPS = {**GROUPS, **{words: about for one in extensions().values() for words, about in one.groups.items()}}
 ALL_ENTRIES = {**ENTRIES, **{words: entry for one in extensions().values() for words, entry in one.commands.items()}}
