@@ -30,12 +30,10 @@ _PROGRAMS: Mapping[str, Sequence[str]] = {
 }
 
 
-async def command_line_figures() -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="fleet-cli-") as name:
-        home = Path(name)
-        settings = Settings(home=home, model_url="http://127.0.0.1:9/v1", listen="127.0.0.1:0", http_listen="off")
-        async with open_fleet(settings):
-            return await asyncio.to_thread(_measure, {**os.environ, "FLEET_HOME": str(home)})
+async def command_line_figures(directory: Path) -> dict[str, float]:
+    settings = Settings(home=directory, model_url="http://127.0.0.1:9/v1", listen="127.0.0.1:0", http_listen="off")
+    async with open_fleet(settings):
+        return await asyncio.to_thread(_measure, {**os.environ, "FLEET_HOME": str(directory)})
 
 
 def _measure(variables: Mapping[str, str]) -> dict[str, float]:
@@ -53,5 +51,6 @@ def _measure(variables: Mapping[str, str]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    for figure, value in asyncio.run(command_line_figures()).items():
-        print(f"{figure:28} {value:8.1f}")
+    with tempfile.TemporaryDirectory(prefix="fleet-cli-") as temporary:
+        for figure, value in asyncio.run(command_line_figures(Path(temporary))).items():
+            print(f"{figure:28} {value:8.1f}")

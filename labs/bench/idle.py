@@ -44,8 +44,8 @@ class Idle:
         return sum(self.ours.values()) / self.seconds
 
 
-async def idle_figures() -> dict[str, float]:
-    idle = await idle_fleet(SECONDS)
+async def idle_figures(directory: Path) -> dict[str, float]:
+    idle = await idle_fleet(directory, SECONDS)
     return {
         "idle_core_percent": round(100 * idle.share, 2),
         "idle_ray_core_percent": round(100 * sum(idle.rays.values()) / idle.seconds, 2),
@@ -53,15 +53,14 @@ async def idle_figures() -> dict[str, float]:
     }
 
 
-async def idle_fleet(seconds: float) -> Idle:
-    with tempfile.TemporaryDirectory(prefix="fleet-idle-") as name:
-        async with _nats(Path(name) / "nats") as (url, monitor, nats), _fleet(Path(name) / "home", url) as fleet:
-            await asyncio.sleep(SETTLING_SECONDS)
-            before, sent = _cpu(fleet, nats), await _messages(monitor)
-            began = time.monotonic()
-            await asyncio.sleep(seconds)
-            after, now = _cpu(fleet, nats), await _messages(monitor)
-            took = time.monotonic() - began
+async def idle_fleet(directory: Path, seconds: float) -> Idle:
+    async with _nats(directory / "nats") as (url, monitor, nats), _fleet(directory / "home", url) as fleet:
+        await asyncio.sleep(SETTLING_SECONDS)
+        before, sent = _cpu(fleet, nats), await _messages(monitor)
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        after, now = _cpu(fleet, nats), await _messages(monitor)
+        took = time.monotonic() - began
     ours: dict[str, float] = defaultdict(float)
     rays: dict[str, float] = defaultdict(float)
     for pid, (process, used) in after.items():
@@ -155,4 +154,5 @@ def _print(idle: Idle) -> None:
 
 
 if __name__ == "__main__":
-    _print(asyncio.run(idle_fleet(float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)))
+    with tempfile.TemporaryDirectory(prefix="fleet-idle-") as temporary:
+        _print(asyncio.run(idle_fleet(Path(temporary), float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)))
