@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ class Idle:
         return sum(self.ours.values()) / self.seconds
 
 
-async def idle_figures() -> dict[str, float]:
-    idle = await idle_fleet(SECONDS)
+async def idle_figures(directory: Path) -> dict[str, float]:
+    idle = await idle_fleet(directory, SECONDS)
     return {
         "idle_core_percent": round(100 * idle.share, 2),
         "idle_ray_core_percent": round(100 * sum(idle.rays.values()) / idle.seconds, 2),
@@ -53,16 +53,16 @@ async def idle_figures() -> dict[str, float]:
     }
 
 
-async def idle_fleet(seconds: float) -> Idle:
-    with tempfile.TemporaryDirectory(prefix="fleet-idle-") as name:
-        async with _nats(Path(name) / "nats") as (url, monitor, nats), _fleet(Path(name) / "home", url) as fleet:
-            await asyncio.sleep(SETTLING_SECONDS)
-            before, sent = _cpu(fleet, nats), await _messages(monitor)
-            began = time.monotonic()
-            await asyncio.sleep(seconds)
-            after, now = _cpu(fleet, nats), await _messages(monitor)
-            took = time.monotonic() - began
-    ours, rays = Counter[str](), Counter[str]()
+async def idle_fleet(directory: Path, seconds: float) -> Idle:
+    async with _nats(directory / "nats") as (url, monitor, nats), _fleet(directory / "home", url) as fleet:
+        await asyncio.sleep(SETTLING_SECONDS)
+        before, sent = _cpu(fleet, nats), await _messages(monitor)
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        after, now = _cpu(fleet, nats), await _messages(monitor)
+        took = time.monotonic() - began
+    ours: dict[str, float] = defaultdict(float)
+    rays: dict[str, float] = defaultdict(float)
     for pid, (process, used) in after.items():
         part = rays if any(sign in process for sign in _RAYS_OWN) else ours
         part[_named(process)] += used - before.get(pid, (process, 0.0))[1]
@@ -133,7 +133,7 @@ def _named(command: str) -> str:
 
 async def _messages(monitor: str) -> dict[str, int]:
     def read() -> dict[str, int]:
-        with urllib.request.urlopen(monitor) as reply:  # noqa: S310 (a server of our own)
+        with urllib.request.urlopen(monitor) as reply:
             return json.loads(reply.read())
 
     return await asyncio.to_thread(read)
@@ -154,4 +154,5 @@ def _print(idle: Idle) -> None:
 
 
 if __name__ == "__main__":
-    _print(asyncio.run(idle_fleet(float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)))
+    with tempfile.TemporaryDirectory(prefix="fleet-idle-") as temporary:
+        _print(asyncio.run(idle_fleet(Path(temporary), float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)))

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -58,9 +59,23 @@ class RunningFleet:
     tls: ChannelTls | None = None
 
 
+class _Phases:
+    """Tells of each phase of a start how long it took."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._since = time.monotonic()
+
+    def done(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Said as a context among those that are opened one after the other."""
+        began, self._since = self._since, time.monotonic()
+        self._tell(f"{name}: {self._since - began:.1f} s")
+        return nullcontext()
+
+
 @asynccontextmanager
-async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
-    """Start everything and serve until the context ends.
+async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> AsyncGenerator[RunningFleet]:
+    """Start everything and serve until the context ends; `tell` hears of each phase of the start and its seconds.
 
     The addresses and tokens stand in `<home>/fleet.json`, readable by the owner only, as long as it lasts.
     """
@@ -73,10 +88,13 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
     access = await open_access(settings, token)
     mask, keys = secret_mask(settings), await asyncio.to_thread(open_audit_keys, settings)
     settings = withheld(settings)
+    phases = _Phases(tell)
     async with (
         open_telemetry(settings, service="fleet-orchestrator", mask=mask) as telemetry,
         open_state(settings, name="orchestrator") as state,
+        phases.done("NATS"),
         ray_started(state.settings),
+        phases.done("Ray"),
         _with_context(state, token, access) as state,
         open_stack(state, rules_of(access), signer=keys.signing) as stack,
         fleet_metrics(telemetry, stack),
@@ -128,6 +146,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             ) as address,
             open_intake(stack.log, stack.executions, planning, known=partial(knows, access)),
             _with_gateway(stack, address, token, access) as http,
+            phases.done("hosts of agents and services"),
         ):
             running = RunningFleet(
                 address=address,

@@ -47,12 +47,14 @@ class ClientSettings:
             texts["context_token"] = read_secret(named, f"context_token{SUFFIX}")
         found: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
         paths = {name: Path(text) for name, text in found.items() if name == "home" or name.startswith("tls_")}
-        return cls(**{"home": default_home(), **found, **paths})
+        values: dict[str, Any] = {"home": default_home(), **found, **paths}
+        return cls(**values)
 
 
 def _text(name: str, table: Mapping[str, Any]) -> str | None:
-    value = os.environ.get(f"{PREFIX}{name.upper()}", table.get(name))
-    if value is not None and not isinstance(value, str):
+    value: Any = table.get(name)
+    value = os.environ.get(f"{PREFIX}{name.upper()}", value)
+    if value is not None and type(value) is not str:
         raise InvalidRequest("it is no text", field=name, hint=f"see FLEET_{name.upper()} and {configuration_file()}")
     return value
 

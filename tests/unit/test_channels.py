@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,14 +101,6 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
         assert elsewhere is not None and (elsewhere.token, elsewhere.tls) == ("", None)
     theirs = find_context(named)
     assert theirs is not None and (theirs.address, theirs.token) == ("far:9", "theirs")
-
-
-def test_the_commands_load_no_store_and_no_model() -> None:
-    heavy = ["apsw", "numpy", "yaml", "ray", "nats", "httpx2", "starlette", "uvicorn", "mcp"]
-    loads = "import sys, swe_ai_fleet.cli.main, swe_ai_fleet.cli.recordings"
-    program = f"{loads}; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_whoever_starts_first_all_take_the_same_token(tmp_path: Path) -> None:

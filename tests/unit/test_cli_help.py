@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,39 @@ def test_the_top_help_names_every_exit_code_and_settings_that_exist() -> None:
     for name in ENVIRONMENT:
         assert name in settings
         assert name in shown
+
+
+HEAVY = {"apsw", "numpy", "yaml", "ray", "nats", "httpx2", "starlette", "uvicorn", "mcp", "jinja2", "aiohttp"} | {
+    *("openai", "opentelemetry", "tree_sitter", "rich.traceback", "swe_ai_fleet.tools", "services")
+}
+FROM_LIST = "import sys, swe_ai_fleet.cli.main as main; sys.argv = ['fleet', *sys.argv[1:]]\n"
+LOADED = "try: main.app()\nexcept SystemExit as ended: print('LOADED', ended.code, *sys.modules)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "ours", "most", "without"),
+    [
+        ("--help", 0, 15, 200, "pydantic structlog rich.console grpc google.protobuf swe_ai_fleet.cli.command"),
+        ("plan --help", 0, 15, 200, "pydantic structlog rich.console grpc google.protobuf swe_ai_fleet.cli.command"),
+        ("list --limit 3", 3, 35, 420, "pydantic structlog swe_ai_fleet.domain.event swe_ai_fleet.settings"),
+        ("show fix-dates", 3, 65, 560, "structlog swe_ai_fleet.watching.events"),
+    ],
+)
+def test_a_command_loads_its_own_code_alone(
+    arguments: str, code: int, ours: int, most: int, without: str, tmp_path: Path
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FROM_LIST + LOADED, *arguments.split()],
+        env={"FLEET_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, ended, *loaded = ran.stdout.splitlines()[-1].split()
+    assert int(ended) == code, ran.stderr
+    assert set(loaded).isdisjoint(HEAVY | {*without.split()})
+    assert len([name for name in loaded if name.startswith("swe_ai_fleet.")]) <= ours
+    assert len(loaded) <= most
 
 
 def test_the_manual_page_has_every_command_and_nothing_that_roff_would_take_for_a_request() -> None:

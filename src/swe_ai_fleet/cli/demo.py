@@ -184,7 +184,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
                 repository_roots=directory,
             )
             screen.note("\nstarting NATS, Ray and the orchestrator ...")
-            running = await stack.enter_async_context(started_fleet(settings))
+            running = await stack.enter_async_context(started_fleet(settings, screen))
             signals.arm()
             screen.note(f"gRPC at {running.address}, NATS at {without_login(running.nats_url)}")
             client = await stack.enter_async_context(connect(running.address, running.token, tls=running.tls))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import pairs
-from swe_ai_fleet.cli.order import repo_ref
+from swe_ai_fleet.cli.options import option
+from swe_ai_fleet.cli.order import IncludeDirty, repo_ref
 from swe_ai_fleet.cli.outcome import current_state
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
@@ -19,34 +21,25 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import command_line
 
 
-def specification(
-    setup: Sequence[str] | None,
-    variables: Sequence[str] | None,
-    path: Sequence[str] | None,
-    *,
-    test_command: str,
-    detect: bool,
-) -> EnvironmentSpec:
-    """What options ask for. Raises CommandFault."""
-    return EnvironmentSpec(
-        setup=tuple(setup or ()),
-        variables=pairs(variables or (), "env"),
-        path=tuple(path or ()),
-        test_command=test_command,
-        detect=detect,
-    )
-
-
-async def explain_environment(
+async def explain(
     screen: Screen,
     settings: Settings,
     *,
-    repo: str,
-    ref: str,
-    uncommitted: UncommittedChanges,
-    spec: EnvironmentSpec,
+    repo: Annotated[str, option("The repository.", metavar="PATH|URL")] = ".",
+    ref: options.Ref = "",
+    setup: options.Setup = (),
+    env: options.Env = (),
+    path: options.Path_ = (),
+    test_command: options.TestCommand = "",
+    no_detect: options.NoDetect = False,
+    include_dirty: IncludeDirty = UncommittedChanges.REFUSE,
 ) -> Exit:
-    """Build the environment of a repository, or take it from the cache, and print how it came to be."""
+    # What lies about uncommitted stays out, unless it is asked for.
+    refused = include_dirty is UncommittedChanges.REFUSE
+    uncommitted = UncommittedChanges.IGNORE if refused else include_dirty
+    spec = EnvironmentSpec(
+        setup=setup, variables=pairs(env, "env"), path=path, test_command=test_command, detect=not no_detect
+    )
     # It brings the clients of models and NATS along, which nothing else here needs.
     from swe_ai_fleet.runtime.factories import workspace_provider
 
@@ -74,8 +67,8 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
             hint=f"fleet show {state.execution_id} says what its environment was made of",
         )
     spec = proposal.amending(state.task.environment)
-    options = [word for line in spec.setup for word in ("--setup", line)]
-    options += ["--test-command", spec.test_command] if spec.test_command else []
+    words = [word for line in spec.setup for word in ("--setup", line)]
+    words += ["--test-command", spec.test_command] if spec.test_command else []
     screen.result(
         {
             "setup_commands": list(spec.setup),
@@ -83,7 +76,7 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
             "notes": proposal.notes,
             "source": proposal.source,
         },
-        command_line(options),
+        command_line(words),
     )
     return Exit.ACCEPTED
 
@@ -145,3 +138,16 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
     screen.line(
         f"Tests: {command} (from {report.test_source})" if command else "Tests: none; name them with --test-command"
     )
+
+
+async def export(
+    screen: Screen,
+    client: FleetClient,
+    *,
+    name: options.Execution,
+    lock: Annotated[
+        bool, option("Installed packages instead, with hashes, as pip reads them; npm's as remarks.")
+    ] = False,
+) -> Exit:
+    work = export_lock if lock else export_environment
+    return await work(screen, client, name)

@@ -6,28 +6,8 @@ Nothing of a command is imported before somebody asks for it; `fleet --help` rea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A command.
-
-    Attributes:
-        at: Its code within `swe_ai_fleet`: `module:function`, or the module whose `ROWS` have it.
-        about: What the help says, the first sentence in lists too.
-        examples: Lines that call it.
-    """
-
-    at: str
-    about: str
-    examples: tuple[str, ...]
-
-
-def entry(at: str, about: str, *examples: str) -> Entry:
-    """The entry of a command."""
-    return Entry(at=at, about=about, examples=examples)
-
+from swe_ai_fleet.extensions import Entry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "What the agents did, proven.",
@@ -159,23 +139,23 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet audit verify fix-dates",
     ),
     "tools list": entry(
-        "cli.tool_commands:list_tools",
+        "cli.tools:list_tools",
         "Show every operation with its traits.",
         "fleet tools list --role QA --read-only",
     ),
     "tools run": entry(
-        "cli.tool_commands:run_tool",
+        "cli.tools:run_tool",
         "Run one operation in the sandbox, audited; exit code 1 where it fails or is refused, 2 for wrong arguments.",
         "fleet tools run files_read_file path=README.md --workspace .",
     ),
     "env explain": entry(
-        "cli.env_commands:explain",
+        "cli.environment:explain",
         "Build a repository's environment, or take it from the cache; say what was decided and what each step did.",
         "fleet env explain",
         "fleet env explain --repo . --setup 'pip install moto' --json",
     ),
     "env export": entry(
-        "cli.env_commands:export",
+        "cli.environment:export",
         "Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`.",
         "fleet env export fix-dates",
     ),

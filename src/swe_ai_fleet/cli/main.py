@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, Entry, top
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, top
+from swe_ai_fleet.extensions import Entry, extensions
 
 ALL_GROUPS = {**GROUPS, **{words: about for one in extensions().values() for words, about in one.groups.items()}}
 ALL_ENTRIES = {**ENTRIES, **{words: entry for one in extensions().values() for words, entry in one.commands.items()}}
@@ -63,7 +63,7 @@ class _Plain:
             return () if several else None
         if kind is str and type(value) is str and not several:
             return value
-        if kind == list[str] and isinstance(value, list | tuple):
+        if kind == list[str] and type(value) in (list, tuple):
             return list(value)
         if kind is int and str(value).isdecimal() and (info.min or 0) <= int(value) <= (info.max or _MOST):
             return int(value)
@@ -73,7 +73,8 @@ class _Plain:
 
 class _ReadsPlainly:
     def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # pyright: ignore
+        read: Any = super()
+        params: list[Any] = read.get_params(ctx)
         for one in params:
             # Where Typer keeps what it reads a parameter with.
             one._runtime_param = one._runtime_param or _Plain()

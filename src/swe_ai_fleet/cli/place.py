@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -54,20 +55,23 @@ async def local_client(settings: Settings, screen: Screen) -> AsyncGenerator[Fle
             yield client
         return
     screen.note("starting NATS, Ray and the orchestrator in this process ...")
-    async with started_fleet(settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})) as running:
+    alone = settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})
+    async with started_fleet(alone, screen) as running:
         screen.note(f"the fleet answers at {running.address}")
         async with connect(running.address, running.token, tls=running.tls) as client:
             yield client
 
 
 @asynccontextmanager
-async def started_fleet(settings: Settings) -> AsyncGenerator[RunningFleet, None]:
+async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[RunningFleet, None]:
     """A fleet in this process for as long as the context lasts. Raises CommandFault where it cannot start."""
+    began = time.monotonic()
     # Only here: starting a fleet needs Ray, whose import alone takes longer than most commands.
     from services.orchestrator.main import open_fleet
 
+    screen.note(f"  code: {time.monotonic() - began:.1f} s")
     try:
-        async with open_fleet(settings) as running:
+        async with open_fleet(settings, lambda phase: screen.note(f"  {phase}")) as running:
             yield running
     except FleetError as error:
         raise fault_of(error, starting=True) from error

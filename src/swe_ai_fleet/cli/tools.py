@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import pairs
+from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
@@ -42,8 +43,12 @@ AGENT = "terminal"
 """Who the audit names for operations that a person ran."""
 
 
-async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
-    """The catalogue, or what a role gets of it."""
+async def list_tools(
+    screen: Screen,
+    *,
+    role: Annotated[str, option("Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
+    read_only: Annotated[bool, option("Only what a run without changes gets.")] = False,
+) -> Exit:
     specs = list(_specs().values())
     if role or read_only:
         policy = Policy(role=Role.parse(role), read_only=read_only) if role else Policy(read_only=read_only)
@@ -58,18 +63,18 @@ async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
 async def run_tool(
     screen: Screen,
     settings: Settings,
+    operation: Annotated[str, argument("Its name, such as files_read_file.")],
+    given: Annotated[tuple[str, ...], argument("Its arguments.", metavar="[K=V]...")] = (),
     *,
-    operation: str,
-    workspace: Path,
-    texts: Sequence[str],
-    arguments: str,
-    role: str,
-    read_only: bool,
+    workspace: Annotated[str, option("The directory it works in.", metavar="DIR")] = ".",
+    args: Annotated[str, option("Arguments as a JSON object.", metavar="JSON")] = "",
+    role: Annotated[str, option("The role it is called in.")] = "DEV",
+    read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
-    """One operation over a directory; every entry of its audit is on disk when the operation goes on."""
+    # Every entry of its audit is on disk when the operation goes on.
     spec = _found(operation)
-    given = _arguments(spec, arguments, texts)
-    root = _directory(workspace)
+    arguments = _arguments(spec, args, given)
+    root = _directory(Path(workspace))
     audit = AuditFile(audit_path(settings))
     trail = AuditTrail(
         execution_id=f"tools-{uuid.uuid4().hex[:12]}",
@@ -91,7 +96,7 @@ async def run_tool(
 
             tools = planning_tools(settings, opened, pipeline, builtin=access.builtin)
             kit = RegisteredTools(tools, opened, pipeline)
-        result = await kit.call(spec.operation, given)
+        result = await kit.call(spec.operation, arguments)
     if screen.json:
         told = {"file": str(audit.path), "entries": [entry.seq for entry in trail.entries], "head": trail.head}
         codes = {"exit_code": int(_exit(result)), "command_exit_code": result.exit_code}

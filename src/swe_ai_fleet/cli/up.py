@@ -70,7 +70,7 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
 
 async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> None:
     screen.note("starting NATS, Ray and the orchestrator ...")
-    async with started_fleet(settings) as fleet:
+    async with started_fleet(settings, screen) as fleet:
         # It listens before anybody can read where to send a signal: Ray, once started, aborts at a SIGTERM.
         asked = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)

@@ -13,9 +13,27 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-from swe_ai_fleet.cli.listing import Entry
-
 Part = Literal["services", "workflows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command of `fleet`.
+
+    Attributes:
+        at: Its code within `swe_ai_fleet`: `module:function`, or the module whose `ROWS` have it.
+        about: What the help says, the first sentence in lists too.
+        examples: Lines that call it.
+    """
+
+    at: str
+    about: str
+    examples: tuple[str, ...]
+
+
+def entry(at: str, about: str, *examples: str) -> Entry:
+    """The entry of a command."""
+    return Entry(at=at, about=about, examples=examples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

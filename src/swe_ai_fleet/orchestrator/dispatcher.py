@@ -65,6 +65,7 @@ class Dispatcher:
         self._tries: dict[str, int] = {}
         self._served: dict[Line, float] = {}
         self._news = asyncio.Event()
+        self._resting = False
         self._loop: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -92,7 +93,7 @@ class Dispatcher:
         driven = self._drives.get(stored.event.execution_id)
         if driven is not None:
             driven[0].told(stored.event.body)
-        if isinstance(stored.event.body, _NEWS):
+        if self._resting or isinstance(stored.event.body, _NEWS):
             self._news.set()
 
     def drive(self, tenant: str, execution_id: str) -> Drive | None:
@@ -118,7 +119,9 @@ class Dispatcher:
                 # Without this loop nothing would be driven any more; what is at fault is looked at again in a moment.
                 _log.exception("the dispatcher met a fault of ours")
             try:
-                async with asyncio.timeout(POLL_SECONDS):
+                # What is unfinished may become free with time; without any, the next event wakes.
+                self._resting = not self._projection.unfinished()
+                async with asyncio.timeout(None if self._resting else POLL_SECONDS):
                     await self._news.wait()
             except TimeoutError:
                 continue

@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.fleet_status import (
     StorageStatus,
 )
 from swe_ai_fleet.following import in_background
-from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.factories import model_endpoints
 from swe_ai_fleet.runtime.job_fleet import JobFleet
@@ -163,7 +163,7 @@ class FleetView:
     """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again.
 
     Args:
-        me: This orchestrator's name.
+        replicas: This orchestrator and the others.
         fleet: Its hosts.
         log: Knows how full the streams are.
         model: Its own pool of the default model.
@@ -173,7 +173,7 @@ class FleetView:
         stored: What tenants have stored, and the most they may.
     """
 
-    me: str
+    replicas: Replicas
     fleet: RayFleet | JobFleet
     log: JetStream
     model: ModelPool
@@ -187,6 +187,11 @@ class FleetView:
     _counting: asyncio.Task[tuple[NodeStatus, ...]] | None = None
     _nodes: tuple[NodeStatus, ...] = ()
 
+    @property
+    def me(self) -> str:
+        """This orchestrator's name."""
+        return self.replicas.me
+
     async def status(self) -> FleetStatus:
         """The fleet, as it was at most 3 seconds ago. Takes 6 seconds at most; what does not answer is left out."""
         async with self._measuring:
@@ -195,10 +200,11 @@ class FleetView:
             return self._last
 
     async def tell(self) -> None:
-        """Go on telling the other orchestrators of this one's hosts, until cancelled."""
+        """Go on telling the other orchestrators of this one's hosts, as long as there are any, until cancelled."""
         while True:
             try:
-                await self.store.put(self.me, to_json(await self._report()))
+                if self.replicas.alive() != {self.me}:
+                    await self.store.put(self.me, to_json(await self._report()))
             except FleetError as error:
                 _log.info("fleet_view.not_told", reason=error.message)
             await asyncio.sleep(TOLD_EVERY_SECONDS)
@@ -262,7 +268,7 @@ class FleetView:
 async def open_fleet_view(
     settings: Settings,
     *,
-    me: str,
+    replicas: Replicas,
     fleet: RayFleet | JobFleet,
     log: JetStream,
     model: ModelPool,
@@ -272,7 +278,7 @@ async def open_fleet_view(
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
     async with open_endpoint_probes(settings) as endpoints:
         view = FleetView(
-            me=me,
+            replicas=replicas,
             fleet=fleet,
             log=log,
             model=model,
@@ -286,7 +292,7 @@ async def open_fleet_view(
                 yield view
         finally:
             # Others need not wait for its end.
-            await _in_time(store.delete(me), None)
+            await _in_time(store.delete(replicas.me), None)
 
 
 def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:

@@ -49,6 +49,7 @@ class LeaseKeeper:
         self._me = me
         self._anew = anew
         self._seen: dict[str, float] = {}
+        self._revision = 0
         self._checked_at = float("-inf")
         self._opened = threading.Event()
         self._fault: FleetError | None = None
@@ -68,6 +69,11 @@ class LeaseKeeper:
         if time.monotonic() - self._checked_at > self._settings.lease_seconds:
             return frozenset()
         return frozenset(self._seen)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last renewal is no longer ago than it should be: NATS stores what it is sent."""
+        return time.monotonic() - self._checked_at < 1.5 * self._settings.lease_seconds / _RENEWALS
 
     async def open(self) -> None:
         """Start the thread; the lease stands when this returns. Raises FleetError where it cannot be had."""
@@ -117,8 +123,15 @@ class LeaseKeeper:
                 _log.info("the lease was left to expire", reason=str(error))
 
     async def _renew(self, store: KeyValue) -> None:
-        await store.put(_PREFIX + self._me, str(os.getpid()).encode())
+        revision = await store.put(_PREFIX + self._me, str(os.getpid()).encode())
         now = time.monotonic()
+        # Everything in the bucket is a lease: without a revision in between nobody else has taken or given back one.
+        still_alone = self._seen.keys() == {self._me} and revision == self._revision + 1
+        self._revision = revision
+        if still_alone:
+            self._seen = {self._me: now}
+            self._checked_at = now
+            return
         leased = {entry.key.removeprefix(_PREFIX) for entry in await store.entries(_PREFIX)}
         grace = self._settings.lease_seconds / 3
         kept = {name: at for name, at in self._seen.items() if now - at < grace}

@@ -77,7 +77,7 @@ class Stack:
 
     async def ready(self) -> bool:
         """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
-        return (await self.log.ping()).ok
+        return self.leases.fresh or (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
         """NATS, Ray, the model server, the context service and the queue as they are now."""
@@ -231,7 +231,7 @@ async def open_stack(
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
-            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model, stored=stored)
+            open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, model=model, stored=stored)
         )
         yield Stack(
             settings=settings,

@@ -1,7 +1,6 @@
 """All that NATS keeps for a fleet, written to files and read back."""
 
-from swe_ai_fleet.cli.listing import entry
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
     commands={

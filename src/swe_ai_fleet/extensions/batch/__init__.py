@@ -1,7 +1,6 @@
 """Many tasks from a file, one after the other or side by side; studies of what more candidates or retries bring."""
 
-from swe_ai_fleet.cli.listing import entry
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
     commands={

@@ -1,7 +1,6 @@
 """The fleet as tools for editors and other agents, over the Model Context Protocol."""
 
-from swe_ai_fleet.cli.listing import entry
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
     commands={

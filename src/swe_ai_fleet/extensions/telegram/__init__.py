@@ -1,7 +1,6 @@
 """Chats by Telegram: a bot that asks for messages, has them answered and sends the answers."""
 
-from swe_ai_fleet.cli.listing import entry
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
     commands={

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from swe_ai_fleet.cli.listing import entry
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extensions import Extension, entry
 
 _HOMES = {
     **dict.fromkeys(
