@@ -231,7 +231,7 @@ class AccessStore:
         except InvalidRequest as error:
             self._refused, self._fault = stamp, str(error)
             _log.error(
-                "the access file is broken; the version before it goes on counting",
+                "the access file is broken; the version before it stays in force",
                 path=str(self._path),
                 field=error.field,
                 error=str(error),

@@ -79,16 +79,16 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
     match kind:
         case "story":
             state = graph.stories.get(name)
-            known = state is not None and state.story is not None
+            exists = state is not None and state.story is not None
         case "task":
-            known = bool(graph.tasks(name))
+            exists = bool(graph.tasks(name))
         case "decision":
-            known = bool(graph.decisions(name))
+            exists = bool(graph.decisions(name))
         case "case":
-            known = bool(graph.case(name, limit=1))
+            exists = bool(graph.case(name, limit=1))
         case _:
-            known = graph.execution(name) is not None
-    if not known and not graph.work(node, limit=1):
+            exists = graph.execution(name) is not None
+    if not exists and not graph.work(node, limit=1):
         raise NotFound(
             f"nothing is known of {node[:80]!r}", field=field, hint="list a story's relationships to find it"
         )
