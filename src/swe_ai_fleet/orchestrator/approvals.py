@@ -50,7 +50,7 @@ class Approvals:
         hears: Hear of each event that is read, once and in order.
     """
 
-    def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], None]] = ()) -> None:
+    def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], object]] = ()) -> None:
         self._log = log
         self._task = task
         self._hears = hears
