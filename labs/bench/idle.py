@@ -25,7 +25,17 @@ SETTLING_SECONDS = 15.0
 """What a start leaves behind (first sweeps, workers of Ray that begin and end) is not measured."""
 SECONDS = 60.0
 TARGET_SHARE = 0.005
-_RAYS_OWN = ("raylet", "gcs_server", "ray/_private", "ray/dashboard", "ray::IDLE", "plasma", "log_monitor", "ray-dash")
+_RAYS_OWN = (
+    "raylet",
+    "gcs_server",
+    "ray/_private",
+    "ray/dashboard",
+    "ray::IDLE",
+    "plasma",
+    "log_monitor",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+)
 _COUNTED = ("in_msgs", "out_msgs")
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime import lease_keeper
 from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
@@ -48,6 +49,29 @@ def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, 
 
     monkeypatch.setattr(lease_keeper, "connect_log", connect)
     return LeaseKeeper(Settings(lease_seconds=seconds), "me", anew=False)
+
+
+class Counting(MemoryKeyValue):
+    """A bucket that counts how often all of it is read."""
+
+    reads = 0
+
+    async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
+        self.reads += 1
+        return await super().entries(prefix)
+
+
+async def test_who_is_alone_reads_the_leases_of_others_only_once_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    keeper = keeper_on(monkeypatch, store)
+    for _ in range(4):
+        await keeper._renew(store)
+    assert (store.reads, keeper.alive(), keeper.fresh) == (1, {"me"}, True)
+    await store.put("replicas.other", b"1")
+    await keeper._renew(store)
+    assert (store.reads, keeper.alive()) == (2, {"me", "other"})
+    await keeper._renew(store)
+    assert store.reads == 3, "the other one's lease may have ended"
 
 
 async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: pytest.MonkeyPatch) -> None:
