@@ -1,4 +1,4 @@
-"""A server whose answers get lost."""
+"""A server whose answers get lost, or come in pieces."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Proxy:
         self.url = ""
         self.swallowing = False
         self.only = only
+        self.pieces = 65536
         self.swallowed = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -48,7 +49,9 @@ class Proxy:
                 if answers and self.swallowing and (self.only in data or self.swallowed.is_set()):
                     self.swallowed.set()
                     continue
-                writer.write(data)
+                for start in range(0, len(data), self.pieces):
+                    writer.write(data[start : start + self.pieces])
+                    await asyncio.sleep(0)
                 await writer.drain()
         except ConnectionError:
             pass

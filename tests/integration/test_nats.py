@@ -240,6 +240,10 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
         assert await log.publish(**result, task_id=task, payload=b'{"n": 1}') is False
         with pytest.raises(InvalidRequest, match="too large"):
             await log.publish(**result, task_id="large", payload=b"x" * 2_000_000)
+        for proxy.pieces in (1, 7):
+            who = writer()
+            await write(log, who, "one", "two")
+            assert notes(await everything(log, who)) == ["one", "two"]
 
 
 async def test_ids_that_a_stranger_took_are_fences(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
