@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ AT_ONCE = 2
 
 
 async def main(chosen: Sequence[Recording], before: Path | None) -> int:
+    if (task := asyncio.current_task()) is not None:  # what ends this command ends the fleets that it started
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     room = asyncio.Semaphore(AT_ONCE)
     strayed: list[str] = []
 
