@@ -195,7 +195,8 @@ class TestSubAgents:
         assert planned.startswith("1. Read a.py\n2. Answer")
         assert remembered.startswith("Coverage: 100 %.")
         assert result.success
-        assert result.usage.model_calls == 4
+        # One of them is the last look of an agent that has changed nothing.
+        assert result.usage.model_calls == 5
 
 
 class TestChatHistory:
