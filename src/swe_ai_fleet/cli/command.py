@@ -59,7 +59,7 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
         # Only commands that need all settings pay for reading them; what a command takes for them is the same here.
         all_settings = getattr(hints[name], "__module__", "") == "swe_ai_fleet.settings"
         kind = ClientSettings if all_settings else hints[name]
-        whole = whole or all_settings or kind is Fleet
+        whole = whole or all_settings or kind == Fleet
         if kind in _WORKS_WITH:
             works_with.append(kind)
             asks = _WORKS_WITH[kind] or asks
