@@ -118,7 +118,7 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
     repo, task_id = pb.RepoRef(path=str(make_repository(tmp_path / "r", FILES))), f"context-{uuid.uuid4().hex[:8]}"
     order = pb.OrchestrateRequest(
         task_id=task_id,
-        task_description=HELLO,
+        task_description=f"{HELLO} Use `helper_of_all`.",
         role="DEV",
         repo=repo,
         story_id=service.story,
@@ -134,7 +134,7 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
     assert told.blocks.system == system
     assert first.startswith(told.blocks.context.split(TITLE)[0].rstrip())
     assert (body["temperature"], "Be brief." in first) == (0.5, True)
-    for words in ("- no new dependency", "small", "helper_of_all", "Log in with a passkey", "WebAuthn level 2"):
+    for words in ("- no new dependency", "small", "def helper_of_all", "Log in with a passkey", "WebAuthn level 2"):
         assert words in told.blocks.context
     assert "Use tabs." not in first + told.context_text
     # What is asked for here goes before what the task has.
@@ -143,7 +143,7 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
         await service.get(task_id=task_id, options=other),
         await service.get(role="DEV", repo=repo, options=other),
     ):
-        assert "Use tabs." in told.blocks.context and "helper_of_all" not in told.blocks.context
+        assert "Use tabs." in told.blocks.context and "def helper_of_all" not in told.blocks.context
 
 
 async def test_what_is_unknown_or_not_there_is_refused(service: Service, tmp_path: Path):
