@@ -155,6 +155,7 @@ async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) ->
         task_id=task_id,
         task_description="Take twenty steps.",
         repo=pb.RepoRef(path=str(repository)),
+        role="QA",  # a developer who changes nothing is asked once more
         num_agents=agents,
         constraints=pb.TaskConstraints(max_iterations=STEPS + 5),
     )

@@ -159,6 +159,7 @@ def _request(repository: Path, task_id: str, agents: int) -> pb.DeliberateReques
         task_id=task_id,
         task_description="Take the steps.",
         repo=pb.RepoRef(path=str(repository)),
+        role="QA",  # a developer who changes nothing is asked once more
         num_agents=agents,
         enable_peer_review=False,
         constraints=pb.TaskConstraints(max_iterations=STEPS + 5),
