@@ -99,7 +99,7 @@ class TestAgentsWithTools:
         lines = dict(line.split(" ", 1) for line in printed(program).splitlines())
         assert lines["path"] == "True ['db', 'docker', 'files', 'git', 'http', 'tests']"
         assert int(lines["operations"]) >= 52
-        assert (lines["git"], lines["files"]) == ("True ## main", 'True     1\t"""Small things."""')
+        assert (lines["git"], lines["files"]) == ("True ## main", 'True 1\t"""Small things."""')
         assert (lines["tests"][:4], lines["db"][:6]) == ("True", "False ")
         assert lines["result"] == "True ['success', 'operations', 'artifacts', 'audit_trail', 'error']"
         assert lines["success"] == "True None"

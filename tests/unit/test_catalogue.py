@@ -60,7 +60,8 @@ async def test_a_developer_is_shown_eight_functions_of_few_characters(tmp_path: 
         "request_tools", "final_answer",
     ]  # fmt: skip
     # As they go out; what is for programs, or null where it is left out, is in the catalogue alone.
-    sent = WireWriter().native((), box.specs, head=b"", wire_ids={}, strict=False).decode().partition('"tools":')[2]
+    writer = WireWriter()
+    sent = writer.native(writer.conversation(()), box.specs, head=b"", strict=False).decode().partition('"tools":')[2]
     assert len(sent) <= 4_500
     assert not [
         word for word in ("anyOf", "expected_sha256", "idle_timeout", "max_results", "deselect") if word in sent

@@ -409,7 +409,7 @@ async def test_a_passage_is_replaced_and_nothing_else(text: str, old: str, new: 
         (MODULE, f"{LOAD}    return file.read()\n", "", "line 6 differs in white space: the file has '        return"),
         (MODULE, "class Unheard(Of):\n    pass\n", "", "nothing in it comes near"),
         (MODULE, "}}\n);", "", "does not occur"),
-        (MODULE, SLIP, "", "lines 9-10:\n    9\tdef save(path, text):"),
+        (MODULE, SLIP, "", "lines 9-10:\n9\tdef save(path, text):"),
         (MODULE, SLIP, "", "first difference in line 9: old has 'def save(path, txt):'"),
     ],
 )  # fmt: skip
@@ -424,9 +424,9 @@ async def test_every_occurrence_and_what_is_shown_of_a_change() -> None:
     lines = "".join(f"line {number}\n" for number in range(1, 101))
     _, result = await edited(lines, "line 10\n", "line X\n")
     # A model knows what it wrote: it is told where that stands, and what is around it.
-    assert result.content.split("\n")[1:] == [f"{n:5}\tline {'X' if n == 10 else n}" for n in range(9, 12)]
+    assert result.content.split("\n")[1:] == [f"{n}\tline {'X' if n == 10 else n}" for n in range(9, 12)]
     _, result = await edited(lines, "line 10\nline 11\n", "row 1\nrow 2\nrow 3\n")
-    assert result.content.partition(", now ")[2] == "lines 10-12.\n    9\tline 9\n   13\tline 12"
+    assert result.content.partition(", now ")[2] == "lines 10-12.\n9\tline 9\n13\tline 12"
     _, result = await edited(lines, "line 5", "row 5", replace_all=True)
     assert result.content.endswith("now lines 5, 50, 51, 52, 53, 54, 55, 56, 57, 58 and 1 more.")
     _, result = await edited("a\n", "a", "x" * 5000)

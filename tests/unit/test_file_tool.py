@@ -60,7 +60,7 @@ class TestReadFile:
     async def test_lines_are_numbered_and_counted(self, files: FileTool) -> None:
         result = await files.read_file(path="src/double.py")
         assert result.content == (
-            "    1\tdef double(x):\n    2\t    return x + x\n    3\t\n    4\t\n    5\tprint(double(2))\n[all 5 lines]"
+            "1\tdef double(x):\n2\t    return x + x\n3\t\n4\t\n5\tprint(double(2))\n[all 5 lines]"
         )
         digest = hashlib.sha256(PYTHON.encode()).hexdigest()
         facts = {"path": "src/double.py", "lines": 5, "start_line": 1, "end_line": 5, "sha256": digest}
@@ -104,7 +104,7 @@ class TestReadFile:
     )  # fmt: skip
     async def test_encodings_and_line_ends_are_read_alike(self, files: FileTool, root: Path, data: bytes) -> None:
         (root / "text").write_bytes(data)
-        assert (await files.read_file("text")).content == "    1\th\u00e9\n[the only line]"
+        assert (await files.read_file("text")).content == "1\th\u00e9\n[the only line]"
 
     async def test_binary_files_are_named_not_shown(self, files: FileTool, root: Path) -> None:
         kinds = {
@@ -162,7 +162,7 @@ class TestEditFile:
         result = await files.edit_file("src/double.py", "return x + x", "return 2 * x")
         assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
         assert result.content == (
-            "Edited src/double.py, now line 2.\n    1\tdef double(x):\n    2\t    return 2 * x\n    3\t"
+            "Edited src/double.py, now line 2.\n1\tdef double(x):\n2\t    return 2 * x\n3\t"
         )
         assert (result.metadata["count"], result.metadata["syntax_error"]) == (1, "")
         # Where no file is, an empty passage stands for the whole of it.
@@ -257,7 +257,7 @@ class TestSearching:
         assert (await searching.search_in_files("DOUBLE THINGS", ignore_case=True)).metadata["matches"] == 1
         assert (await searching.search_in_files("DOUBLE THINGS")).content == "No line matches 'DOUBLE THINGS' in '.'."
         # With the lines around them each file is named once.
-        around = "    1:\tdef double(x):\n    2 \t    return x + x\n  ...\n    4 \t\n    5:\tprint(double(2))"
+        around = "1:\tdef double(x):\n2 \t    return x + x\n  ...\n4 \t\n5:\tprint(double(2))"
         found = await searching.search_in_files("double\\(", context=1)
         assert (found.content, found.metadata["matches"]) == (f"src/double.py:\n{around}\n[2 matches in 1 file]", 2)
         first = await searching.search_in_files("double\\(", context=1, max_results=1)

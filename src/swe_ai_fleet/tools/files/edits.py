@@ -198,7 +198,7 @@ def _not_found(text: str, old: str) -> str:
     parts = ["old does not occur in the file. What comes near:"]
     for miss in misses:
         parts.append(f"lines {miss.first}-{miss.first + len(miss.lines) - 1}:")
-        parts.extend(f"{number:5}\t{line[:200]}" for number, line in enumerate(miss.lines[:12], start=miss.first))
+        parts.extend(f"{number}\t{line[:200]}" for number, line in enumerate(miss.lines[:12], start=miss.first))
         parts.append(f"  ({_difference(miss, wanted)})")
     parts.append("Copy the passage exactly, without the line numbers.")
     return "\n".join(parts)

@@ -117,7 +117,7 @@ def excerpts(lines: Sequence[Match]) -> list[str]:
             rows.append(f"{one.path}:")
         elif one.line > last.line + 1:
             rows.append("  ...")
-        rows.append(f"{one.line:5}{':' if one.matched else ' '}\t{one.text}")
+        rows.append(f"{one.line}{':' if one.matched else ' '}\t{one.text}")
         last = one
     return rows
 

@@ -183,7 +183,7 @@ def _row(number: int, line: str) -> str:
     line = line.removesuffix("\r")
     if len(line) > _LINE_CHARS:
         line = f"{line[:_LINE_CHARS]} [... {len(line) - _LINE_CHARS} more characters in this line]"
-    return f"{number:5}\t{line}"
+    return f"{number}\t{line}"
 
 
 MAX_CHARS = 256 * 1024
