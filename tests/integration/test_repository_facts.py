@@ -117,6 +117,13 @@ async def test_of_instructions_only_the_rules_are_shown_that_can_be_followed(tmp
     ]
 
 
+async def test_instructions_in_another_language_are_shown_as_they_stand(tmp_path: Path, workspace: Opener) -> None:
+    rules = "Funktionen bleiben kurz, höchstens zwanzig Zeilen.\nGenerierte Dateien werden nie von Hand geändert."
+    repository = make_repository(tmp_path / "r", {"AGENTS.md": f"# Regeln\n\n{rules}\n"})
+    facts = await gather(await workspace(repository), focus="", map_tokens=0)
+    assert [file.text for file in facts.instructions] == [rules]
+
+
 NAMED = {
     "src/errors.py": "class TooLarge(Exception):\n    pass\n",
     "src/upload.py": "from errors import TooLarge\n\n\ndef check(size):\n    if size > 9:\n        raise TooLarge\n",

@@ -161,9 +161,7 @@ class TestEditFile:
     async def test_it_shows_the_changed_region(self, files: FileTool, root: Path) -> None:
         result = await files.edit_file("src/double.py", "return x + x", "return 2 * x")
         assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
-        assert result.content == (
-            "Edited src/double.py, now line 2.\n1\tdef double(x):\n2\t    return 2 * x\n3\t"
-        )
+        assert result.content == ("Edited src/double.py, now line 2.\n1\tdef double(x):\n2\t    return 2 * x\n3\t")
         assert (result.metadata["count"], result.metadata["syntax_error"]) == (1, "")
         # Where no file is, an empty passage stands for the whole of it.
         created = await files.edit_file("new/deep.py", "", "x = 1\n")

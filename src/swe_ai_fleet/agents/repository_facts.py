@@ -40,6 +40,9 @@ _HEADINGS = re.compile(r"(?m)^(#{1,6}\s.*)$")
 _ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s+(?:\[[ x]\]\s*)?")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_FEW_CHARS = 60
+_ENGLISH = re.compile(r"(?i)\b(the|and|of|is|are|with)\b")
+_REFERENCE = re.compile(r"(?m)^\s*(?:[-*]\s+)?(?:@|!?\[).*$|^#.*$")
 _RULES = re.compile(r"(?i)rule|style|convention|guideline|standard|principle|quality|practice")
 _RULE = re.compile(
     r"(?i)\b(must|never|always|don't|do not|should|shall|prefer|avoid|ensure|require[sd]?|mandatory|forbidden|"
@@ -166,6 +169,9 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
             continue
         # Often one is a copy of, a link to, or an excerpt of another.
         rules = "\n".join(rule for rule in rules_in(text) if rule not in known)
+        if not rules and len(prose := _REFERENCE.sub("", text).strip()) > _FEW_CHARS and not _ENGLISH.search(prose):
+            # Of another language rules are not told from other sentences.
+            rules = prose
         if not rules or left <= 0:
             continue
         known |= set(rules.split("\n"))
@@ -177,7 +183,8 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
 def rules_in(text: str) -> list[str]:
     """The rules of a file for contributors that an agent in a clone can follow, a line each.
 
-    Left out are examples, tables, and what is about installing, pull requests, releases or people.
+    Left out are examples, tables, and what is about installing, pull requests, releases or people. Only English is
+    understood.
     """
     rules, section, skipped = list[str](), "", False
     for block in _BLOCKS.split(_HEADINGS.sub(r"\n\1\n\n", _FENCES.sub("\n\n", text))):
