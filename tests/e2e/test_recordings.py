@@ -75,7 +75,8 @@ async def test_a_batch_is_a_trajectory_a_line_for_each_candidate(
     assert (line["group"], line["winner"], line["rank"], line["verdict"]) == ("hello-1", True, 1, "verified")
     trajectory = Trajectory.model_validate(line["trajectory"])
     operations = [call.function_name for step in trajectory.steps for call in step.tool_calls or ()]
-    assert len(operations) == len(HELLO_OPERATIONS) + 1 and operations[-1] == "final_answer"
+    # Where the baseline is not known in time, an author without a test of its own is asked once more.
+    assert operations[len(HELLO_OPERATIONS) :] in (["final_answer"], ["final_answer"] * 2)
     assert [step.source for step in trajectory.steps][:2] == ["system", "user"]
 
 

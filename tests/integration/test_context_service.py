@@ -239,7 +239,7 @@ async def test_a_lost_session_goes_on_where_it_was(service: Service, tenant: str
     assert [work.execution_id for work in story.work] == ["bbbbbbbb-2", "aaaaaaaa-1"]
     assert list(story.next_steps) == [
         "execution bbbbbbbb-2 of task T-2 ended as no_winner: see why, run it again",
-        "mend the tests that failed last: tests/test_totals.py::test_half_even",
+        "fix the tests that failed last: tests/test_totals.py::test_half_even",
         "begin task T-2: round totals",
         "1 more tasks wait for others",
         "the story is in phase build: finish the open tasks, then go to test",

@@ -335,7 +335,8 @@ def test_a_seed_is_one_history() -> None:
     assert all(history == histories[0] for history in histories)
 
 
-@pytest.mark.parametrize("seed", range(8))
+# In histories 11 and 108 a driver that was replaced tries again to start its agents.
+@pytest.mark.parametrize("seed", [*range(8), 11, 108])
 def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
     world = World(seed)
     names = on_virtual_time(world.run())

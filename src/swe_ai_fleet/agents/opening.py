@@ -48,15 +48,16 @@ class BaselineNews:
 
     async def failing(self) -> Collection[str] | None:
         """The tests that fail on the untouched commit; None until the agent has been told of it."""
-        run = await self._run() if self.told else None
+        run = await self.run() if self.told else None
         return None if run is None else frozenset(run.failing)
 
-    async def _run(self) -> TestRun | None:
+    async def run(self) -> TestRun | None:
+        """The tests of the untouched commit, told or not; None where they are not known."""
         return None if self.baselines is None else await self.baselines.known(self.task, self.environment)
 
     async def line(self) -> str:
         """The baseline in a line, told or not; empty where it is not known."""
-        run = await self._run()
+        run = await self.run()
         return "" if run is None else self.mask(suite_baseline(run).line)
 
     async def text(self) -> str:

@@ -96,11 +96,19 @@ class FactsCache:
         self._gathering: OrderedDict[tuple[str, ...], asyncio.Task[RepositoryFacts]] = OrderedDict()
         self._paths: OrderedDict[str, list[str]] = OrderedDict()
 
-    async def of(self, key: tuple[str, ...], workspace: Workspace, *, focus: str, map_tokens: int) -> RepositoryFacts:
-        """The facts under a key, gathered from this workspace where nobody has yet."""
+    async def of(
+        self,
+        key: tuple[str, ...],
+        workspace: Workspace,
+        *,
+        focus: str,
+        map_tokens: int = MAP_TOKENS,
+        narrow: bool = True,
+    ) -> RepositoryFacts:
+        """The facts under a key, gathered as by `gather` from this workspace where nobody has yet."""
         task = self._gathering.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._gather(workspace, focus=focus, map_tokens=map_tokens))
+            task = asyncio.create_task(self._gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow))
             self._gathering[key] = task
             while len(self._gathering) > _KEPT:
                 self._gathering.popitem(last=False)
@@ -109,9 +117,9 @@ class FactsCache:
             return await asyncio.shield(task)
         except (FleetError, OSError):
             # Its clone may also be gone; ours is not.
-            return await gather(workspace, focus=focus, map_tokens=map_tokens)
+            return await gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow)
 
-    async def _gather(self, workspace: Workspace, *, focus: str, map_tokens: int) -> RepositoryFacts:
+    async def _gather(self, workspace: Workspace, *, focus: str, map_tokens: int, narrow: bool) -> RepositoryFacts:
         """The facts; where the tree of the commit is known, a model need not wait for the sandbox to list it."""
         tree = workspace.environment.tree
         paths = self._paths.get(tree) or await _listed(workspace)
@@ -119,15 +127,21 @@ class FactsCache:
             self._paths[tree] = paths
             while len(self._paths) > _KEPT_LISTINGS:
                 self._paths.popitem(last=False)
-        return await gather(workspace, focus=focus, map_tokens=map_tokens, paths=paths)
+        return await gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow, paths=paths)
 
 
 async def gather(
-    workspace: Workspace, *, focus: str, map_tokens: int = MAP_TOKENS, paths: Sequence[str] = ()
+    workspace: Workspace,
+    *,
+    focus: str,
+    map_tokens: int = MAP_TOKENS,
+    narrow: bool = True,
+    paths: Sequence[str] = (),
 ) -> RepositoryFacts:
     """Read a clone that nobody has worked in yet. What cannot be had is left out, and said in the log.
 
-    `paths` are those that the commit tracks; none: they are listed.
+    A `narrow` map holds what `focus` leads to and nothing else. `paths` are those that the commit tracks; none: they
+    are listed.
     """
     paths = paths or await _listed(workspace)
     names = {path for path in paths if path in INSTRUCTION_FILES}
@@ -138,7 +152,7 @@ async def gather(
         nested=tuple(sorted(nested)[:MAX_NESTED]),
         languages=tuple(name for name, _ in languages.most_common(_MOST_LANGUAGES)),
         linters=await asyncio.to_thread(_linters, workspace, paths),
-        map=await _map(workspace, focus, map_tokens) if languages and map_tokens else "",
+        map=await _map(workspace, focus, map_tokens, narrow=narrow) if languages and map_tokens else "",
     )
 
 
@@ -208,9 +222,9 @@ def _linters(workspace: Workspace, paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(linter.name for linter in configured_linters(inventory.files, inventory.text)))
 
 
-async def _map(workspace: Workspace, focus: str, max_tokens: int) -> str:
+async def _map(workspace: Workspace, focus: str, max_tokens: int, *, narrow: bool) -> str:
     try:
-        drawn = await RepoMapper(workspace).draw("", [focus[:4000]], max_tokens=max_tokens, narrow=True)
+        drawn = await RepoMapper(workspace).draw("", [focus[:4000]], max_tokens=max_tokens, narrow=narrow)
     except ToolFailure as error:
         _log.info("repository.not_mapped", reason=error.message)
         return ""

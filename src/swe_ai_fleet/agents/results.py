@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.event import Event, ModelReplied, RunClaimed, ToolFinis
 from swe_ai_fleet.domain.json_values import integer, mapping, mappings, string
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import EventLog
@@ -37,10 +38,18 @@ def last_tests(trajectory: Trajectory) -> TestSummary | None:
     return None
 
 
-def fails_before(steps: Sequence[Step]) -> bool:
-    """Whether a test failed in the course of a run, and did not in the last run of tests: it shows what was done."""
+def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool:
+    """Whether tests show what a run did: one failed in its course, or on the untouched commit, and does not at its end.
+
+    The last run of tests counts; beside the baseline only where no fewer tests ran in it.
+    """
     runs = [summary for step in steps for seen in step.observations if (summary := test_summary(seen.result))]
-    return bool(runs) and bool({name for run in runs for name in run.failing} - set(runs[-1].failing))
+    if not runs:
+        return False
+    last, failed = runs[-1], {name for run in runs for name in run.failing}
+    if baseline is not None and last.total >= baseline.summary.total:
+        failed |= set(baseline.failing)
+    return bool(failed - set(last.failing))
 
 
 def test_summary(result: ToolResult) -> TestSummary | None:

@@ -16,7 +16,6 @@ from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointP
 from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
 from swe_ai_fleet.agents.results import fails_before, last_tests
 from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
 from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources, run_agent
@@ -149,7 +148,7 @@ class Solver(AgentSpec[Solution]):
         if not opening:
             # What is only shown before may be of another commit, or told in other words.
             key = (task.tenant, task.execution_id, self._commit, task.description)
-            facts = await equipment.facts.of(key, self._clone, focus=task.description, map_tokens=MAP_TOKENS)
+            facts = await equipment.facts.of(key, self._clone, focus=task.description)
             opening = opening_messages(
                 task,
                 workspace=self._clone,
@@ -208,7 +207,9 @@ class Solver(AgentSpec[Solution]):
     async def _last_look(self, steps: Sequence[Step]) -> str:
         """What a developer is told who ends without a change, or without a test that shows it; empty for all others."""
         task, environment = self.task, self._clone.environment
-        if task.role is not Role.DEV or not task.enable_tools or self._revision is not None or fails_before(steps):
+        if task.role is not Role.DEV or not task.enable_tools or self._revision is not None:
+            return ""
+        if fails_before(steps, await self._news.run()):
             return ""
         files = (await self._clone.diff()).files
         untested = environment.test_command and any(map(language_of, files)) and not any(map(is_test, files))

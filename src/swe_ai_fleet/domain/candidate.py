@@ -63,6 +63,10 @@ class TestSummary:
     duration_ms: int = 0
     failing: tuple[str, ...] = ()
 
+    @property
+    def total(self) -> int:
+        return self.passed + self.failed + self.errors + self.skipped
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.errors import AgentLost, Unavailable
+from swe_ai_fleet.domain.errors import AgentLost, Fenced, Unavailable
 from swe_ai_fleet.domain.event import AuditHeadSigned, RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -102,8 +102,9 @@ class AgentRuns:
         async def once(generation: int) -> Candidate:
             nonlocal resume
             while True:
-                if resume:
-                    await self.approvals.settled(agent_id)
+                state = await self.approvals.settled(agent_id)
+                if state.generation > self.generation:
+                    raise Fenced("another orchestrator drives the execution")
                 attempt = replace(assignment, generation=generation, resume=resume)
                 # Whatever becomes of this process, the next one finds what it wrote.
                 resume = True

@@ -82,13 +82,17 @@ class Approvals:
         """Hear of a decision that stands in the log."""
         self._event(resolution.approval_id).set()
 
-    async def settled(self, agent_id: str) -> None:
-        """Wait until everything that an agent asked for is decided, by a person or by the clock."""
+    async def settled(self, agent_id: str) -> ExecutionState:
+        """Wait until everything that an agent asked for is decided, by a person or by the clock.
+
+        The state is the one from before.
+        """
         state = await self.refresh()
         waiting = [request for request in state.pending if request.agent_id == agent_id]
         async with asyncio.TaskGroup() as group:
             for request in waiting:
                 group.create_task(self._decided(request))
+        return state
 
     async def ask(
         self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None
