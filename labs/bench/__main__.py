@@ -25,9 +25,13 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from labs.bench.checkpoints import TARGET_MS as CHECKPOINT_TARGET_MS
 from labs.bench.checkpoints import checkpoint_figures
+from labs.bench.command_line import TARGET_MS as COMMAND_TARGET_MS
+from labs.bench.command_line import command_line_figures
 from labs.bench.environments import TARGET_MS as ENVIRONMENT_TARGET_MS
 from labs.bench.environments import environment_figures
 from labs.bench.floor import floor_seconds
+from labs.bench.idle import TARGET_SHARE as IDLE_TARGET_SHARE
+from labs.bench.idle import idle_figures
 from labs.bench.planning import planning_figures
 from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from labs.bench.processes import measured
@@ -50,6 +54,8 @@ CHARACTERS_PER_TOKEN = 4
 """As the scripted server counts them."""
 
 TARGETS = {
+    **{f"command_{name}_ms": f"<= {COMMAND_TARGET_MS:g}" for name in ("help", "list", "show")},
+    "idle_core_percent": f"<= {100 * IDLE_TARGET_SHARE:g}",
     "step_ms": "<= 4",
     "fleet_100_wall_s": "<= 11.7",
     "fleet_100_whole_s": "<= 13.5",
@@ -200,6 +206,8 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[dict[str, float]]]] = {
     "single": single,
     "hundred": hundred,
     "scale": scale_figures,
+    "cli": command_line_figures,
+    "idle": idle_figures,
     "planning": planning_figures,
     "profiles": _profiles,
     "prefix": prefix_cache_figures,

@@ -67,13 +67,13 @@ def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) ->
             "audit_head": finished.audit_head if finished else (run.entries[-1].hash if run.entries else ""),
             "approvals": [to_plain(resolution) for resolution in run.resolutions.values()],
             "notes": [_note(event.body) for event in own if isinstance(event.body, HistoryCondensed | LoopNoticed)],
-            **judgement(state, run.agent_id),
+            **_judgement(state, run.agent_id),
         },
     }
     return document | ({"subagent_trajectories": parts.sub_agents} if parts.sub_agents else {})
 
 
-def judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
+def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
     """What became of an agent's candidate: its verdict and place, and a reward for each check that ran.
 
     `reward` is 1 for verified, 0.5 for unverified, 0 for refuted; a check's is its score, between 0 and 1. Nothing

@@ -19,7 +19,7 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, fold
-from swe_ai_fleet.domain.json_values import json_object, string
+from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
@@ -69,7 +69,7 @@ async def export_batch(screen: Screen, client: FleetClient, path: Path, output: 
 
     `path` is a file of results, or a folder that has some. Candidates of one record are a group, over all repeats.
     """
-    from swe_ai_fleet.agents.atif import judgement, trajectory
+    from swe_ai_fleet.agents.atif import trajectory
     from swe_ai_fleet.agents.exports import whole_run
 
     lines: list[bytes] = []
@@ -78,9 +78,10 @@ async def export_batch(screen: Screen, client: FleetClient, path: Path, output: 
         told = [stored.event for stored in events]
         for candidate in state.candidates.values():
             run = whole_run(told, candidate.agent_id)
-            judged = judgement(state, candidate.agent_id)
+            document = trajectory(state, run, told)
+            judged = mapping(document.get("extra"))
             kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
-            line = {"group": group, "execution_id": execution_id, **kept, "trajectory": trajectory(state, run, told)}
+            line = {"group": group, "execution_id": execution_id, **kept, "trajectory": document}
             lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
     return await _written(screen, b"".join(lines), output)
 
