@@ -206,6 +206,10 @@ async def test_answers_that_are_none(client: Client, repository: Path, fleet: Fl
         assert (fault.value.code(), field.encode() in details) == (code, True), (fields, fault.value.details())
     # Twice the same is the same, also when both come at once; something else is too late.
     await asyncio.gather(*(client.resolve(execution_id, "APPROVED", comment="yes") for _ in range(3)))
+    await client.resolve(execution_id, "APPROVED", comment="yes")
+    with pytest.raises(grpc.aio.AioRpcError) as another:
+        await client.resolve(execution_id, "APPROVED", comment="and this")
+    assert another.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     with pytest.raises(grpc.aio.AioRpcError) as changed:
         await client.resolve(execution_id, "REJECTED", approval_id=asked.approval_id)
     assert changed.value.code() is grpc.StatusCode.ALREADY_EXISTS

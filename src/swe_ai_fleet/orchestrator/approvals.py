@@ -144,21 +144,26 @@ def control(task: Task) -> Writer:
     )
 
 
-def chosen(state: ExecutionState, approval_id: str) -> ApprovalRequest:
+def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
     """The request that a caller means; without an id, the only one that waits.
 
-    Raises NotFound, PreconditionFailed (none waits, or several do).
+    Where none waits and the last decision is the same as the one given, the caller repeats it, or another call with it
+    came first: its request is meant. Raises NotFound, PreconditionFailed (none waits, or several do).
     """
-    if approval_id:
+    if approval_id := given.approval_id:
         if approval_id not in state.requests:
             raise NotFound(f"no approval {approval_id[:200]!r} was asked for", field="approval_id")
         return state.requests[approval_id]
-    if state.status.terminal:
-        raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
     if len(state.pending) == 1:
         return state.pending[0]
     if not state.pending:
-        raise PreconditionFailed("the execution waits for no approval", field="execution_id")
+        last = max(state.resolutions.values(), key=lambda resolution: resolution.at, default=None)
+        same = last and (last.decision, last.text, last.approver) == (given.decision, given.text, given.approver)
+        if last and same and (request := state.requests.get(last.approval_id)):
+            return request
+        ended = state.status.terminal
+        reason = f"the execution has ended: {state.status}" if ended else "the execution waits for no approval"
+        raise PreconditionFailed(reason, field="execution_id")
     waiting = ", ".join(request.approval_id for request in state.pending[:8])
     raise PreconditionFailed(f"{len(state.pending)} approvals wait", field="approval_id", hint=f"name one of {waiting}")
 
@@ -289,7 +294,7 @@ class Decisions:
                 field="execution_id",
                 hint=f"fleet plan approve {state.task.task_id}",
             )
-        request = chosen(state, resolution.approval_id)
+        request = chosen(state, resolution)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         async with self._deciding:
             state = await self._get(tenant, execution_id)
