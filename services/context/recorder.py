@@ -36,7 +36,7 @@ from swe_ai_fleet.domain.event import (
     RunStarted,
     StoredEvent,
 )
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.learning.outcomes import outcome_of
@@ -143,14 +143,14 @@ class Recorder:
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
         """The state of an execution and its events, those of its agents included, without prompts."""
-        state: ExecutionState | None = None
+        folding = Fold()
         slim_events: list[StoredEvent] = []
         async with aclosing(self.log.read(tenant, execution_id)) as events:
             async for stored in events:
-                state = advance(state, stored)
+                folding.take(stored)
                 if (slim := _without_prompts(stored)) is not None:
                     slim_events.append(slim)
-        return state, slim_events
+        return folding.state, slim_events
 
 
 def _without_prompts(stored: StoredEvent) -> StoredEvent | None:

@@ -10,7 +10,7 @@ import pytest
 
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.event import Event, StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState, advance, fold
 from swe_ai_fleet.watching.audit import Chains
 
 LOGS = Path(__file__).parent / "golden_logs"
@@ -20,11 +20,15 @@ def folded(lines: Sequence[str]) -> dict[str, object]:
     """What the events of one execution come to, in words that no version changes."""
     state: ExecutionState | None = None
     chains = Chains()
-    for sequence, line in enumerate(lines, start=1):
-        stored = StoredEvent(sequence=sequence, event=from_json(Event, line.encode()))
+    events = [
+        StoredEvent(sequence=sequence, event=from_json(Event, line.encode()))
+        for sequence, line in enumerate(lines, start=1)
+    ]
+    for stored in events:
         state = advance(state, stored)
         chains.take(stored)
     assert state is not None
+    assert fold(events) == state, "a state that is looked at once is the one that is looked at after each event"
     verdicts = chains.verdicts()
     assert all(verdict.intact for verdict in verdicts), verdicts
     return {

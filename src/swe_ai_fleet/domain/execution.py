@@ -223,12 +223,47 @@ def tool_calls(events: Iterable[StoredEvent]) -> Iterator[AuditEntry]:
             yield body.entry
 
 
+class Fold:
+    """Folds the events of one execution, one after the other; `state` is what they come to, None before the first.
+
+    Steps of agents, by far the most events, are put into the state when somebody looks at it, not one by one.
+    """
+
+    def __init__(self, state: ExecutionState | None = None) -> None:
+        self._state = state
+        self._agents: dict[str, AgentProgress] = {}
+        self._last: StoredEvent | None = None
+
+    @property
+    def state(self) -> ExecutionState | None:
+        if self._state is not None and self._last is not None:
+            self._state = replace(
+                self._state,
+                last_sequence=self._last.sequence,
+                updated_at=self._last.event.at,
+                agents={**self._state.agents, **self._agents},
+            )
+            self._agents, self._last = {}, None
+        return self._state
+
+    def take(self, stored: StoredEvent) -> None:
+        """Take in the next event; one seen before changes nothing."""
+        known = self._state
+        if known is None or known.status.terminal or not isinstance(stored.event.body, _STEPS):
+            self._state = advance(self.state, stored)
+        elif stored.sequence > (self._last.sequence if self._last else known.last_sequence):
+            name = stored.event.agent_id
+            agent = self._agents.get(name) or _progress(known, name)
+            self._agents[name] = _advance_agent(agent, stored)
+            self._last = stored
+
+
 def fold(events: Iterable[StoredEvent]) -> ExecutionState | None:
     """The state that these events of one execution, in their order, lead to; None without a first event."""
-    state: ExecutionState | None = None
+    folding = Fold()
     for stored in events:
-        state = advance(state, stored)
-    return state
+        folding.take(stored)
+    return folding.state
 
 
 def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState | None:
@@ -251,11 +286,9 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
     if state is None or stored.sequence <= state.last_sequence:
         return state
     if isinstance(body, _STEPS) and not state.status.terminal:
-        # By far the most events: one copy of the state each.
-        agent = _advance_agent(known := _progress(state, event.agent_id), stored)
-        same = agent is known and agent.agent_id in state.agents
-        agents = state.agents if same else {**state.agents, agent.agent_id: agent}
-        return replace(state, last_sequence=stored.sequence, updated_at=event.at, agents=agents)
+        folding = Fold(state)
+        folding.take(stored)
+        return folding.state
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
         case CandidateDelivered():

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
     Writer,
 )
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
@@ -54,7 +54,7 @@ class Approvals:
         self._log = log
         self._task = task
         self._hears = hears
-        self._state: ExecutionState | None = None
+        self._folding = Fold()
         self._next = 0
         self._asked = self._answered = 0
         self._reading = asyncio.Lock()
@@ -69,14 +69,14 @@ class Approvals:
                 events = self._log.read(self._task.tenant, self._task.execution_id, from_sequence=self._next)
                 async with aclosing(events) as new:
                     async for stored in new:
-                        self._state = advance(self._state, stored)
+                        self._folding.take(stored)
                         self._next = stored.sequence + 1
                         for hear in self._hears:
                             hear(stored)
                 self._answered = answers
-        if self._state is None:
+        if (state := self._folding.state) is None:
             raise RuntimeError("an execution without events is driven")
-        return self._state
+        return state
 
     def decided(self, resolution: ApprovalResolution) -> None:
         """Hear of a decision that stands in the log."""

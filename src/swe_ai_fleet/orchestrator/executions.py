@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.event import (
     ResultPublished,
     StoredEvent,
 )
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.acceptance import Acceptance, Room
 from swe_ai_fleet.orchestrator.approvals import Decisions, control
@@ -125,11 +125,11 @@ class Executions:
         if (drive := self._dispatcher.drive(tenant, execution_id)) is not None:
             # Most of its events are read already.
             return await drive.state()
-        state: ExecutionState | None = None
+        folding = Fold()
         async with aclosing(self._log.read(tenant, execution_id)) as events:
             async for stored in events:
-                state = advance(state, stored)
-        if state is None:
+                folding.take(stored)
+        if (state := folding.state) is None:
             raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
         return state
 

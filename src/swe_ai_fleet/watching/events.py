@@ -9,7 +9,7 @@ from typing import Any, get_args
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
 _BODIES: dict[str, Any] = {kind.__dataclass_fields__["type"].default: kind for kind in get_args(EventBody)}
@@ -39,12 +39,12 @@ def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
 
 async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionState | None:
     """The state that events lead to; None for none."""
-    state: ExecutionState | None = None
+    folding = Fold()
     async for event in events:
         stored = stored_event(event)
         if stored is not None:
-            state = advance(state, stored)
-    return state
+            folding.take(stored)
+    return folding.state
 
 
 def moment(milliseconds: int) -> str:

@@ -311,11 +311,9 @@ class JetStream:
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""
-        async with aclosing(self._of_execution(tenant, execution_id, EXECUTION_SUBJECT, 0)) as stored:
-            async for message in stored:
-                if message is not None:
-                    return (await self._event(message)).event.task_id
-        return ""
+        subject = subjects.event_subject(tenant, execution_id, EXECUTION_SUBJECT)
+        first = await streams.first_message(self.connection, subjects.EVENTS, subject, patience=self._patience)
+        return (await self._event(first)).event.task_id if first is not None else ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
         """Handle the messages of a work queue until cancelled, side by side with the other replicas.

@@ -139,6 +139,13 @@ async def last_message(
     return None if answer is None else from_api(answer)
 
 
+async def first_message(connection: Connection, stream: str, subject: str, *, patience: float) -> StoredMessage | None:
+    """The oldest message on a subject, read from the stream's leader. Raises Unavailable."""
+    wanted = {"next_by_subj": subject, "seq": 1}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, patience=patience)
+    return None if answer is None else from_api(answer)
+
+
 def object_stream(bucket: str) -> str:
     """The stream behind an object store, as every NATS client names it."""
     return f"OBJ_{bucket}"

@@ -302,13 +302,15 @@ class History:
     """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
 
     What a range of time has is therefore the same in every process that has read the same events, whenever it did.
+    The cell that is counted in is put into the tiers when another one begins or when somebody looks.
 
     Args:
-        tiers: From fine to coarse.
+        tiers: From fine to coarse, each cell a whole number of those before.
     """
 
     def __init__(self, tiers: Sequence[Tier] = TIERS) -> None:
         self._tiers = tuple(_TierCells(tier=tier) for tier in tiers)
+        self._open, self._open_at, self._now = dict[Key, Figures](), 0, 0.0
 
     @property
     def reach(self) -> int:
@@ -317,9 +319,14 @@ class History:
 
     def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
         """Count something that happened `at` (seconds since 1970)."""
-        for tier_cells in self._tiers:
-            tier_cells.drop(now)
-            tier_cells.add(at, key, figures)
+        seconds = self._tiers[0].tier.cell_seconds
+        if (cell := int(at) // seconds * seconds) != self._open_at:
+            self._settle()
+            self._open_at = cell
+        self._now = now
+        if key not in self._open:
+            self._open[key] = Figures()
+        self._open[key].merge(figures)
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
@@ -328,6 +335,7 @@ class History:
 
     def first(self) -> int | None:
         """The start of the oldest cell of all; None where nothing was counted."""
+        self._settle()
         return min(self._tiers[-1].cells, default=None)
 
     def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
@@ -348,5 +356,14 @@ class History:
                         found.setdefault(key, Gauges()).merge(figures.change)
         return found
 
+    def _settle(self) -> None:
+        """Put the open cell into the tiers."""
+        for tier_cells in self._tiers if self._open else ():
+            tier_cells.drop(self._now)
+            for key, figures in self._open.items():
+                tier_cells.add(self._open_at, key, figures)
+        self._open = {}
+
     def _tier(self, tier: Tier) -> _TierCells:
+        self._settle()
         return next(tier_cells for tier_cells in self._tiers if tier_cells.tier == tier)
