@@ -33,6 +33,7 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
@@ -97,6 +98,7 @@ class Service:
     components: list[Component] = field(default_factory=list)
     ready: bool = True
     councils: CouncilStore | None = None
+    quotas: Quotas = field(default_factory=Quotas)
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     address: str = ""
     fleet: ScriptedFleet = field(init=False)
@@ -118,7 +120,7 @@ class Service:
 
     def _executions(self, deps: ExecutionDeps) -> Executions:
         councils = {} if self.councils is None else {"councils": self.councils}
-        return Executions(deps, priced=True, **councils)
+        return Executions(deps, priced=True, quotas=self.quotas, **councils)
 
     @asynccontextmanager
     async def running(self, token: str | None = None) -> AsyncIterator[Service]:

@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 
 _PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
 _FREE = "127.0.0.1:0"
+_MOST_BYTES = "Bytes that NATS keeps of {} at most; 0 = no limit of their own. No new task is accepted above 90 %."
 
 
 def _named(*names: str) -> AliasChoices:
@@ -222,6 +223,15 @@ class Settings(BaseSettings):
         ge=0,
         description="Days that events, results and what belongs to them are kept; blobs a day longer. 0 = for ever. "
         "Longer than any execution takes, people's time to approve included.",
+    )
+    event_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("the events of executions"))
+    result_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("results"))
+    blob_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("blobs"))
+    nats_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes that a NATS server of the fleet's own may store in all, for `fleet up`; 0 = most of what is "
+        "free on the disk. A server that others run has its account's limit.",
     )
     ray_address: str = Field(
         default="",

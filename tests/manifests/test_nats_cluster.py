@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
-from tests.manifests.objects import built, found, pods
+from tests.manifests.objects import built, environment, found, pods
 
 SERVERS = 3
 
@@ -59,7 +59,10 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
 
 @asynccontextmanager
 async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    program, told = Path(sys.executable).with_name("nats-server"), {**os.environ, "POD_NAME": f"fleet-nats-{number}"}
+    program = Path(sys.executable).with_name("nats-server")
+    objects = built("production")
+    (pod,) = pods([found(objects, "StatefulSet", "fleet-nats")])
+    told = os.environ | environment(objects, pod, pod.containers[0]) | {"POD_NAME": f"fleet-nats-{number}"}
     process = await asyncio.create_subprocess_exec(program, "-c", config, env=told, stderr=asyncio.subprocess.DEVNULL)
     try:
         yield process
@@ -98,7 +101,13 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             "nats_ca": installation / "tls" / "ca.pem",
             "nats_nkey_file": installation / "nats" / "orchestrator.nkey",
         }
-        settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls)
+        limits = {
+            name.removeprefix("FLEET_").lower(): int(value)
+            for name, value in found(built("production"), "ConfigMap", "fleet-settings")["data"].items()
+            if name.endswith("_BYTES")
+        }
+        assert limits.keys() == {"event_bytes", "result_bytes", "blob_bytes"}
+        settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls, **limits)
         async with connect_log(settings, name="test", patience=30, waits=30) as log:
             async with asyncio.timeout(60):
                 while True:
@@ -111,6 +120,7 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", patience=10)
             assert info["config"]["num_replicas"] == SERVERS
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
+            assert (await log.usage())["AGENT_EVENTS"].max_bytes == limits["event_bytes"]
             await _probed(ports[2 * SERVERS :])
             servers[2].kill()
             await servers[2].wait()

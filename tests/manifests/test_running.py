@@ -56,7 +56,8 @@ def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
         (tmp_path / file).write_bytes(written()["fleet", "fleet-tls"][key])
     config = config.replace("/etc/nats/tls", str(tmp_path)).replace("store_dir: /data", f"store_dir: {tmp_path}/data")
     command = [str(Path(sys.executable).with_name("nats-server")), "-t", "-c", str(tmp_path / "nats.conf")]
-    told = {**os.environ, "POD_NAME": "fleet-nats-0"}
+    (pod,) = pods([found(objects, "StatefulSet", "fleet-nats")])
+    told = os.environ | environment(objects, pod, pod.containers[0]) | {"POD_NAME": "fleet-nats-0"}
     for text, taken in ((config, True), (config.replace("max_file_store", "max_file_stoer"), False)):
         (tmp_path / "nats.conf").write_text(text)
         run = subprocess.run(command, env=told, capture_output=True, text=True, timeout=30, check=False)

@@ -17,14 +17,15 @@ from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
+from swe_ai_fleet.adapters.jetstream.streams import ALL
 from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
 from swe_ai_fleet.domain.errors import FleetError, NotFound
+from swe_ai_fleet.domain.fleet_status import NEARLY_FULL
 from swe_ai_fleet.settings import Settings, listed
 
 OLDEST = (2, 10)
 MOST_SKEW_SECONDS = 5.0
 """Leases and orders of events bear this much; tokens that end, and people who read times, do not bear much more."""
-FULL = 0.9
 _NATS_SECONDS = 15.0
 _PATIENCE_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
@@ -60,13 +61,14 @@ async def nats(settings: Settings) -> Finding:
 def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:
     """What to make of a server that answers. `skew_seconds`: by how much its clock is ahead; None: it does not say."""
     numbers = tuple(int(part) for part in ping.version.split(".")[:2] if part.isdigit())
-    told = f"JetStream answers in {ping.latency_ms:.1f} ms, {sum(one.bytes for one in usage.values()) / 2**20:.0f} MiB"
+    whole = usage.get(ALL, StreamUsage(messages=0, bytes=0, max_bytes=0))
+    told = f"JetStream answers in {ping.latency_ms:.1f} ms, {whole.bytes / 2**20:.0f} MiB"
     if numbers and numbers < OLDEST:
         cause, mend = "JetStream is too old for what streams are asked to keep", "NATS 2.10 or newer"
         return broken("nats", cause, mend, version=ping.version)
-    full = [name for name, one in usage.items() if one.max_bytes and one.bytes > FULL * one.max_bytes]
+    full = [name for name, one in usage.items() if one.max_bytes and one.bytes > NEARLY_FULL * one.max_bytes]
     if full:
-        cause = f"nearly full: {', '.join(full)}; what is full refuses events"
+        cause = f"nearly full: {', '.join(full)}; no task is accepted, and what is full refuses events"
         mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
         return broken("nats", cause, mend, version=ping.version)
     if skew_seconds is not None and abs(skew_seconds) > MOST_SKEW_SECONDS:

@@ -117,14 +117,23 @@ class EndpointStatus:
     latency_ms: float = 0.0
 
 
+NEARLY_FULL = 0.9
+"""The share of what may be stored from which on nothing new is accepted, so that what runs can end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStatus:
-    """How full a stream is. Sizes in bytes; 0: no limit of its own."""
+    """How full a stream is, or under the name `all` the fleet's account. Sizes in bytes; `max_bytes` 0: no limit."""
 
     name: str
     messages: int
     bytes: int
     max_bytes: int
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether more than `NEARLY_FULL` of the limit is in use; never without a limit."""
+        return bool(self.max_bytes) and self.bytes > NEARLY_FULL * self.max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

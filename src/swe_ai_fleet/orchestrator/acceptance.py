@@ -123,6 +123,7 @@ class Acceptance:
         if known is not None:
             return _same(known, asked)
         self._check_room(task)
+        await self._quotas.check_log()
         await self._quotas.check_tokens(task.tenant)
         await self._quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
         council = await self._council(task)

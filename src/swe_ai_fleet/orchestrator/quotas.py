@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 from swe_ai_fleet.domain.access import StoredPiece, TenantRules
 from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import Fleet
@@ -29,6 +30,8 @@ Spent = Callable[[str], Awaitable[int]]
 
 Stored = Callable[[str], Awaitable[int]]
 """The bytes that are kept for a tenant. Raises Unavailable while nobody knows."""
+Kept = Callable[[], Awaitable[Sequence[StorageStatus]]]
+"""How full the streams of the log and their account are, a few seconds ago at most. Raises Unavailable."""
 T = TypeVar("T")
 
 
@@ -42,6 +45,11 @@ async def nothing_spent(_: str) -> int:
     return 0
 
 
+async def nothing_kept() -> Sequence[StorageStatus]:
+    """How full the log is where nobody looks."""
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
     """Asks whether a tenant may have more.
@@ -50,12 +58,14 @@ class Quotas:
         rules: What holds for a tenant.
         spent: What a tenant spent today.
         stored: What is kept for a tenant.
+        kept: How full the log is that all share.
         now: The time.
     """
 
     rules: Rules = no_rules
     spent: Spent = nothing_spent
     stored: Stored = nothing_spent
+    kept: Kept = nothing_kept
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
     def check_queued(self, tenant: str, queued: int) -> None:
@@ -67,6 +77,17 @@ class Quotas:
                 field="quota.queued",
                 hint=f"at most {most} may; hand in more when some of them have begun",
             )
+
+    async def check_log(self) -> None:
+        """Whether the log has room for something new. Raises ResourceExhausted, Unavailable."""
+        for storage in await self.kept():
+            if storage.nearly_full:
+                raise ResourceExhausted(
+                    f"the log of events is nearly full: {storage.bytes:,} of {storage.max_bytes:,} bytes "
+                    f"({storage.name}); what runs goes on",
+                    field="nats",
+                    hint="the operator raises the limit or shortens FLEET_EVENT_DAYS; see `fleet doctor`",
+                )
 
     async def tokens_left(self, tenant: str) -> int | None:
         """The tokens that a tenant may still spend today, 0 at least; None: as many as it wants. Raises Unavailable."""

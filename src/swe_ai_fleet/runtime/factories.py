@@ -144,7 +144,13 @@ def connect_log(
     Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = nats_credentials(settings)
-    kept = StreamSettings(replicas=settings.stream_replicas, max_age_seconds=settings.event_days * DAY_SECONDS)
+    kept = StreamSettings(
+        replicas=settings.stream_replicas,
+        max_age_seconds=settings.event_days * DAY_SECONDS,
+        max_event_bytes=settings.event_bytes,
+        max_result_bytes=settings.result_bytes,
+        max_blob_bytes=settings.blob_bytes,
+    )
     return JetStream.connect(
         settings.nats_url,
         credentials=credentials,

@@ -165,7 +165,7 @@ class FleetView:
     Args:
         replicas: This orchestrator and the others.
         fleet: Its hosts.
-        log: Knows how full the streams are.
+        room: Knows how full the log is.
         model: Its own pool of the default model.
         store: Where orchestrators tell each other.
         endpoints: The model servers.
@@ -175,7 +175,7 @@ class FleetView:
 
     replicas: Replicas
     fleet: RayFleet | JobFleet
-    log: JetStream
+    room: LogRoom
     model: ModelPool
     store: KeyValue
     endpoints: Sequence[EndpointProbe]
@@ -215,7 +215,7 @@ class FleetView:
             _in_time(self._others(), ()),
             self._machines(),
             asyncio.gather(*(_in_time(one.measure(), None) for one in self.endpoints)),
-            _in_time(self._storage(), ()),
+            _in_time(self.room.storage(), ()),
         )
         replicas = (mine, *(one for one in others if one.name != self.me))
         return FleetStatus(
@@ -256,12 +256,33 @@ class FleetView:
             self._nodes = counting.result()
         return self._nodes
 
-    async def _storage(self) -> tuple[StorageStatus, ...]:
-        usage = await self.log.usage()
-        return tuple(
-            StorageStatus(name=name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
-            for name, one in usage.items()
-        )
+
+class LogRoom:
+    """How full the log is. Whoever asks within some seconds shares one answer.
+
+    Args:
+        log: Whose streams they are.
+        seconds: How old an answer may be.
+    """
+
+    def __init__(self, log: JetStream, *, seconds: float = _FRESH_SECONDS) -> None:
+        self._log = log
+        self._seconds = seconds
+        self._asking = asyncio.Lock()
+        self._storage: tuple[StorageStatus, ...] = ()
+        self._fresh_until = 0.0
+
+    async def storage(self) -> tuple[StorageStatus, ...]:
+        """The streams and, as `all`, the account. Raises NotFound, Unavailable."""
+        async with self._asking:
+            if time.monotonic() >= self._fresh_until:
+                usage = await self._log.usage()
+                self._storage = tuple(
+                    StorageStatus(name=name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
+                    for name, one in usage.items()
+                )
+                self._fresh_until = time.monotonic() + self._seconds
+            return self._storage
 
 
 @asynccontextmanager
@@ -271,6 +292,7 @@ async def open_fleet_view(
     replicas: Replicas,
     fleet: RayFleet | JobFleet,
     log: JetStream,
+    room: LogRoom,
     model: ModelPool,
     stored: Callable[[], Iterable[StorageStatus]],
 ) -> AsyncGenerator[FleetView]:
@@ -280,7 +302,7 @@ async def open_fleet_view(
         view = FleetView(
             replicas=replicas,
             fleet=fleet,
-            log=log,
+            room=room,
             model=model,
             store=store,
             endpoints=endpoints,

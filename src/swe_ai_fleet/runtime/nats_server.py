@@ -187,7 +187,9 @@ class EmbeddedNats:
 
     def _config(self, token: str) -> str:
         quoted = partial(json.dumps, ensure_ascii=False)
-        accounts = own_accounts((_USER, token), public_key(self.issuer_file), _tenants(self._directory))
+        accounts = own_accounts(
+            (_USER, token), public_key(self.issuer_file), _tenants(self._directory), max_file_bytes=self._max_file_bytes
+        )
         limit = f"max_file_store: {self._max_file_bytes}" if self._max_file_bytes else ""
         return f"""\
 listen: "127.0.0.1:{self._port}"

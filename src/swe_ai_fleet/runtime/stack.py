@@ -37,7 +37,7 @@ from swe_ai_fleet.runtime.equipment import (
     profile_settings,
 )
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
-from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
+from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
@@ -210,6 +210,7 @@ async def open_stack(
                 for name, held in storage.by_tenant().items()
             )
 
+        room = LogRoom(log)
         executions = await stack.enter_async_context(
             Executions(
                 deps,
@@ -224,14 +225,14 @@ async def open_stack(
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of),
+                quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of, kept=room.storage),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
-            open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, model=model, stored=stored)
+            open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, room=room, model=model, stored=stored)
         )
         yield Stack(
             settings=settings,

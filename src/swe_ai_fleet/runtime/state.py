@@ -31,7 +31,9 @@ async def open_state(settings: Settings, *, name: str) -> AsyncGenerator[State]:
     async with AsyncExitStack() as stack:
         server = None
         if not settings.nats_url:
-            server = await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))
+            server = await stack.enter_async_context(
+                EmbeddedNats(settings.home / "nats", max_file_bytes=settings.nats_bytes)
+            )
             settings = settings.model_copy(
                 update={
                     "nats_url": server.address.url,

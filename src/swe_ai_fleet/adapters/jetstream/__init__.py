@@ -363,7 +363,7 @@ class JetStream:
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 
     async def usage(self) -> Mapping[str, StreamUsage]:
-        """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
+        """How full each stream is, and the account (`ALL`). Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self.connection, self._settings, patience=self._patience)
 
     async def _readable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ _DAY_SECONDS = 86_400.0
 _NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
 _WORK_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
+ALL = "all"
+"""The name under which `usage` has everything that is stored in the fleet's account, buckets too."""
 _KEPT = (subjects.CONTEXT_CHANGES,)
 """What is known does not get old: it is only what was done that is forgotten in the end."""
 
@@ -49,7 +52,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUsage:
-    """How full a stream is. `max_bytes` is 0 where it has no limit of its own."""
+    """How full a stream or an account is; an account counts each copy. `max_bytes` is 0 where there is no limit."""
 
     messages: int
     bytes: int
@@ -107,15 +110,19 @@ async def ensure_bucket(
 
 
 async def usage(connection: Connection, settings: StreamSettings, *, patience: float) -> Mapping[str, StreamUsage]:
-    """How full each stream is. Raises NotFound before `ensure`, Unavailable."""
+    """How full each stream is, and under `ALL` the account. Raises NotFound before `ensure`, Unavailable."""
+    account = await connection.api("INFO", patience=patience)
+    limits = cast("dict[str, int]", account["limits"])
     found: dict[str, StreamUsage] = {}
-    for config in _configurations(settings):
-        name = str(config["name"])
-        info = await connection.api(f"STREAM.INFO.{name}", patience=patience)
+    names = [str(config["name"]) for config in _configurations(settings)]
+    asked = (connection.api(f"STREAM.INFO.{name}", patience=patience) for name in names)
+    for name, info in zip(names, await asyncio.gather(*asked), strict=True):
         state = cast("dict[str, int]", info["state"])
         limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
         found[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
-    return found
+    messages = sum(stream.messages for stream in found.values())
+    whole = StreamUsage(messages=messages, bytes=account["storage"], max_bytes=max(0, limits["max_storage"]))
+    return {**found, ALL: whole}
 
 
 async def last_sequence(connection: Connection, stream: str, *, patience: float) -> int:

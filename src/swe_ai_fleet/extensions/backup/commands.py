@@ -57,7 +57,11 @@ async def restore(
                     field="home",
                     hint="stop it, or name another FLEET_HOME",
                 )
-            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
+            address = (
+                await stack.enter_async_context(
+                    EmbeddedNats(settings.home / "nats", max_file_bytes=settings.nats_bytes)
+                )
+            ).address
             settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
         log = await stack.enter_async_context(connect_log(settings, name="restore"))
         restored = await restore_backup(log.connection, directory, replicas=replicas, report=screen.note)

@@ -54,18 +54,19 @@ def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str], *, oth
     return f'{_NOTE}"accounts": {_json(accounts)}\n"system_account": "{SYSTEM}"\n"authorization": {_json(callout)}\n'
 
 
-def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str]) -> str:
+def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *, max_file_bytes: int = 0) -> str:
     """The accounts of a server of our own: one user who may do everything, and the hosts of tenants' agents.
 
     Args:
         login: Name and password of that user.
         issuer: The public nkey of who lets hosts in.
         tenants: Whose hosts have an account.
+        max_file_bytes: What the fleet may store in all, which clients are told; 0: as much as the server has room for.
     """
     name, password = login
     accounts: dict[str, object] = {
         ACCOUNT: {
-            "jetstream": "enabled",
+            "jetstream": {"max_file": max_file_bytes} if max_file_bytes else "enabled",
             "users": [{"user": name, "password": password}],
             "exports": _for_hosts(tenants),
         },
