@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.node_load import NodeProbe, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.sandbox import prepare_process
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry
 
@@ -28,7 +29,9 @@ class AgentHost:
     """
 
     def __init__(self, settings: str, name: str) -> None:
-        raise_file_limit()
+        prepare_process()
+        # What was imported stays: no collection need look at it again.
+        gc.freeze()
         self._settings = Settings.model_validate_json(settings)
         self._mask = secret_mask(self._settings)
         configure_logging(self._settings.log_level, self._settings.log_format, mask=self._mask)
