@@ -24,7 +24,7 @@ from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.sandbox import prepare_process
+from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, PreparedWorkspaces
@@ -89,7 +89,7 @@ async def _until_told(settings: Settings, place: Place) -> int:
 
 def main() -> int:
     """Carry out the job that the environment names. Exit codes: see `workers.container`; 2: there is none."""
-    prepare_process()
+    raise_file_limit()
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:

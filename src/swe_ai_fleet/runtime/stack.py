@@ -46,7 +46,7 @@ from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
-from swe_ai_fleet.sandbox import prepare_process
+from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
@@ -146,7 +146,7 @@ async def open_stack(
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
-    prepare_process()
+    raise_file_limit()
     if (given := state.settings.git_credentials) is not None and not given.is_dir():
         hint = "it holds a directory for each tenant; docs/tenants.md"
         raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)

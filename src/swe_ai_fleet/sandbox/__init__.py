@@ -5,7 +5,7 @@ from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import SandboxReport, choose_isolation_level, examine_sandbox
-from swe_ai_fleet.sandbox.processes import prepare_process
+from swe_ai_fleet.sandbox.processes import raise_file_limit
 from swe_ai_fleet.sandbox.proxy import Refusal, RefusalReason
 from swe_ai_fleet.sandbox.sandbox import Sandbox, default_slots, open_workspace
 from swe_ai_fleet.sandbox.workspace import LocalWorkspace
@@ -25,5 +25,5 @@ __all__ = [
     "default_slots",
     "examine_sandbox",
     "open_workspace",
-    "prepare_process",
+    "raise_file_limit",
 ]

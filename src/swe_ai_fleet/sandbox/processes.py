@@ -11,7 +11,6 @@ import ctypes
 import os
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -182,14 +181,12 @@ def leave_session_keyring() -> None:
         ctypes.CDLL(None, use_errno=True).syscall(number, _JOIN_SESSION_KEYRING, None)
 
 
-def prepare_process() -> None:
-    """Set this process up for many sandboxes. To be called once at a process edge.
+def raise_file_limit() -> int:
+    """Raise this process's soft limit of open files to the hard one and return it; a session takes eight of them.
 
-    A session takes eight open files: the soft limit is raised to the hard one (commands in a sandbox have a limit of
-    their own). Children are waited for by descriptor, as newer Pythons do by themselves, instead of by a thread each.
+    To be called once at a process edge. Commands in a sandbox have a limit of their own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if sys.version_info < (3, 12):
-        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())  # pyright: ignore[reportDeprecated]
+    return hard

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.node_load import NodeProbe, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.sandbox import prepare_process
+from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry
 
@@ -32,7 +32,7 @@ class AgentHost:
     """
 
     def __init__(self, settings: str, name: str) -> None:
-        prepare_process()
+        raise_file_limit()
         # What is imported stays: no collection need look at it, now or later.
         gc.disable()
         from swe_ai_fleet.runtime.agent_worker import open_worker
