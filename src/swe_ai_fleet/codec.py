@@ -13,16 +13,22 @@ from swe_ai_fleet.domain.event import Event, EventBody
 T = TypeVar("T")
 
 
-class _Envelope(TypedDict):
-    """An event as it is read: its `type` says at once which body it has, where a plain union would try all of them."""
-
+class _Head(TypedDict):
     id: str
     tenant: str
     execution_id: str
     task_id: str
     agent_id: str
     at: str
+
+
+class _Envelope(_Head):
+    """An event as it is read: its `type` says at once which body it has, where a plain union would try all of them."""
+
     body: Annotated[EventBody, Field(discriminator="type")]
+
+
+_HEAD = tuple(_Head.__annotations__)
 
 
 @cache
@@ -30,8 +36,18 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
+@cache
+def _written(body: type) -> TypeAdapter[Any]:
+    """Writes events with such a body: whoever only writes needs no schema of all the others, which takes a while."""
+    return TypeAdapter(type("_Event", (_Head,), {"__annotations__": {"body": body}, "__module__": __name__}))
+
+
 def to_json(value: object) -> bytes:
     """A domain value as UTF-8 JSON."""
+    if isinstance(value, Event):
+        return _written(type(value.body)).dump_json(
+            {name: getattr(value, name) for name in _HEAD} | {"body": value.body}
+        )
     return _adapter(type(value)).dump_json(value)
 
 

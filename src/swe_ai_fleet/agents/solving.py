@@ -289,13 +289,15 @@ def check_tools(task: Task, access: ToolAccess) -> None:
     """Whether a task gets the tools it names, and what else it asks for. Raises InvalidRequest naming its field."""
     access.hosts(task.constraints)
     servers = {server.name for server in access.servers(task.constraints)}
+    limits = task.constraints
+    named = {"tools": task.tools, "allowed_tools": limits.allowed_tools, "denied_tools": limits.denied_tools}
+    if not any(named.values()):
+        return
     specs = [definition.spec for definition in operations().values()]
     own = (SubAgentTools, RememberingTools)
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {tool.name for tool in access.plugins}
     known |= {name for kit in own for name in (kit.name, *(one.spec.name for one in kit.definitions.values()))}
     known |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
-    limits = task.constraints
-    named = {"tools": task.tools, "allowed_tools": limits.allowed_tools, "denied_tools": limits.denied_tools}
     for field, names in named.items():
         for number, name in enumerate(names):
             # What a server has is known once it is asked.

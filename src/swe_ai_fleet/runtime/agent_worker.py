@@ -40,7 +40,7 @@ from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
-from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
@@ -119,6 +119,8 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         equipment = replace(equipment, baselines=KnownBaselines(test_runs, suites_of))
         provider = workspace_provider(settings, log, Recipes(log.made_bucket(RECIPES_BUCKET)))
         await provider.warm()
+        # Their schemas are made once a process, better now than while the first task waits.
+        operations()
         workspaces = prepared(provider) if prepared is not None else provider
         services = RunServices(
             equipment=equipment,

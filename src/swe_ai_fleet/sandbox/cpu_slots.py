@@ -8,8 +8,8 @@ import os
 import random
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ _POLL_SECONDS = (0.003, 0.009)
 _MOST_POLLS_SKIPPED = 4
 # A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
+_RENEW_SECONDS = 0.5
 _FORGOTTEN_SECONDS = 3600.0
 _TURNS_KEPT = 256
 
@@ -47,6 +48,7 @@ class CpuSlots:
         self.on_crowd: Callable[[str, bool], None] | None = None
         """Called when a tenant begins, or ceases, to hold more than its own slot on this node."""
         self._lanes: dict[Owner, _Lane] = {}
+        self._token = secrets.token_hex(4)
         self._freed = asyncio.Event()
         for place in (directory, self._tickets, self._turns):
             Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ class CpuSlots:
         """Wait for a slot and hold it for the length of the context."""
         taken = None
         if owner not in self._lanes and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
-            taken = self._take((self._own(owner), *self._shared))
+            taken = self._take((f"{self._directory}/own-{owner.tenant}", *self._shared))
         path, descriptor = taken or await self._wait(owner)
         shared = path in self._shared
         if shared:
@@ -82,31 +84,41 @@ class CpuSlots:
         try:
             # Only the first waiter of an execution in a process reads the files.
             async with lane.turn:
-                with self._ticket(owner) as ticket:
-                    while True:
-                        freed, queue = self._freed, self._queue()
-                        if (taken := self._claim(ticket, queue)) is not None:
-                            break
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(_pause(queue, ticket)):
-                                await freed.wait()
-                        self._renew(ticket)
-                self._served(ticket)
-                return taken
+                return await self._turn(_Ticket(owner.tenant, owner.execution_id, time.monotonic_ns(), self._token))
         finally:
             lane.waiting -= 1
             if not lane.waiting:
                 del self._lanes[owner]
 
-    def _claim(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, int] | None:
-        """A slot, if it is a ticket's turn and one is free."""
-        places: list[str] = []
-        mine = [other for other in queue if other.tenant == ticket.tenant]
-        if mine[:1] == [ticket]:
-            places.append(self._own(Owner(tenant=ticket.tenant)))
-        if queue[:1] == [ticket]:
-            places += self._shared
-        return self._take(tuple(places))
+    async def _turn(self, ticket: _Ticket) -> tuple[str, int]:
+        """Wait with a ticket: a file that all processes see, renewed while this one is healthy."""
+        file = f"{self._tickets}/{ticket.name}"
+        _touch(file)
+        renewed = time.monotonic()
+        try:
+            while True:
+                freed, queue = self._freed, self._queue(ticket)
+                places = self._places(ticket, queue)
+                if (taken := self._take(places)) is not None:
+                    self._served(ticket)
+                    return taken
+                # What is ours to take and held by this process is freed by nobody else.
+                own = queue[0] is ticket and self._held.issuperset(places)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RENEW_SECONDS if own else _pause(queue, ticket)):
+                        await freed.wait()
+                if time.monotonic() - renewed >= _RENEW_SECONDS:
+                    _touch(file)
+                    renewed = time.monotonic()
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(file)  # noqa: PTH108
+
+    def _places(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, ...]:
+        """The slots that a ticket may take now, whether they are free or not."""
+        first_of_tenant = next(other for other in queue if other.tenant == ticket.tenant)
+        own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant is ticket else ()
+        return (*own, *self._shared) if queue[0] is ticket else own
 
     def _take(self, places: tuple[str, ...]) -> tuple[str, int] | None:
         for path in places:
@@ -150,42 +162,29 @@ class CpuSlots:
         finally:
             os.close(crowd.descriptor)
 
-    def _own(self, owner: Owner) -> str:
-        return f"{self._directory}/own-{owner.tenant}"
-
-    @contextmanager
-    def _ticket(self, owner: Owner) -> Generator[_Ticket]:
-        """A file with a waiter and its time, visible to all processes; renewed while its process is healthy."""
-        ticket = _Ticket(owner.tenant, owner.execution_id, time.monotonic_ns(), secrets.token_hex(4))
-        self._renew(ticket)
-        try:
-            yield ticket
-        finally:
-            Path(self._tickets, ticket.name).unlink(missing_ok=True)
-
-    def _renew(self, ticket: _Ticket) -> None:
-        Path(self._tickets, ticket.name).touch(mode=0o600)
-
-    def _queue(self) -> list[_Ticket]:
-        """The waiters, in the order of service."""
-        waiting: list[_Ticket] = []
+    def _queue(self, ticket: _Ticket) -> list[_Ticket]:
+        """The waiters, in the order of service; the caller's own `ticket` is always among them."""
+        waiting = [ticket]
         for name in os.listdir(self._tickets):  # noqa: PTH208
+            if name == ticket.name:
+                continue
             age = time.time() - _changed(f"{self._tickets}/{name}") / 1e9
             if age > _FORGOTTEN_SECONDS:
                 Path(self._tickets, name).unlink(missing_ok=True)
             elif age < _STALE_SECONDS:
                 waiting.append(_Ticket.parse(name))
-        turns = {place: _changed(f"{self._turns}/{place}") for ticket in waiting for place in ticket.turns}
-        return sorted(waiting, key=lambda ticket: (*(turns[place] for place in ticket.turns), ticket.since))
+        if len({other[:2] for other in waiting}) == 1:
+            # Of one execution all have had the same turns.
+            return sorted(waiting, key=lambda other: other.since)
+        turns = {place: _changed(f"{self._turns}/{place}") for other in waiting for place in other.turns}
+        return sorted(waiting, key=lambda other: (*(turns[place] for place in other.turns), other.since))
 
     def _served(self, ticket: _Ticket) -> None:
         """Put a tenant and its execution behind the others."""
+        made = False
         for place in ticket.turns:
-            Path(self._turns, place).touch(mode=0o600)
-            # The kernel's coarse clock is some milliseconds late.
-            os.utime(f"{self._turns}/{place}", ns=(now := time.time_ns(), now))
-        places = os.listdir(self._turns)  # noqa: PTH208
-        if len(places) > _TURNS_KEPT:
+            made = _touch(f"{self._turns}/{place}") or made
+        if made and len(places := os.listdir(self._turns)) > _TURNS_KEPT:  # noqa: PTH208
             for place in places:
                 if time.time() - _changed(f"{self._turns}/{place}") / 1e9 > _FORGOTTEN_SECONDS:
                     Path(self._turns, place).unlink(missing_ok=True)
@@ -228,6 +227,20 @@ class _Ticket(NamedTuple):
         return f"{self.tenant}:", f"{self.tenant}:{self.execution_id}:"
 
 
+def _touch(path: str) -> bool:
+    """Give a file the time of now, to the nanosecond: the kernel's own is some milliseconds late. True: it is new."""
+    made = False
+    while True:
+        now = time.time_ns()
+        try:
+            os.utime(path, ns=(now, now))
+        except FileNotFoundError:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            made = True
+        else:
+            return made
+
+
 def _changed(path: str) -> int:
     """The time of a file, in nanoseconds; 0 where there is none, or where the clock was set back since."""
     try:
@@ -238,5 +251,4 @@ def _changed(path: str) -> int:
 
 
 def _pause(queue: list[_Ticket], ticket: _Ticket) -> float:
-    ahead = queue.index(ticket) if ticket in queue else 0
-    return random.uniform(*_POLL_SECONDS) * min(ahead + 1, _MOST_POLLS_SKIPPED)  # noqa: S311  (jitter, not a secret)
+    return random.uniform(*_POLL_SECONDS) * min(queue.index(ticket) + 1, _MOST_POLLS_SKIPPED)  # noqa: S311  (jitter, not a secret)

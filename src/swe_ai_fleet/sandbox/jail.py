@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -124,10 +127,6 @@ class Scratch:
         return self.proxy / _PROXY_SOCKET
 
     @property
-    def etc(self) -> Path:
-        return self.directory / "etc"
-
-    @property
     def variables(self) -> Path:
         """What a program that stays is given as variables, as a shell reads them."""
         return self.directory / "variables"
@@ -138,22 +137,15 @@ class Scratch:
 
     def prepare(self) -> None:
         """Create its content."""
-        for directory in (self.home, self.tmp, self.proxy, self.etc):
+        for directory in (self.home, self.tmp, self.proxy):
             directory.mkdir()
-        for name in etc_directories():
-            (self.etc / name).mkdir(parents=True)
-        for name in etc_files():
-            (self.etc / name).parent.mkdir(exist_ok=True)
-            # A link into /usr stays a link: it leads to the same place inside.
-            shutil.copyfile(f"/etc/{name}", self.etc / name, follow_symlinks=not _links_to_usr(Path("/etc", name)))
-        for name, text in _ACCOUNTS.items():
-            (self.etc / name).write_text(text)
         shutil.copyfile(shell(), self.runner)
         # A program its user cannot read makes a process that its user can neither trace nor look into: commands get at
         # neither the runner's pipes nor its memory.
         self.runner.chmod(0o111)
 
 
+@cache
 def shell() -> str:
     """The smallest POSIX shell of this host."""
     return os.path.realpath(shutil.which("dash") or "/bin/sh")
@@ -263,8 +255,9 @@ def bubblewrap_arguments(
     if "--size" in bubblewrap.options:
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
-    arguments += ["--ro-bind", str(scratch.etc), "/etc"]
-    for name in etc_directories():
+    directories, etc = shown_etc()
+    arguments += ["--ro-bind", etc, "/etc"]
+    for name in directories:
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     places = stand_ins()
     hiding = [*find_concealment(places)]
@@ -319,7 +312,8 @@ def _filtered(bubblewrap: Bubblewrap) -> list[str]:
     return [shell(), "-c", _OPENING, "fleet", opened, bubblewrap.program, "--seccomp", str(_FILTER)]
 
 
-def _root_links() -> list[str]:
+@cache
+def _root_links() -> tuple[str, ...]:
     arguments: list[str] = []
     for name in ROOT_LINKS:
         path = Path("/", name)
@@ -327,7 +321,61 @@ def _root_links() -> list[str]:
             arguments += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
-    return arguments
+    return tuple(arguments)
+
+
+def shown_etc() -> tuple[tuple[str, ...], str]:
+    """The directories of /etc that are mounted, and a directory with the rest of what sessions see of it.
+
+    All sessions see the same one, read-only; where something in question has changed, another one is made.
+    """
+    pip = (_PIP_FILE, _PIP_DIRECTORY, *(f"{_PIP_DIRECTORY}/{name}" for name in _listed(f"/etc/{_PIP_DIRECTORY}")))
+    looked_at = ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)
+    changed = tuple(map(_stamp, looked_at))
+    shown = _shown_etc(stand_ins().home, changed)
+    if not os.path.isdir(shown[1]):  # noqa: PTH112 - hot
+        # The directory for temporary files was cleaned up.
+        _shown_etc.cache_clear()
+        shown = _shown_etc(stand_ins().home, changed)
+    return shown
+
+
+@lru_cache(maxsize=2)
+def _shown_etc(home: Path, changed: tuple[tuple[int, ...], ...]) -> tuple[tuple[str, ...], str]:
+    directories, files = tuple(etc_directories()), etc_files()
+    place = home / f"etc-{hashlib.sha256(repr((changed, directories, files)).encode()).hexdigest()[:16]}"
+    if not place.is_dir():
+        draft = Path(tempfile.mkdtemp(prefix=".etc-", dir=home))
+        draft.chmod(0o755)
+        for name in directories:
+            (draft / name).mkdir(parents=True)
+        for name in files:
+            (draft / name).parent.mkdir(exist_ok=True)
+            # A link into /usr stays a link: it leads to the same place inside.
+            shutil.copyfile(f"/etc/{name}", draft / name, follow_symlinks=not _links_to_usr(Path("/etc", name)))
+        for name, text in _ACCOUNTS.items():
+            (draft / name).write_text(text)
+        try:
+            draft.rename(place)
+        except OSError:
+            shutil.rmtree(draft)  # another process was first
+    return directories, str(place)
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - hot
+    except OSError:
+        return []
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    """What changes with the content of a file in /etc, or with the file in its place."""
+    try:
+        status = os.stat(f"/etc/{name}")  # noqa: PTH116 - hot
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
 
 def etc_files() -> list[str]:

@@ -42,6 +42,7 @@ _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 # So much of what was staged may lie about, superseded, until our git directory is begun anew.
 _COMPACTED_BYTES = 64 * 1024 * 1024
+_COMMITS_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ class GitClone:
         *,
         base_commit: str,
         bounds: Bounds,
+        submodules: dict[str, frozenset[bytes]],
     ) -> None:
         self._git = git
         self._workspace = workspace
@@ -105,6 +107,7 @@ class GitClone:
         self._bounds = bounds
         self._staged_bytes = 0
         self._submodules: frozenset[bytes] | None = None
+        self._submodules_of = submodules
         self._known_heads: dict[str, str] = {}
         self._restored = False
         self._index = asyncio.Lock()
@@ -276,7 +279,13 @@ class GitClone:
         """Bring our own index up to the tree."""
         layout = self._clone_dirs.layout
         if self._submodules is None:
+            self._submodules = self._submodules_of.get(self.base_commit)
+        if self._submodules is None:
+            # Not yet brought up to a tree, the index is that of the commit, as in all of its clones.
             self._submodules = await gitlinks(self._git, layout)
+            if len(self._submodules_of) >= _COMMITS_KEPT:
+                self._submodules_of.clear()
+            self._submodules_of[self.base_commit] = self._submodules
         async with self._workspace.frozen():
             confining: tuple[str, ...] = ()
             if self._used:
@@ -310,6 +319,7 @@ class Clones:
         self._bounds = bounds
         self._git = git
         self._sandbox = sandbox
+        self._submodules_of: dict[str, frozenset[bytes]] = {}
 
     @asynccontextmanager
     async def open(
@@ -388,7 +398,15 @@ class Clones:
 
     def _clone(self, workspace: LocalWorkspace, clone_dirs: CloneDirs, seed: Path) -> GitClone:
         history = history_of(seed)
-        return GitClone(self._git, workspace, clone_dirs, history, base_commit=seed.name, bounds=self._bounds)
+        return GitClone(
+            self._git,
+            workspace,
+            clone_dirs,
+            history,
+            base_commit=seed.name,
+            bounds=self._bounds,
+            submodules=self._submodules_of,
+        )
 
     async def copy(self, tree: Path, seed: Path, branch: str) -> None:
         """A clone of the seed's commit that stands on its own, at `tree`, for the caller to keep."""

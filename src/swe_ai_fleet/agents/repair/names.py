@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -175,8 +175,14 @@ class Names:
 
     def __init__(self, specs: Iterable[OperationSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._folded = _index((_own_folded(name), name) for name in self._specs)
-        self._operations = _index((_own_folded(spec.operation), name) for name, spec in self._specs.items())
+
+    @cached_property
+    def _folded(self) -> dict[str, tuple[str, ...]]:
+        return _index((_own_folded(name), name) for name in self._specs)
+
+    @cached_property
+    def _operations(self) -> dict[str, tuple[str, ...]]:
+        return _index((_own_folded(spec.operation), name) for name, spec in self._specs.items())
 
     def read(self, written: str, fits: Fits) -> Reading:
         """The operation that a model means. Only what is exact, or means one thing, is taken.

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, AssignmentKind
 from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.node_load import NodeProbe, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.agent_worker import AgentWorker
 
 
 class AgentHost:
@@ -29,6 +33,13 @@ class AgentHost:
 
     def __init__(self, settings: str, name: str) -> None:
         raise_file_limit()
+        # What is imported stays: no collection need look at it, now or later.
+        gc.disable()
+        from swe_ai_fleet.runtime.agent_worker import open_worker
+
+        gc.freeze()
+        gc.enable()
+        self._open_worker = open_worker
         self._settings = Settings.model_validate_json(settings)
         self._mask = secret_mask(self._settings)
         configure_logging(self._settings.log_level, self._settings.log_format, mask=self._mask)
@@ -75,6 +86,6 @@ class AgentHost:
                     told = open_telemetry(self._settings, service="fleet-agent-host", serves=False, mask=self._mask)
                     self._telemetry = await opening.enter_async_context(told)
                     settings = self._settings.model_copy(update={"nats_login": login}) if login else self._settings
-                    self._worker = await opening.enter_async_context(open_worker(settings, host=self._name))
+                    self._worker = await opening.enter_async_context(self._open_worker(settings, host=self._name))
                     self._stack = opening.pop_all()
         return self._worker
