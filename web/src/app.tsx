@@ -6,6 +6,7 @@ import { match, place } from "./router";
 import { standing } from "./session";
 import { Shell } from "./shell";
 import { Button, Empty, Link, Loading, PageHead, Toasts } from "./ui";
+import { BatchesView } from "./views/batches";
 import { ChatView } from "./views/chat";
 import { ConnectView } from "./views/connect";
 import { CouncilsView } from "./views/councils";
@@ -24,6 +25,7 @@ const VIEWS: readonly (readonly [pattern: string, view: View])[] = [
   ["/", () => <ExecutionsView />],
   ["/executions", () => <ExecutionsView />],
   ["/executions/:id", ({ id }) => <ExecutionPage key={id} id={id ?? ""} />],
+  ["/batch", () => <BatchesView />],
   ["/submit", () => <SubmitView />],
   ["/chat", () => <ChatView />],
   ["/chat/:id", ({ id }) => <ChatView session={id ?? ""} />],

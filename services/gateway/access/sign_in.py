@@ -27,9 +27,12 @@ REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
 
 
-def session_routes(token: str | None, authenticator: Authenticator | None = None) -> list[BaseRoute]:
-    """What can be done with a session; the auth middleware decides who may. `Credentials` has the arguments."""
-    routes = _SessionRoutes(Credentials(token, authenticator))
+def session_routes(token: str | None, authenticator: Authenticator | None = None, *, grpc: str = "") -> list[BaseRoute]:
+    """What can be done with a session; the auth middleware decides who may.
+
+    `Credentials` has the first arguments; `grpc` is the orchestrator's address, which callers are told.
+    """
+    routes = _SessionRoutes(Credentials(token, authenticator), grpc)
     return [
         Route("/api/session", routes.open, methods=["POST"]),
         Route("/api/session", routes.show, methods=["GET"]),
@@ -38,8 +41,9 @@ def session_routes(token: str | None, authenticator: Authenticator | None = None
 
 
 class _SessionRoutes:
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, grpc: str) -> None:
         self._credentials = credentials
+        self._grpc = grpc
         self._refusals = Buckets(REFUSALS_PER_MINUTE)
 
     async def open(self, request: Request) -> Response:
@@ -62,7 +66,7 @@ class _SessionRoutes:
         return answer
 
     async def show(self, request: Request) -> Response:
-        """GET: who the caller is, by what that is known, and until when."""
+        """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
         who = authenticated.principal
         told: dict[str, object] = {
@@ -71,6 +75,7 @@ class _SessionRoutes:
             "tenant": who.tenant,
             "name": who.name,
             "roles": sorted(who.roles),
+            "grpc": self._grpc,
         }
         if authenticated.expires:
             told["expires_at_ms"] = authenticated.expires * 1000

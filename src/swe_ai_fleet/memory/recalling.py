@@ -157,7 +157,10 @@ class Recalling:
         self._since_look: dict[tuple[str, str], int] = {}
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int) -> tuple[Recollection, ...]:
-        """The memories that fit a query, best first; the newest for an empty one. Raises InvalidRequest, Unavailable."""
+        """The memories that fit a query, best first; the newest for an empty one.
+
+        Raises InvalidRequest, Unavailable.
+        """
         scope, question = admitted_scope(scope), admitted_query(query, limit)
         if not question:
             newest, now = await self._index.listed(scope, limit=limit), self._clock()

@@ -216,7 +216,7 @@ export function Answer({ plan, wordless = false, asks = false, onDecide }: Answe
       <ProblemBanner problem={problem} />
       <div class="row">
         {!asks && (
-          <Button kind="primary" busy={busy === "approved"} onClick={() => void decide("approved")}>
+          <Button kind="primary" class="approve" busy={busy === "approved"} onClick={() => void decide("approved")}>
             Approve
           </Button>
         )}
