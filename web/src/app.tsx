@@ -50,7 +50,7 @@ function view(path: string): ComponentChildren {
   return (
     <>
       <PageHead title="Not found" />
-      <Empty title="There is no such view.">
+      <Empty title="There is no such page.">
         <Link href="/executions">To the executions</Link>
       </Empty>
     </>
@@ -63,10 +63,10 @@ function Guarded({ children }: { children: ComponentChildren }) {
   if (!fault) return <>{children}</>;
   return (
     <>
-      <PageHead title="That should not have happened" />
-      <Empty title="This view broke.">
+      <PageHead title="Something went wrong" />
+      <Empty title="This view failed.">
         <p>{fault instanceof Error ? fault.message : String(fault)}</p>
-        <Button onClick={again}>Show it again</Button>
+        <Button onClick={again}>Try again</Button>
       </Empty>
     </>
   );

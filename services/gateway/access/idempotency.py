@@ -39,7 +39,7 @@ def key_of(headers: Headers) -> bytes | None:
         return None
     if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
         raise Refusal(
-            400, "the idempotency key is none", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
+            400, "not an idempotency key", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
         )
     return shown[0]
 
@@ -246,7 +246,7 @@ def _other_content() -> Refusal:
 def _lesser() -> Refusal:
     return Refusal(
         403,
-        "the answer to this idempotency key was given to you in a role that you have no more",
+        "the answer to this idempotency key was given to you in a role that you no longer have",
         field="idempotency-key",
         hint="it has been carried out; for a new request take a new key",
     )

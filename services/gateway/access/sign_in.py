@@ -108,5 +108,5 @@ def _token(body: bytes, kind: bytes) -> str:
     told = json_object(body)
     token = told.get("token")
     if set(told) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
-        raise Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')
+        raise Refusal(400, "the body must be an object with a token", field="token", hint='send {"token": "…"}')
     return token

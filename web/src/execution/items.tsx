@@ -41,7 +41,7 @@ export function ItemView({ id, item }: { id: string; item: Item }) {
     case "loop":
       return (
         <p class="item-line item-warn">
-          Goes in circles ({visible(words(item.pattern))}); {visible(words(item.advice))}
+          Loop ({visible(words(item.pattern))}); {visible(words(item.advice))}
         </p>
       );
     case "plan":
@@ -96,11 +96,11 @@ export function ItemView({ id, item }: { id: string; item: Item }) {
     case "lost":
       return <p class="item-line item-warn">Its process was lost: {visible(firstLine(item.reason, 200))}</p>;
     case "stopped":
-      return <p class="item-line">Was stopped: {visible(firstLine(item.reason, 200))}</p>;
+      return <p class="item-line">Stopped: {visible(firstLine(item.reason, 200))}</p>;
     case "reassigned":
       return (
         <p class="item-line item-warn">
-          Goes on in another process, attempt {item.attempt}: {visible(firstLine(item.reason, 200))}
+          Continued in another process, attempt {item.attempt}: {visible(firstLine(item.reason, 200))}
         </p>
       );
   }

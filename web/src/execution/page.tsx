@@ -1,7 +1,8 @@
 /** An execution: what it is about, what waits for a person, and everything that happened, as it happens. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { get } from "../api";
+import { serverNow } from "../clock";
 import { navigate, place, setQuery } from "../router";
 import type { ListExecutions } from "../types";
 import { Empty, Link, Loading, Note, PageHead, ProblemBanner, Tabs, useLoad, type Tab } from "../ui";
@@ -50,6 +51,7 @@ function Nothing({ title, words, id }: { title: string; words: string; id: strin
 }
 
 function Watched({ id }: { id: string }) {
+  const opened = useRef(serverNow());
   const following = useExecution(id);
   const { view, state, detail } = following;
   // A task's id may look like an execution's.
@@ -64,7 +66,9 @@ function Watched({ id }: { id: string }) {
       </>
     );
   const tabs = tabsOf(id, view);
-  const chosen = place.value.query.get("tab") ?? (view.task?.workflow ? "graph" : view.ended && view.candidates.size ? "candidates" : "timeline");
+  // What is being watched does not change under the reader's eyes when it ends.
+  const ended = view.ended && view.finishedAt < opened.current;
+  const chosen = place.value.query.get("tab") ?? (view.task?.workflow ? "graph" : ended && view.candidates.size ? "candidates" : "timeline");
   return (
     <div class="stack execution">
       <ExecutionHead id={id} following={following} />

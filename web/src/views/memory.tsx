@@ -195,7 +195,7 @@ function AddDialog({ onClose }: { onClose: () => void }) {
     );
     try {
       const { already_existed } = await post<{ already_existed: boolean }>("/api/memories/facts", { namespace: namespace.trim(), text: text.trim(), metadata });
-      toast(already_existed ? "It was remembered already." : "It is remembered.");
+      toast(already_existed ? "Already saved." : "Saved.");
       onClose();
     } catch (error) {
       setProblem(error);
