@@ -71,7 +71,7 @@ export function useShortcuts(): void {
 /** Opens the list of shortcuts. */
 export function ShortcutsButton() {
   return (
-    <Button kind="quiet" small label="Keyboard shortcuts" onClick={() => (listed.value = true)}>
+    <Button kind="quiet" small class="keys" label="Keyboard shortcuts" onClick={() => (listed.value = true)}>
       ?
     </Button>
   );

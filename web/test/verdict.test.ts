@@ -131,9 +131,9 @@ test("a batch is told in a line", () => {
 });
 
 test("a fleet answers whether it is healthy, busy, and what is slow", () => {
-  const status = { status: "degraded", uptime_seconds: 1, components: [{ name: "nats", state: "COMPONENT_STATE_UP", message: "", version: "", latency_ms: 1 }, { name: "model", state: "COMPONENT_STATE_DOWN", message: "refused", version: "", latency_ms: 0 }], queue: { waiting: 0, oldest_wait_ms: 0, max_waiting: 10, driven: 0, awaiting_approval: 0 } } as Status;
+  const status = { status: "degraded", uptime_seconds: 1, components: [{ name: "nats", state: "COMPONENT_STATE_UP", message: "", version: "", latency_ms: 1 }, { name: "model", state: "COMPONENT_STATE_DOWN", message: "refused", version: "", latency_ms: 0 }], queue: { waiting: 0, oldest_wait_ms: 0, max_waiting: 10, driven: 3, awaiting_approval: 2 } } as Status;
   assert.deepEqual(faultsOf(status), ["model is down: refused"]);
-  assert.equal(busyOf(status), "0 running, 0 awaiting approval; none queued");
+  assert.equal(busyOf(status), "1 running, 2 awaiting approval; none queued");
   const latency = (operation: string, p95_ms: number) => ({ operation, count: 1, p50_ms: 1, p95_ms, p99_ms: 0 });
   const metrics = { latencies: [latency("agent", 9000), latency("check", 2000), latency("model_call", 3000)] } as Metrics;
   assert.equal(slowOf(metrics), "model call 1 ms, at worst 3.0 s; check 1 ms, at worst 2.0 s.");

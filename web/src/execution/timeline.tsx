@@ -45,7 +45,7 @@ function Group(props: { id: string; view: ExecutionView; title: string; agents: 
     <>
       <div class="agents">
         {agents.slice(0, shown).map((agent) => (
-          <Revised key={agent.id} revision={`${agent.revision} ${verdictOf(view, agent)}`} draw={() => <Agent id={id} agent={agent} verdict={verdictOf(view, agent)} />} />
+          <Revised key={agent.id} revision={`${agent.revision} ${verdictOf(view, agent)}`} draw={() => <Agent id={id} agent={agent} revision={agent.revision} verdict={verdictOf(view, agent)} />} />
         ))}
       </div>
       {agents.length > shown && (
@@ -71,14 +71,15 @@ function Group(props: { id: string; view: ExecutionView; title: string; agents: 
   return <section aria-label={title}>{body()}</section>;
 }
 
-function AgentBadge({ agent, verdict }: { agent: AgentView; verdict: string }) {
+/** No component: the agent is the same one when it has changed. */
+function agentBadge(agent: AgentView, verdict: string) {
   if (agent.status !== "finished") return <StatusBadge status={agent.status} />;
   // An answer is no success: whether it is one, checks say.
   if (agent.stopReason === "final_answer") return verdict ? <StatusBadge status={verdict} /> : <StatusBadge status="answered" tone="calm" />;
   return <StatusBadge status={agent.stopReason || "finished"} tone={agent.stopReason === "cancelled" ? "calm" : "warn"} />;
 }
 
-function Agent({ id, agent, verdict }: { id: string; agent: AgentView; verdict: string }) {
+function Agent({ id, agent, verdict }: { id: string; agent: AgentView; revision: number; verdict: string }) {
   const [shown, setShown] = useState(ITEMS_AT_ONCE);
   const start = Math.max(0, agent.items.length - shown);
   return (
@@ -86,7 +87,7 @@ function Agent({ id, agent, verdict }: { id: string; agent: AgentView; verdict: 
       <header class="agent-head">
         <div class="row-spread">
           <h3 class="agent-name">{visible(agent.id)}</h3>
-          <AgentBadge agent={agent} verdict={verdict} />
+          {agentBadge(agent, verdict)}
         </div>
         <p class="muted small agent-facts">
           {[

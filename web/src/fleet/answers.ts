@@ -22,7 +22,7 @@ export function busyOf(status: Status): string {
   return [
     ...(queue
       ? [
-          `${queue.driven} running, ${queue.awaiting_approval} awaiting approval`,
+          `${Math.max(0, queue.driven - queue.awaiting_approval)} running, ${queue.awaiting_approval} awaiting approval`,
           queue.waiting ? `${queue.waiting} of at most ${count(queue.max_waiting)} queued, for ${duration(queue.oldest_wait_ms)} at most` : "none queued",
         ]
       : []),

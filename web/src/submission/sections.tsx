@@ -113,7 +113,7 @@ interface RepositoryProps extends PartProps {
 export function RepositoryPart({ form, set, wrong, bundle, onBundle }: RepositoryProps) {
   const failed = wrong("repo.upload_id");
   return (
-    <Section title="Repository">
+    <Section title="Version of the repository">
       <div class="fields">
         <TextField label="Branch, tag or commit" value={form.repoRef} onInput={(repoRef) => set({ repoRef })} error={wrong("repo.ref", "repo.commit")} placeholder="Default branch" />
         <TextField
@@ -149,7 +149,7 @@ export function RepositoryPart({ form, set, wrong, bundle, onBundle }: Repositor
 
 export function AgentsPart({ form, set, wrong, profiles }: PartProps & { profiles: string[] }) {
   return (
-    <Section title="Agents">
+    <Section title="How agents work">
       <TextArea
         label="Further context"
         rows={2}

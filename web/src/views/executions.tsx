@@ -84,14 +84,15 @@ function fromLocal(text: string): number | undefined {
   return Number.isFinite(at) ? at : undefined;
 }
 
-/** A path or an address by its last parts, which tell it from others. */
-export function shortRepository(location: string): string {
-  return location.replace(/\.git$/, "").replace(/\/+$/, "").split("/").slice(-2).filter(Boolean).join("/") || location;
+/** A directory by its name, an address by its owner and name. */
+function shortRepository(location: string): string {
+  const parts = location.replace(/\.git$/, "").replace(/\/+$/, "").split("/");
+  return parts.slice(location.startsWith("/") ? -1 : -2).join("/");
 }
 
 const COLUMNS = (now: number, chosen: ReadonlySet<string>, choose: (id: string, chosen: boolean) => void): Column<Execution>[] => [
   {
-    name: "Choose",
+    name: "",
     cell: (row) =>
       !ended(row.status) && (
         <input

@@ -125,13 +125,13 @@ export function MemoryView() {
             keyOf={(one) => one.memory?.memory_id ?? ""}
             columns={[
               { name: "Memory", heading: true, grow: true, cell: (one) => <span class="prose-text">{visible(one.memory?.text ?? "")}</span> },
-              { name: "Where", cell: (one) => <span class="repository">{visible(one.memory?.namespace ?? "")}</span> },
+              { name: "Where", cell: (one) => <span class="namespace">{visible(one.memory?.namespace ?? "")}</span> },
               { name: "Kind", cell: (one) => words(one.memory?.kind) },
               { name: "From", minor: true, cell: (one) => <span class="winner">{one.memory?.source}</span> },
               {
                 name: "About",
                 minor: true,
-                cell: (one) => <span class="small repository">{visible(Object.entries(one.memory?.metadata ?? {}).map(([name, value]) => `${name}: ${value}`).join(", "))}</span>,
+                cell: (one) => <span class="small namespace">{visible(Object.entries(one.memory?.metadata ?? {}).map(([name, value]) => `${name}: ${value}`).join(", "))}</span>,
               },
               { name: "Since", cell: (one) => <span class="nowrap" title={moment(one.memory?.created_at_ms)}>{age(one.memory?.created_at_ms)}</span> },
               ...(asked ? [{ name: "Fits", number: true, cell: (one: Recollection) => share(one.score) }] : []),
