@@ -84,6 +84,9 @@ function fromLocal(text: string): number | undefined {
   return Number.isFinite(at) ? at : undefined;
 }
 
+/** Completed is not green where the evidence is not. */
+const OF_VERDICT: Readonly<Record<string, { tone: "warn" | "bad" }>> = { UNVERIFIED: { tone: "warn" }, REFUTED: { tone: "bad" } };
+
 /** A directory by its name, an address by its owner and name. */
 function shortRepository(location: string): string {
   const parts = location.replace(/\.git$/, "").replace(/\/+$/, "").split("/");
@@ -103,7 +106,7 @@ const COLUMNS = (now: number, chosen: ReadonlySet<string>, choose: (id: string, 
         />
       ),
   },
-  { name: "Status", cell: (row) => <StatusBadge status={row.status} /> },
+  { name: "Status", cell: (row) => <StatusBadge status={row.status} {...(bare(row.status) === "COMPLETED" && OF_VERDICT[bare(row.verdict)])} /> },
   {
     name: "Task",
     grow: true,
