@@ -1,7 +1,7 @@
 // The form of a task, part by part. `set` changes fields, `wrong` has what a field of the request was refused for.
 import type { ComponentChildren } from "preact";
 import { EntityPicker, type Entity } from "../entities/picker";
-import { Button, Checkbox, Select, TextArea, TextField } from "../ui";
+import { Button, Checkbox, Select, shortRepository, TextArea, TextField } from "../ui";
 import { visible } from "../visible";
 import { lines, type CheckRow, type TaskForm } from "./form";
 
@@ -91,7 +91,7 @@ export function TaskPart({ form, set, wrong, recent, aside }: FirstProps) {
                     Recent:{" "}
                     {recent.slice(0, MOST_RECENT).map((one) => (
                       <button type="button" key={one} class="link-button recent" title={visible(one)} onClick={() => set({ repo: one, bundle: false })}>
-                        {visible(one.split("/").slice(-2).join("/"))}
+                        {visible(shortRepository(one))}
                       </button>
                     ))}
                   </>

@@ -92,3 +92,9 @@ export function shortId(id: string): string {
 export function plural(number: number, one: string, many = `${one}s`): string {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
+
+/** A directory by its name, an address by its owner and name. */
+export function shortRepository(location: string): string {
+  const parts = location.replace(/\.git$/, "").replace(/\/+$/, "").split("/");
+  return parts.slice(location.startsWith("/") ? -1 : -2).join("/");
+}

@@ -18,6 +18,7 @@ import {
   plural,
   ProblemBanner,
   Select,
+  shortRepository,
   StatusBadge,
   Table,
   TextField,
@@ -86,12 +87,6 @@ function fromLocal(text: string): number | undefined {
 
 /** Completed is not green where the evidence is not. */
 const OF_VERDICT: Readonly<Record<string, { tone: "warn" | "bad" }>> = { UNVERIFIED: { tone: "warn" }, REFUTED: { tone: "bad" } };
-
-/** A directory by its name, an address by its owner and name. */
-function shortRepository(location: string): string {
-  const parts = location.replace(/\.git$/, "").replace(/\/+$/, "").split("/");
-  return parts.slice(location.startsWith("/") ? -1 : -2).join("/");
-}
 
 const COLUMNS = (now: number, chosen: ReadonlySet<string>, choose: (id: string, chosen: boolean) => void): Column<Execution>[] => [
   {
