@@ -249,7 +249,7 @@ class TestChat:
         await expect(rows).to_have_count(3)
         assert [await rows.all_inner_texts(), await references.inner_text()] == before
         assert await _serious(page) == []
-        await page.get_by_role("button", name="Forget the chat List what").first.click()
+        await page.get_by_role("button", name="Forget the chat Sum the").first.click()
         await page.get_by_role("button", name="Forget it").click()
         await expect(page).to_have_url(re.compile("/chat$"))
         await expect(turns[0]).to_have_count(0)

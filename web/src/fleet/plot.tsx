@@ -85,9 +85,13 @@ function tick(at: number, span: number): string {
   return span < 600 ? clock(at * 1000) : clock(at * 1000).slice(0, 5);
 }
 
+function empty(lines: readonly Line[]): boolean {
+  return lines.every((line) => line.values.every((value) => value === null));
+}
+
 /** What the plot shows, in words. */
 function told({ lines, format, times }: PlotProps): string {
-  if (!times.length) return "Nothing was measured yet.";
+  if (!times.length || empty(lines)) return "Nothing was measured yet.";
   return `${lines
     .map((line) => {
       const there = line.values.filter((value): value is number => value !== null);
@@ -128,8 +132,8 @@ export function Plot(props: PlotProps) {
         <h3>{title}</h3>
         <p class="small muted">{told(props)}</p>
       </figcaption>
-      <div ref={box} class="plot-canvas" aria-hidden="true" />
-      {times.length > 0 && (
+      <div ref={box} class="plot-canvas" aria-hidden="true" hidden={empty(lines)} />
+      {times.length > 0 && !empty(lines) && (
         <details>
           <summary class="small">Numbers</summary>
           <div class="table-box plot-numbers" role="region" aria-label={`${title}: numbers`} tabIndex={0}>
