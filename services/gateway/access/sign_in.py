@@ -75,8 +75,9 @@ class _SessionRoutes:
             "tenant": who.tenant,
             "name": who.name,
             "roles": sorted(who.roles),
-            "grpc": self._grpc,
         }
+        if self._grpc:
+            told["grpc"] = self._grpc
         if authenticated.expires:
             told["expires_at_ms"] = authenticated.expires * 1000
         return JSONResponse(told)
