@@ -12,6 +12,11 @@ HOSTILE = "[web-hostile]"
 MARKUP = "<img src=x onerror=\"document.title='owned'\">"
 HOSTILE_FILE = "<img src=x onerror=alert(1)>.py"
 HOSTILE_TASK = f"{HOSTILE} {MARKUP}<script>document.title='owned'</script> \u202ertl [x](javascript:alert(1))"
+HOSTILE_MARKDOWN = (
+    "**Bold** [x](javascript:alert(1)) [y](data:text/html,x) ![p](https://evil.example/p.png) <b>b</b> "
+    "[fine](https://example.org/fine)\n\n| a | b |\n| - | - |\n| <script>1</script> | c |\n"
+)
+"""An answer in Markdown; one of its links may be followed."""
 _HOSTILE_CODE = "x = '</script><script>document.title=\"owned\"</script>'\n# <b onmouseover=alert(1)>bold</b>\n"
 
 
@@ -64,7 +69,7 @@ WEB_CONVERSATIONS = (
                     ("shell_run_command", {"command": f"printf '%s\\n' '{MARKUP.replace(chr(39), chr(34))}'"}),
                 ),
             ),
-            Turn(tool_calls=(("final_answer", {"result": f"Done {MARKUP}"}),)),
+            Turn(tool_calls=(("final_answer", {"result": f"Done {MARKUP}\n\n{HOSTILE_MARKDOWN}"}),)),
         ),
     ),
 )

@@ -158,7 +158,7 @@ def gateway_app(deps: GatewayDeps) -> Starlette:
     app = Starlette(
         routes=[
             *_routes(deps),
-            *session_routes(deps.token, deps.authenticator),
+            *session_routes(deps.token, deps.authenticator, grpc=deps.settings.orchestrator_url),
             *rest_routes(deps.upstream),
             *streams.routes(),
         ],

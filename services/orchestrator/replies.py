@@ -18,7 +18,8 @@ from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_heads
 from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
-from swe_ai_fleet.contract import from_enum, to_enum
+from swe_ai_fleet.contract import from_enum, to_enum, to_message
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -214,10 +215,12 @@ def _shortened(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
-def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> pb.ListExecutionsResponse:
+def page(
+    projection: Projection, request: pb.ListExecutionsRequest, tenant: str, spent: Callable[[str, str], Usage]
+) -> pb.ListExecutionsResponse:
     """The page of a tenant that is asked for, newest first; shorter where it would be too large.
 
-    Raises InvalidRequest.
+    `spent` says, by tenant and execution, what those have spent that have not ended. Raises InvalidRequest.
     """
     asked = [
         request.task_id,
@@ -225,12 +228,15 @@ def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str)
         sorted(request.statuses),
         request.created_after_ms,
         request.created_before_ms,
+        request.text,
     ]
     last = place_behind(request.page_token, asked, str, str)
     found = [one for one in _select(projection, request, tenant) if not last or _place(one) < last]
     reply, size = pb.ListExecutionsResponse(), 0
     for state in found[: request.page_size or DEFAULT_PAGE_SIZE]:
         told = responses.execution_message(state)
+        if not state.status.terminal:
+            told.usage.CopyFrom(to_message(pb.Usage, spent(tenant, state.execution_id)))
         size += told.ByteSize() + 16
         if size > MAX_REPLY_BYTES and reply.executions:
             break
@@ -251,7 +257,8 @@ def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: s
         if status is None:
             raise InvalidRequest("no execution has this status", field=f"statuses[{number}]")
         statuses.add(status)
-    return projection.select(
+    words = request.text.casefold().split()
+    found = projection.select(
         tenant,
         task_id=request.task_id,
         role=from_enum(Role, pb.Role, request.role),
@@ -259,6 +266,15 @@ def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: s
         created_after=iso_time(request.created_after_ms),
         created_before=iso_time(request.created_before_ms),
     )
+    return [state for state in found if _has(state, words)] if words else found
+
+
+def _has(state: ExecutionState, words: list[str]) -> bool:
+    """Whether each of these words stands in what names an execution."""
+    task = state.task
+    texts = (responses.title(task), task.description, task.task_id, state.repository.location)
+    text = "\n".join(texts).casefold()
+    return all(word in text for word in words)
 
 
 async def with_live_text(

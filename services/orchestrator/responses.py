@@ -17,13 +17,15 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.task import SCRATCH, Task, TaskKind
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.spending import expenses
 
 MAX_ERROR_CHARS = 8_000
+MAX_TITLE_CHARS = 200
 _UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 
 
@@ -83,6 +85,16 @@ def total_usage(state: ExecutionState) -> pb.Usage:
     if state.status.terminal and state.usage != budget.Usage():
         return to_message(pb.Usage, state.usage)
     return to_message(pb.Usage, sum((agent.usage for agent in state.agents.values()), budget.Usage()))
+
+
+def title(task: Task) -> str:
+    """One line for people: the first of the description; of a workflow its name and its first input that is a text."""
+    text = task.description
+    if task.workflow is not None:
+        inputs = json_object(task.workflow.inputs.encode())
+        said = next((value for value in inputs.values() if isinstance(value, str) and value.strip()), "")
+        text = f"{task.workflow.workflow.name}: {said}" if said else task.workflow.workflow.name
+    return next(iter(text.strip().splitlines()), "")[:MAX_TITLE_CHARS]
 
 
 def spent(state: ExecutionState) -> list[pb.Expense]:
@@ -283,6 +295,8 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
         agent_count=0 if state.task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE) else state.task.num_agents,
         approval=to_enum(pb.ApprovalPolicy, state.task.approval),
+        repository=state.repository.location if state.repository.location != SCRATCH else "",
+        title=title(state.task),
         baseline=baseline(state),
         refused_ref=state.refused_kept.delivered.branch if state.refused_kept else "",
         hand_deliveries=[

@@ -201,7 +201,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.GetExecutionResponse(execution=told, audit_keys=self._audit_keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        return page(self._executions.projection, request, tenant())
+        return page(self._executions.projection, request, tenant(), self._metrics.meter.running)
 
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context

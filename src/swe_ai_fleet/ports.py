@@ -488,7 +488,7 @@ class Memories(Protocol):
         ...
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        """What fits a question, best first, or the newest for an empty one. Raises InvalidRequest, Unavailable."""
         ...
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:

@@ -396,6 +396,10 @@ async def test_facts_and_turns_are_recalled_and_forgotten(service: Service):
     )
     assert not (await service.call(turn, caller="bob")).already_existed
 
+    assert [one.memory.text for one in await recalled("")] == [
+        "User: Which port does it listen on?\nAssistant: On 8443.",
+        "Her favourite colour is teal.",
+    ]
     colour = (await recalled("favourite colour"))[0]
     assert (colour.memory.memory_id, colour.memory.source) == (kept.memory_id, "caller:ada")
     assert (dict(colour.memory.metadata), colour.memory.kind) == ({"about": "[masked]"}, pb.MEMORY_KIND_FACT)

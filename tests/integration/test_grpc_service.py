@@ -305,6 +305,7 @@ async def test_lists_are_filtered_and_paged(service: Service):
     newest_first = ["task-0", *(f"task-{number}" for number in reversed(range(7)))]
     listed = (await service.stub.ListExecutions(pb.ListExecutionsRequest())).executions
     assert all(not one.results for one in listed)
+    assert {(one.title, bool(one.repository)) for one in listed} == {(listed[0].task_description, True)}
     middle = listed[3].created_at_ms
     for fields, expected in (
         ({}, [newest_first]),
@@ -316,6 +317,9 @@ async def test_lists_are_filtered_and_paged(service: Service):
         ({"statuses": [pb.DELIBERATION_STATUS_FAILED, pb.DELIBERATION_STATUS_CANCELLED]}, [[]]),
         ({"created_after_ms": middle + 1, "created_before_ms": middle + 1}, [[]]),
         ({"created_after_ms": 10**14}, [[]]),
+        ({"text": "TASK-3"}, [["task-3"]]),
+        ({"text": f"task-5 {listed[0].repository}"}, [["task-5"]]),
+        ({"text": "task-5 task-3"}, [[]]),
     ):
         assert await pages(**fields) == expected, fields
     assert listed[3].task_id in (await pages(created_after_ms=middle, created_before_ms=middle + 1))[0]

@@ -187,6 +187,10 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
     once = Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=60, model_calls=1)
     found = Log().started().claimed().begun().replied(4, 5).begun(6).replied(7, 5).finished(8, once).folded()
     assert (found.usage.prompt_tokens, found.agents_started, found.change.agents) == (200, 1, 0)
+    log = Log().started().claimed().begun().replied(4, 5)
+    place = ("default", log.task.execution_id)
+    assert meter_of(log).running(*place).prompt_tokens == 100
+    assert meter_of(log.ended(9)).running(*place) == Usage()
     # Who did not finish ends with the execution.
     for status, ended in ((ev.ExecutionStatus.CANCELLED, (2, 0)), (ev.ExecutionStatus.FAILED, (0, 2))):
         found = Log().started().claimed().begun().begun(agent="b").ended(9, status).folded()

@@ -27,7 +27,7 @@ from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.scripts import FAILING, HELLO_FILES, PROPOSING, REVIEWED, RISKY, SCRIPT
+from tests.scripts import FAILING, GREETINGS, HELLO_FILES, PROPOSING, REVIEWED, RISKY, SCRIPT
 from tests.web_script import BUSY, HOSTILE_TASK
 from tests.workflow_script import CART_FILES, FIX
 
@@ -109,6 +109,20 @@ class Stage:
         await self.until(found, "execution_finished")
         return found
 
+    async def delivered(self) -> str:
+        """An execution that has ended: of three candidates one is refuted, and the best stands on a branch."""
+        request = pb.OrchestrateRequest(
+            task_id=f"delivered-{uuid.uuid4().hex[:6]}",
+            task_description=f"{GREETINGS} Add hello_world()",
+            repo=pb.RepoRef(path=str(self.repository("delivered", HELLO_FILES))),
+            options=pb.OrchestratorOptions(num_agents=3, enable_peer_review=False, deliberation_rounds=0),
+        )
+        stub: Any = pb_grpc.OrchestratorServiceStub(self.channel)
+        answer = await stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), **self.call)
+        self.executions["delivered"] = answer.execution_id
+        await self.until(answer.execution_id, "execution_finished")
+        return answer.execution_id
+
     async def risky(self) -> str:
         """An execution that waits for a risky call to be approved."""
         found = await self.submit(
@@ -140,6 +154,7 @@ class Stage:
         """Everything at once: what a page has to show."""
         await self.know()
         await self.reviewed()
+        await self.delivered()
         ended = [
             await self.submit("failing", f"{FAILING} Add hello_world()", self.repository("failing", HELLO_FILES)),
             await self.submit("hostile", HOSTILE_TASK, self.repository("hostile", HELLO_FILES)),

@@ -51,6 +51,11 @@ def _badge(page: Page) -> Locator:
     return page.locator(".execution-lead .badge")
 
 
+async def _told(stage: Stage, execution_id: str) -> pb.Execution:
+    stub: Any = pb_grpc.OrchestratorServiceStub(stage.channel)
+    return (await stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id), **stage.call)).execution
+
+
 async def _stored(stage: Stage, execution_id: str) -> list[int]:
     """The numbers of an execution's events, as the services tell them."""
     stub: Any = pb_grpc.OrchestratorServiceStub(stage.channel)
@@ -71,9 +76,10 @@ async def _sound(page: Page) -> None:
 async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, stage: Stage) -> None:
     await _open(page, stage, "/submit")
     await page.get_by_label("What is to be done").fill(f"{BUSY} Add hello_world()")
-    await page.get_by_label("Path", exact=True).fill(str(stage.repository("watched", HELLO_FILES)))
-    await page.get_by_label("Mode", exact=True).select_option(label="Deliberate: rank proposals, apply nothing")
+    await page.get_by_label("Repository", exact=True).fill(str(stage.repository("watched", HELLO_FILES)))
     await page.get_by_role("spinbutton", name="Agents").fill("3")
+    await page.get_by_text("More options").click()
+    await page.get_by_label("Mode", exact=True).select_option(label="Rank the proposals only")
     await page.get_by_label("Peers review the candidates").uncheck()
     await page.get_by_role("button", name="Submit", exact=True).click()
     await page.wait_for_url(re.compile(r"/executions/[0-9a-f-]{36}"))
@@ -92,22 +98,38 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await calls.first.locator("summary").click()
     await expect(calls.first.locator("pre").first).to_contain_text("utils.py")
 
-    await page.get_by_role("tab", name=re.compile("Candidates")).click()
-    await expect(page.locator(".banner-good")).to_contain_text(
-        re.compile(r"agent-dev-\d won: verified.*test_hello", re.DOTALL)
+    # An agent whose tests failed is no success, whatever it answered.
+    await expect(agents.first.locator(".badge-bad")).to_have_text(re.compile("refuted"))
+    # Reloaded, it opens with what came of it.
+    await page.reload()
+    await expect(page.get_by_role("tab", selected=True)).to_contain_text("Candidates")
+    outcome = page.locator(".outcome-good")
+    await expect(outcome).to_contain_text(re.compile(r"agent-dev-\d won.*verified.*test_hello", re.DOTALL))
+    await expect(outcome.locator(".diff-added", has_text="def hello_world").first).to_be_visible()
+    await expect(outcome.locator(".hl-keyword", has_text="def").first).to_be_visible()
+    await expect(page.get_by_role("list", name="Steps")).to_contain_text(
+        re.compile("solve.*examine.*decide", re.DOTALL)
     )
     await expect(page.locator("tbody tr", has_text="agent-dev")).to_have_count(3)
+    matrix = page.get_by_role("row", name=re.compile("test_utils.py::test_hello"))
+    await expect(matrix.get_by_role("img", name="failed")).to_have_count(2)
     panels = page.locator("article.candidate")
     await expect(panels).to_have_count(2)
-    await expect(panels.first.locator(".diff-added", has_text="def hello_world").first).to_be_visible()
-    await expect(panels.first.locator(".hl-keyword", has_text="def").first).to_be_visible()
-    await page.get_by_role("button", name="Side by side").click()
-    await expect(panels.first.locator("table.diff-split")).to_be_visible()
     await panels.first.locator(".checks summary", has_text="tests").click()
     await expect(panels.first.locator(".checks pre")).to_contain_text("passed")
     names = await page.get_by_label("with", exact=True).locator("option").all_text_contents()
     await page.get_by_label("with", exact=True).select_option(label=names[-1])
     await expect(panels.nth(1)).to_have_attribute("data-candidate", names[-1].split(". ")[-1])
+    differences = page.get_by_role("group", name=re.compile("Differences between"))
+    await expect(differences.locator("table.diff-split")).to_be_visible()
+    await expect(differences.locator(".diff-removed .diff-word").first).to_have_text(re.compile("Hello"))
+    numbers = await differences.locator("tbody tr:last-child td.diff-number").first.bounding_box()
+    assert numbers is not None and numbers["width"] < 60
+    await page.set_viewport_size({"width": 860, "height": 900})
+    await expect(differences.locator("table.diff-unified")).to_be_visible()
+    await page.set_viewport_size({"width": 1360, "height": 900})
+    await page.get_by_role("button", name="Each change").click()
+    await expect(panels.first.locator(".diff-added", has_text="def hello_world").first).to_be_visible()
     await _sound(page)
 
     await page.get_by_role("button", name="4 of 5: good").click()
@@ -139,8 +161,12 @@ async def test_markup_in_tasks_files_and_output_stays_text(page: Page, stage: St
             await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         await expect(page.locator("#view img, #view script, #view b, #view iframe")).to_have_count(0)
         if tab == "Candidates":
-            await expect(page.locator(".diff-path")).to_have_text(HOSTILE_FILE)
-            await expect(page.locator(".candidate")).to_contain_text(f"Done {MARKUP}")
+            await expect(page.locator(".diff-path").first).to_have_text(HOSTILE_FILE)
+            for place in (page.locator(".candidate"), page.locator(".outcome")):
+                await expect(place).to_contain_text(f"Done {MARKUP}")
+                await expect(place.locator(".markdown strong").first).to_have_text("Bold")
+                links = await place.locator(".markdown a").evaluate_all("(all) => all.map((one) => one.href)")
+                assert links == ["https://evil.example/p.png", "https://example.org/fine"]
     assert await page.title() != "owned"
     # Nothing hides in a line either: the character that turns the writing round is written out.
     await expect(page.get_by_role("heading", level=1)).to_contain_text("U+202E")
@@ -158,6 +184,59 @@ async def test_a_risky_call_is_approved(page: Page, stage: Stage) -> None:
     await expect(gate).to_have_count(0, timeout=_LONG)
     await expect(page.locator(".item-approval")).to_contain_text(re.compile("approved.*but only this one", re.DOTALL))
     await expect(_badge(page)).to_contain_text(re.compile("completed|no winner"), timeout=_LONG)
+
+
+async def test_what_waits_is_approved_with_three_keys(page: Page, stage: Stage) -> None:
+    execution_id = await stage.asking()
+    await _open(page, stage, "/executions?status=awaiting")
+    await expect(page.get_by_role("button", name=re.compile(r"\d waits? for you"))).to_be_visible(timeout=_LONG)
+    await page.keyboard.press("?")
+    shortcuts = page.get_by_role("dialog", name="Keyboard shortcuts")
+    await expect(shortcuts).to_contain_text("Open what waits for you")
+    await _sound(page)
+    await shortcuts.get_by_label("Single-key shortcuts").uncheck()
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("n")
+    await page.keyboard.press("?")
+    await shortcuts.get_by_label("Single-key shortcuts").check()
+    await page.keyboard.press("Escape")
+    assert page.url.endswith("/executions?status=awaiting"), "switched off, a key does nothing"
+    await _watch(page, stage, execution_id)
+    await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=_LONG)
+    # From any view: w, a, Enter. Others may wait for longer than this one, so it begins at the decision.
+    await page.keyboard.press("a")
+    await expect(page.get_by_role("button", name="Approve")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(_badge(page)).to_contain_text(re.compile("completed|no winner"), timeout=_LONG)
+    waits = await stage.risky()
+    await _open(page, stage, "/fleet")
+    await expect(page.get_by_role("button", name=re.compile(r"\d waits? for you"))).to_be_visible(timeout=_LONG)
+    await page.keyboard.press("w")
+    await expect(page.locator(".gate")).to_be_visible(timeout=_LONG)
+    assert waits
+
+
+async def test_another_candidate_is_delivered_and_the_task_runs_again(page: Page, stage: Stage) -> None:
+    execution_id = await stage.delivered()
+    task = (await _told(stage, execution_id)).task_id
+    await _open(page, stage, f"/executions/{task}")
+    await page.wait_for_url(re.compile(f"/executions/{execution_id}$"))
+    outcome = page.get_by_role("region", name="Outcome")
+    await expect(outcome).to_contain_text(f"fleet/{task}")
+    assert "switch" in (await outcome.get_by_role("button", name="Copy the git command").get_attribute("title") or "")
+    await outcome.get_by_role("button", name="Deliver another candidate").click()
+    dialog = page.get_by_role("dialog", name="Deliver a candidate")
+    await dialog.get_by_label("Candidate", exact=True).select_option(label="agent-dev-1 · refuted")
+    await dialog.get_by_label("Reason (optional)").fill("to look at it")
+    await dialog.get_by_role("button", name="Deliver it").click()
+    await expect(outcome).to_contain_text(f"fleet/{task}-agent-dev-1")
+    assert [one.candidate_id for one in (await _told(stage, execution_id)).hand_deliveries] == ["agent-dev-1"]
+    await outcome.get_by_role("button", name="Run again").click()
+    await expect(page.get_by_label("What is to be done")).to_have_value(re.compile("hello_world"))
+    await expect(page.get_by_label("Repository", exact=True)).to_have_value(re.compile("/delivered-"))
+    await expect(page.get_by_role("spinbutton", name="Agents")).to_have_value("3")
+    await _open(page, stage, "/executions/no-such-task")
+    await expect(page.get_by_text("No execution or task has this id.")).to_be_visible()
 
 
 async def test_only_one_of_two_decides_and_the_other_is_told(page: Page, context: BrowserContext, stage: Stage) -> None:
@@ -308,7 +387,7 @@ async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Sta
     await expect(page.locator(".rating")).to_contain_text("Rated 5 of 5")
     await expect(page.locator("#view img")).to_have_count(0)
     await _open(page, stage, "/plans/never-made")
-    await expect(page.get_by_text("There is no such session.")).to_be_visible()
+    await expect(page.get_by_text("Not found")).to_be_visible()
     await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
     await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
 

@@ -14,7 +14,7 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.context.v1 import context_pb2_grpc as context_grpc
 from swe_ai_fleet.extensions import extensions
 from tests.chat_script import HOSTILE_ANSWER
-from tests.scripts import HELLO, HELLO_FILES
+from tests.scripts import HELLO, HELLO_FILES, SLEEP
 from tests.web.conftest import ARTIFACTS
 from tests.web.stage import Stage
 from tests.web_script import HOSTILE_TASK, MARKUP
@@ -26,6 +26,7 @@ _LONG = 60_000
 """Milliseconds: for what agents and checks have to do first."""
 _VIEWS = {
     "executions": "Executions",
+    "batch": "Batches",
     "submit": "Submit a task",
     "chat": "Chat",
     "memory": "Memory",
@@ -103,13 +104,14 @@ class TestExecutions:
         await expect(row.get_by_text("agent-dev-1")).to_be_visible()
         links = page.locator(".execution-name a")
         task = (await _told(page, execution))["task_id"]
-        await page.get_by_label("Task id", exact=True).fill(task)
+        await expect(row.locator(".repository")).to_have_text(re.compile("^appears-"))
+        await page.get_by_label("Search", exact=True).fill(f"appears {task.rpartition('-')[2].upper()}")
         await expect(links).to_have_count(1)
         await page.get_by_label("Status", exact=True).select_option("Awaiting approval")
-        await expect(page.get_by_text("No execution fits.")).to_be_visible()
+        await expect(page.get_by_text("No matches.")).to_be_visible()
         await page.get_by_label("Status", exact=True).select_option("Completed")
         await page.reload()
-        await expect(page.get_by_label("Task id", exact=True)).to_have_value(task)
+        await expect(page.get_by_label("Search", exact=True)).to_have_value(re.compile("appears"))
         await links.click()
         await expect(page).to_have_url(re.compile(f"/executions/{execution}$"))
         await page.go_back()
@@ -124,6 +126,40 @@ class TestExecutions:
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_role("alert")).to_have_count(0)
 
+    async def test_what_runs_is_counted_searched_and_cancelled_together(self, page: Page, stage: Stage) -> None:
+        name = f"batch-night-{stage.directory.name}"
+        sleeping = [
+            await stage.submit(f"{name}-{number}", f"{SLEEP} on", stage.repository("night", HELLO_FILES))
+            for number in range(2)
+        ]
+        await _open(page, stage, f"/executions?text={name}")
+        links = page.locator(".execution-name a")
+        await expect(links).to_have_count(2)
+        row = page.get_by_role("row").filter(has=page.locator(f"a[href='/executions/{sleeping[0]}']"))
+        await expect(row.locator("[data-name=Tokens]")).to_have_text(re.compile("[1-9]"), timeout=_LONG)
+        await page.get_by_role("button", name="Choose all 2 that run").click()
+        await page.get_by_role("button", name="Cancel 2 executions").click()
+        assert await _serious(page) == []
+        await page.get_by_role("button", name="Cancel them").click()
+        await expect(page.locator(".badge", has_text="cancelled")).to_have_count(2, timeout=_LONG)
+        # The same tasks as a batch, in one table.
+        await _open(page, stage, "/batch")
+        await page.get_by_label("Batch", exact=True).fill(f"night-{stage.directory.name}")
+        await expect(page.get_by_role("status").filter(has_text="tasks ended")).to_contain_text("2 of 2 tasks ended")
+        await expect(links).to_have_count(2)
+        rate = {"passed": 3, "of": 4, "low": 0.3, "high": 0.95}
+        arm = {"candidates": 3, "without": "", "passed": rate, "verified": rate, "resolved": None, "tokens": 1200.0}
+        report = json.dumps({"study": MARKUP, "missing": 0, "arms": [arm | {"median_seconds": 4.0}]})
+        files = {"name": "report.json", "mimeType": "application/json", "buffer": report.encode()}
+        await page.get_by_label("Its report.json").set_input_files([files])  # type: ignore[list-item]
+        await expect(page.get_by_role("img", name="Passed: 3 candidates 75 % of 4")).to_be_visible()
+        assert await page.locator("#view img").count() == 0 and await _serious(page) == []
+
+    async def test_connect_has_the_ports_of_this_fleet(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/connect")
+        for name in ("Command line", "gRPC", "Editors and other agents (MCP)"):
+            await expect(page.get_by_role("region", name=name)).to_contain_text(stage.running.address)
+
 
 class TestSubmit:
     async def test_what_is_wrong_is_said_at_its_field(self, page: Page, stage: Stage) -> None:
@@ -133,21 +169,38 @@ class TestSubmit:
         words = page.get_by_label("What is to be done")
         await expect(words).to_be_focused()
         await expect(page.get_by_text("Say what is to be done.")).to_be_visible()
-        await words.fill("Anything")
-        await page.get_by_label("Path", exact=True).fill("relative/path")
+        await words.fill(HELLO)
+        place = page.get_by_label("Repository", exact=True)
+        await place.fill("relative/path")
         await submit.click()
-        await expect(page.get_by_label("Path", exact=True)).to_have_attribute("aria-invalid", "true")
+        await expect(place).to_have_attribute("aria-invalid", "true")
         await expect(page.locator(".field-error")).to_contain_text("not an absolute path")
         assert await _serious(page) == []
+        # Uncommitted changes are refused, too; put right, the same form goes through.
+        repository = stage.repository("dirty", HELLO_FILES)
+        (repository / "utils.py").write_text("dirty = True\n")
+        await place.fill(str(repository))
+        await submit.click()
+        await expect(page.locator(".field-error, .banner-bad").first).to_contain_text("uncommitted")
+        (repository / "utils.py").write_text(HELLO_FILES["utils.py"])
+        await submit.click()
+        await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
+        # The next task finds the repository among the recent ones.
+        await _open(page, stage, "/submit")
+        button = await submit.bounding_box()
+        assert button is not None and button["y"] < 700, "the button is seen at once"
+        await page.get_by_role("button", name=re.compile("dirty-")).click()
+        await expect(place).to_have_value(str(repository))
 
     async def test_a_task_goes_with_what_was_chosen_and_leads_to_its_execution(self, page: Page, stage: Stage) -> None:
         await stage.know()
         repository = stage.repository("submitted", HELLO_FILES)
         await _open(page, stage, "/submit")
         await page.get_by_label("What is to be done").fill(HELLO)
-        await page.get_by_label("Path", exact=True).fill(str(repository))
-        await page.get_by_label("Mode", exact=True).select_option(label="Deliberate: rank proposals, apply nothing")
+        await page.get_by_label("Repository", exact=True).fill(str(repository))
         await page.get_by_role("spinbutton", name="Agents").fill("1")
+        await page.get_by_text("More options").click()
+        await page.get_by_label("Mode", exact=True).select_option(label="Rank the proposals only")
         await page.get_by_label("Peers review the candidates").uncheck()
         await page.get_by_role("button", name="Add a check").click()
         await page.get_by_label("Command", exact=True).fill("python -m pytest -q")
@@ -196,7 +249,7 @@ class TestChat:
         await expect(rows).to_have_count(3)
         assert [await rows.all_inner_texts(), await references.inner_text()] == before
         assert await _serious(page) == []
-        await page.get_by_role("button", name="Forget the chat List what").first.click()
+        await page.get_by_role("button", name="Forget the chat Sum the").first.click()
         await page.get_by_role("button", name="Forget it").click()
         await expect(page).to_have_url(re.compile("/chat$"))
         await expect(turns[0]).to_have_count(0)
@@ -235,7 +288,9 @@ class TestMemory:
         await page.get_by_label("Fact", exact=True).fill(fact)
         await page.get_by_role("button", name="Remember it").click()
         await expect(page.get_by_role("dialog")).to_be_hidden()
-        await page.get_by_label("What to recall", exact=True).fill("zeppelin hangar")
+        await _open(page, stage, "/memory")
+        await expect(page.get_by_role("rowheader").filter(has_text=fact)).to_be_visible()
+        await page.get_by_label("Search memory", exact=True).fill("zeppelin hangar")
         await page.keyboard.press("Enter")
         found = page.get_by_role("rowheader").filter(has_text=fact)
         await expect(found).to_be_visible()
@@ -307,12 +362,17 @@ class TestOperating:
         await stage.until(execution, "execution_finished")
         await _open(page, stage, "/fleet")
         await _settled(page)
+        await expect(page.locator(".answers")).to_contain_text(
+            re.compile("healthy.*Everything answers.*running.*at worst", re.DOTALL)
+        )
+        assert await page.evaluate("document.documentElement.scrollHeight") < 1400
+        await page.get_by_text("Parts, model servers, machines, storage").click()
         await expect(page.get_by_role("row").filter(has_text="nats").first).to_contain_text("up")
         plot = page.locator("figure").filter(has=page.get_by_role("heading", name="Executions"))
-        await expect(plot).to_contain_text(re.compile(r"Handed in: \d+ last, [1-9]\d* at most"))
+        await expect(plot).to_contain_text(re.compile(r"Submitted: \d+ last, [1-9]\d* at most"))
         await expect(plot.locator("canvas")).to_be_visible()
         await plot.get_by_text("Numbers").click()
-        await expect(plot.get_by_role("columnheader", name="Handed in")).to_be_visible()
+        await expect(plot.get_by_role("columnheader", name="Submitted")).to_be_visible()
         await page.get_by_label("Range", exact=True).select_option("Last 24 hours")
         await expect(page).to_have_url(re.compile("range=day"))
         await expect(page.get_by_role("meter", name="Memory").first).to_be_visible()

@@ -35,8 +35,6 @@ export interface CallOptions {
   readonly bytes?: { readonly content: Blob; readonly type: string };
   readonly signal?: AbortSignal;
   readonly accept?: string;
-  /** The caller's own name for the request: sent again, it is answered the same and done once. */
-  readonly idempotencyKey?: string;
 }
 
 /** A path with its query; empty values are left out. */
@@ -82,7 +80,6 @@ export async function send(method: string, path: string, options: CallOptions = 
     headers["content-type"] = options.bytes?.type ?? "application/json";
     init.body = options.bytes?.content ?? JSON.stringify(options.body ?? {});
   }
-  if (options.idempotencyKey) headers["idempotency-key"] = options.idempotencyKey;
   if (options.signal) init.signal = options.signal;
   let response: Response;
   try {

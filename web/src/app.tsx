@@ -6,6 +6,7 @@ import { match, place } from "./router";
 import { standing } from "./session";
 import { Shell } from "./shell";
 import { Button, Empty, Link, Loading, PageHead, Toasts } from "./ui";
+import { BatchesView } from "./views/batches";
 import { ChatView } from "./views/chat";
 import { ConnectView } from "./views/connect";
 import { CouncilsView } from "./views/councils";
@@ -24,6 +25,7 @@ const VIEWS: readonly (readonly [pattern: string, view: View])[] = [
   ["/", () => <ExecutionsView />],
   ["/executions", () => <ExecutionsView />],
   ["/executions/:id", ({ id }) => <ExecutionPage key={id} id={id ?? ""} />],
+  ["/batch", () => <BatchesView />],
   ["/submit", () => <SubmitView />],
   ["/chat", () => <ChatView />],
   ["/chat/:id", ({ id }) => <ChatView session={id ?? ""} />],
@@ -48,7 +50,7 @@ function view(path: string): ComponentChildren {
   return (
     <>
       <PageHead title="Not found" />
-      <Empty title="There is no such view.">
+      <Empty title="There is no such page.">
         <Link href="/executions">To the executions</Link>
       </Empty>
     </>
@@ -61,10 +63,10 @@ function Guarded({ children }: { children: ComponentChildren }) {
   if (!fault) return <>{children}</>;
   return (
     <>
-      <PageHead title="That should not have happened" />
-      <Empty title="This view broke.">
+      <PageHead title="Something went wrong" />
+      <Empty title="This view failed.">
         <p>{fault instanceof Error ? fault.message : String(fault)}</p>
-        <Button onClick={again}>Show it again</Button>
+        <Button onClick={again}>Try again</Button>
       </Empty>
     </>
   );

@@ -10,6 +10,12 @@ export const standing = signal<Standing>("unknown");
 /** Whether it asks for a token at all. */
 export const tokenNeeded = signal(true);
 
+/** What the one who is signed in may do. */
+export const roles = signal<readonly string[]>([]);
+
+/** Where the fleet answers over gRPC, as its gateway reaches it. */
+export const grpc = signal("");
+
 /** Says that a request was refused for want of a session. */
 export function signedOut(): void {
   standing.value = "out";
@@ -35,7 +41,7 @@ export async function signIn(token: string): Promise<string | undefined> {
   }
   heardAt(response);
   if (response.ok) {
-    standing.value = "in";
+    await look();
     return undefined;
   }
   if (response.status === 401 || response.status === 403) return "This is not the fleet's token.";
@@ -66,14 +72,21 @@ export async function begin(): Promise<void> {
     history.replaceState(null, "", location.pathname + location.search);
     if ((await signIn(given)) === undefined) return;
   }
+  await look();
+}
+
+/** Finds out where the browser stands, and who it is for. */
+async function look(): Promise<void> {
   try {
     const response = await fetch("/api/session", { credentials: "same-origin", cache: "no-store" });
     heardAt(response);
-    standing.value = response.ok ? "in" : response.status === 401 ? "out" : "unreachable";
     if (response.ok) {
-      const said = (await response.json()) as { by?: string };
+      const said = (await response.json()) as { by?: string; roles?: string[]; grpc?: string };
       tokenNeeded.value = said.by !== "nothing";
+      roles.value = said.roles ?? [];
+      grpc.value = said.grpc ?? "";
     }
+    standing.value = response.ok ? "in" : response.status === 401 ? "out" : "unreachable";
   } catch {
     standing.value = "unreachable";
   }

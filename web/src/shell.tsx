@@ -2,8 +2,10 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { path } from "./router";
 import { signOut, tokenNeeded } from "./session";
+import { openWaiting, Shortcuts, ShortcutsButton, useShortcuts } from "./shortcuts";
 import { choose, theme, type Theme } from "./theme";
 import { Link } from "./ui";
+import { useWaiting, waiting } from "./waiting";
 
 const PLACES: readonly (readonly [href: string, name: string])[] = [
   ["/executions", "Executions"],
@@ -12,6 +14,7 @@ const PLACES: readonly (readonly [href: string, name: string])[] = [
   ["/plans", "Plans"],
   ["/workflows", "Workflows"],
   ["/memory", "Memory"],
+  ["/batch", "Batches"],
   ["/stories", "Stories"],
   ["/councils", "Councils"],
   ["/fleet", "Fleet"],
@@ -42,6 +45,8 @@ export function Shell({ children }: { children: ComponentChildren }) {
   const [open, setOpen] = useState(false);
   const here = path.value === "/" ? "/executions" : path.value;
   useEffect(() => setOpen(false), [here]);
+  useShortcuts();
+  useWaiting();
   useEffect(() => {
     if (!open) return;
     function close(event: KeyboardEvent): void {
@@ -79,6 +84,12 @@ export function Shell({ children }: { children: ComponentChildren }) {
           </ul>
         </nav>
         <div class="top-end">
+          {waiting.value.length > 0 && (
+            <button type="button" class="badge badge-ask waiting" onClick={openWaiting}>
+              {waiting.value.length} {waiting.value.length === 1 ? "waits" : "wait"} for you
+            </button>
+          )}
+          <ShortcutsButton />
           <ThemeSwitch />
           {tokenNeeded.value && (
             <button type="button" class="button button-quiet button-small" onClick={() => void signOut()}>
@@ -90,6 +101,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       <main id="view" class="view" tabIndex={-1}>
         {children}
       </main>
+      <Shortcuts />
     </>
   );
 }

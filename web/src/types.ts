@@ -254,6 +254,8 @@ export interface Execution {
   superseded: DeliberationResult[];
   agent_count: number;
   verdict: string;
+  repository: string;
+  title: string;
 }
 
 export interface ListExecutions {

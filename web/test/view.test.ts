@@ -167,6 +167,13 @@ test("a piece of speech is shown until the reply is there", () => {
   assert.equal(view.agent("agent-1").speech, "Let me look.");
   view.apply(event(3, "model_replied", "agent-1"));
   assert.equal(view.agent("agent-1").speech, "");
+  // A piece that is late is in the reply already; what begins is new, whatever it says.
+  const said = view.agent("agent-1").items.at(-1);
+  assert.ok(said?.kind === "reply" && said.content.length > 2);
+  view.hear("agent-1", said.content.slice(-3));
+  assert.equal(view.agent("agent-1").speech, "");
+  view.hear("agent-1", said.content.slice(-3), true);
+  assert.equal(view.agent("agent-1").speech, said.content.slice(-3));
 });
 
 test("the same view under another identity goes on where it was", () => {

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.access.origins import Headers, adding, values
-from services.gateway.problems import CLIENT_GONE, Refusal
+from services.gateway.problems import Refusal
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError
@@ -29,9 +29,6 @@ MAX_ANSWER_BYTES = 256 * 1024
 LEASE_SECONDS = 60.0
 """For so long after its gateway died a key is still taken as being under way."""
 _KEY = re.compile(rb"[!-~]{1,200}")
-_PASSING = (401, 403, 408, 425, 429, CLIENT_GONE)
-"""Answers that another try may well not get, beside those that say when to try again."""
-
 _log = structlog.get_logger()
 
 
@@ -42,7 +39,7 @@ def key_of(headers: Headers) -> bytes | None:
         return None
     if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
         raise Refusal(
-            400, "the idempotency key is none", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
+            400, "not an idempotency key", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
         )
     return shown[0]
 
@@ -73,8 +70,8 @@ class _Held:
 class Answers:
     """Keeps the first answer to each key of each caller.
 
-    Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets, and what another try may not get are
-    not kept; the client is told so by `Idempotency-Kept: false`, and the key is free again.
+    Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets and refusals (nothing was done) are not
+    kept; the client is told so by `Idempotency-Kept: false`, and the key is free again, for another body too.
 
     Args:
         keys: Where they are kept, and for how long.
@@ -224,9 +221,7 @@ def _is_kept(start: Message) -> bool:
     status, headers = start["status"], start.get("headers", ())
     lengths = values(headers, b"content-length")
     return (
-        status < 500
-        and status not in _PASSING
-        and not values(headers, b"retry-after")
+        status < 400
         and len(lengths) == 1
         and int(lengths[0]) <= MAX_ANSWER_BYTES
         and not any(value.startswith(b"text/event-stream") for value in values(headers, b"content-type"))
@@ -251,7 +246,7 @@ def _other_content() -> Refusal:
 def _lesser() -> Refusal:
     return Refusal(
         403,
-        "the answer to this idempotency key was given to you in a role that you have no more",
+        "the answer to this idempotency key was given to you in a role that you no longer have",
         field="idempotency-key",
         hint="it has been carried out; for a new request take a new key",
     )

@@ -83,7 +83,7 @@ class Places:
         shown = values(headers, b"host")
         host = Authority.parse(shown[0]) if len(shown) == 1 else None
         if host is None:
-            raise Refusal(400, "the header Host is no host and port", field="host")
+            raise Refusal(400, "the Host header must be a host and port", field="host")
         if any(host.host == name.host and name.port in (None, host.port) for name in self._names):
             return host
         if server is not None and _is_at(host, str(server[0]), server[1]):

@@ -27,9 +27,12 @@ REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
 
 
-def session_routes(token: str | None, authenticator: Authenticator | None = None) -> list[BaseRoute]:
-    """What can be done with a session; the auth middleware decides who may. `Credentials` has the arguments."""
-    routes = _SessionRoutes(Credentials(token, authenticator))
+def session_routes(token: str | None, authenticator: Authenticator | None = None, *, grpc: str = "") -> list[BaseRoute]:
+    """What can be done with a session; the auth middleware decides who may.
+
+    `Credentials` has the first arguments; `grpc` is the orchestrator's address, which callers are told.
+    """
+    routes = _SessionRoutes(Credentials(token, authenticator), grpc)
     return [
         Route("/api/session", routes.open, methods=["POST"]),
         Route("/api/session", routes.show, methods=["GET"]),
@@ -38,8 +41,9 @@ def session_routes(token: str | None, authenticator: Authenticator | None = None
 
 
 class _SessionRoutes:
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, grpc: str) -> None:
         self._credentials = credentials
+        self._grpc = grpc
         self._refusals = Buckets(REFUSALS_PER_MINUTE)
 
     async def open(self, request: Request) -> Response:
@@ -62,7 +66,7 @@ class _SessionRoutes:
         return answer
 
     async def show(self, request: Request) -> Response:
-        """GET: who the caller is, by what that is known, and until when."""
+        """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
         who = authenticated.principal
         told: dict[str, object] = {
@@ -72,6 +76,8 @@ class _SessionRoutes:
             "name": who.name,
             "roles": sorted(who.roles),
         }
+        if self._grpc:
+            told["grpc"] = self._grpc
         if authenticated.expires:
             told["expires_at_ms"] = authenticated.expires * 1000
         return JSONResponse(told)
@@ -103,5 +109,5 @@ def _token(body: bytes, kind: bytes) -> str:
     told = json_object(body)
     token = told.get("token")
     if set(told) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
-        raise Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')
+        raise Refusal(400, "the body must be an object with a token", field="token", hint='send {"token": "…"}')
     return token

@@ -154,17 +154,17 @@ def parsed(data: bytes) -> dict[str, object]:
         value: object = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_constant)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
-            f"the body is no JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}", field="body"
+            f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}", field="body"
         ) from None
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the body is no UTF-8 at byte {error.start}", field="body") from None
+        raise InvalidRequest(f"the body is not UTF-8 at byte {error.start}", field="body") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply", field="body") from None
     except ValueError:
         # A number of thousands of digits.
         raise InvalidRequest("the body has a number that is too long", field="body") from None
     if not isinstance(value, dict):
-        raise InvalidRequest("the body is no JSON object", field="body", hint="such as {}")
+        raise InvalidRequest("the body must be a JSON object", field="body", hint="such as {}")
     return cast("dict[str, object]", value)
 
 
@@ -337,7 +337,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _constant(word: str) -> NoReturn:
-    raise InvalidRequest(f"the body is no JSON: {word} is no JSON number", field="body")
+    raise InvalidRequest(f"the body is not JSON: {word} is not a JSON number", field="body")
 
 
 def _join(path: str, name: str) -> str:

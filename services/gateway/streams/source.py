@@ -56,7 +56,7 @@ async def steady_events(
         back: Told when it answers again.
 
     Raises:
-        grpc.aio.AioRpcError: What no other attempt can mend, such as an execution that does not exist.
+        grpc.aio.AioRpcError: What no other attempt can fix, such as an execution that does not exist.
         Unavailable: The service does not answer.
     """
     last, ended, loop = 0, False, asyncio.get_running_loop()

@@ -157,10 +157,14 @@ class Recalling:
         self._since_look: dict[tuple[str, str], int] = {}
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int) -> tuple[Recollection, ...]:
-        """The memories that fit a query, best first. Raises InvalidRequest, Unavailable."""
+        """The memories that fit a query, best first; the newest for an empty one.
+
+        Raises InvalidRequest, Unavailable.
+        """
         scope, question = admitted_scope(scope), admitted_query(query, limit)
         if not question:
-            return ()
+            newest, now = await self._index.listed(scope, limit=limit), self._clock()
+            return tuple(Recollection(memory=one, score=0.0) for one in newest if not self._limits.too_old(one, now))
         words, meaning = await asyncio.gather(
             self._index.search(scope, words=question, limit=CANDIDATES), self._by_meaning(question, scope)
         )

@@ -241,7 +241,7 @@ class MemoryManager:
             raise
 
     async def _recalled(self, query: str, limit: int) -> tuple[Recollection, ...]:
-        if not self.use_vector_memory:
+        if not self.use_vector_memory or not query.strip():
             return ()
         memories = await self._memories()
         return await memories.recall(query, MemoryScope(namespaces=(self._namespace,)), limit=limit)

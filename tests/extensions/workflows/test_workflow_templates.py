@@ -95,6 +95,7 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
         orchestrator.ListExecutionsRequest(task_id=run.task_id), **client.call
     )
     assert [one.kind for one in listed.executions] == [orchestrator.EXECUTION_KIND_WORKFLOW]
+    assert listed.executions[0].title.startswith("fix-issue: ") and "IndexError" in listed.executions[0].title
     result = json.loads(nodes["verify"].output_json)
     assert result["exit_code"] == 0
 

@@ -1,6 +1,5 @@
 import { words } from "../types";
-import { clock, Link, StatusBadge, Table, Tag } from "../ui";
-import { Markdown } from "./markdown";
+import { clock, Link, Markdown, StatusBadge, Table, Tag } from "../ui";
 import type { Reference, Turn } from "./sending";
 
 /** A turn: what was asked, what was answered, and what came with it. */

@@ -3,9 +3,8 @@ import { aborted } from "../api";
 import { randomName } from "../names";
 import { navigate } from "../router";
 import { lines } from "../submission/form";
-import { Button, Empty, Loading, ProblemBanner, TextArea, useLoad } from "../ui";
+import { Button, Empty, Loading, Markdown, ProblemBanner, TextArea, useLoad } from "../ui";
 import { TurnView } from "./answer";
-import { Markdown } from "./markdown";
 import { ask, conversation, type Answer, type Message, type ToolStep, type Turn } from "./sending";
 
 function turnOf(message: Message, answer: Answer): Turn {

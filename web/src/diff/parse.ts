@@ -66,6 +66,12 @@ export function pathOf(file: FileDiff): string {
   return file.status === "deleted" ? file.oldPath : file.newPath || file.oldPath;
 }
 
+/** The line of the old file before which a hunk's first line stands. */
+export function startOf(hunk: Hunk): number {
+  const found = HUNK.exec(hunk.header);
+  return Number(found?.[1] ?? 1) + (found?.[2] === "0" ? 1 : 0);
+}
+
 /** The lines of a hunk side by side: what was removed beside what was added in its place. */
 export function paired(lines: readonly DiffLine[]): Row[] {
   const rows: Row[] = [];

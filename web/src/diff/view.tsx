@@ -1,10 +1,12 @@
 /** A diff to look at: its files, folded where they are long, as one column or two. */
 
+import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { Button, count, Empty } from "../ui";
+import { Button, count, Empty, useMedia } from "../ui";
 import { coloured, languageOf, type Piece } from "./colours";
 import { visible } from "../visible";
-import { paired, parseDiff, pathOf, type DiffLine, type FileDiff, type Hunk } from "./parse";
+import { wordMarks, type Mark } from "./between";
+import { paired, parseDiff, pathOf, type DiffLine, type FileDiff, type Hunk, type Row } from "./parse";
 
 export type DiffStyle = "unified" | "split";
 
@@ -14,13 +16,23 @@ const OPEN_LINES = 1_200;
 const SHOWN_LINES = 600;
 const SHOWN_FILES = 100;
 const LONGEST_LINE = 4_000;
+/** Of a longer run of unchanged lines so many are shown at either end. */
+const CONTEXT_LINES = 3;
+/** Two columns of code have no room on a narrower screen. */
+export const NARROW = "(max-width: 899px)";
 
 /** The files of a diff. `title` says whose it is, to those who listen. */
 export function DiffView({ text, style, title }: { text: string; style: DiffStyle; title: string }) {
   const files = useMemo(() => parseDiff(text), [text]);
+  if (!files.length && text.trim()) return <pre class="mono-block">{text.slice(0, 20_000)}</pre>;
+  return <FilesView files={files} style={style} title={title} />;
+}
+
+/** Files that were read already; one column on a narrow screen, whatever was asked for. */
+export function FilesView({ files, style: asked, title }: { files: readonly FileDiff[]; style: DiffStyle; title: string }) {
+  const style = useMedia(NARROW) ? "unified" : asked;
   const [shown, setShown] = useState(SHOWN_FILES);
-  if (!files.length)
-    return text.trim() ? <pre class="mono-block">{text.slice(0, 20_000)}</pre> : <Empty title="Nothing was changed" />;
+  if (!files.length) return <Empty title="Nothing was changed" />;
   let before = 0;
   return (
     <div class="diff" role="group" aria-label={title}>
@@ -77,10 +89,17 @@ function Body({ file, style, path }: { file: FileDiff; style: DiffStyle; path: s
     room -= hunk.lines.length;
   }
   const all = file.hunks.reduce((sum, hunk) => sum + hunk.lines.length, 0);
+  const last = file.hunks.at(-1)?.lines.reduce((most, line) => Math.max(most, line.old, line.new), 0) ?? 0;
   return (
     <>
       <div class="diff-box" role="region" aria-label={`Changes of ${visible(path)}`} tabIndex={0}>
-        <table class={`diff-table diff-${style}`}>
+        <table class={`diff-table diff-${style} diff-digits-${Math.min(6, Math.max(2, String(last).length))}`}>
+          <colgroup>
+            <col class="diff-number" />
+            {style === "split" && <col />}
+            <col class="diff-number" />
+            <col />
+          </colgroup>
           <thead class="sr-only">
             <tr>
               {style === "split" ? (
@@ -113,32 +132,116 @@ function Body({ file, style, path }: { file: FileDiff; style: DiffStyle; path: s
   );
 }
 
+/** Rows as they are drawn, or how many unchanged ones are left out. */
+type Shown = Row | { folded: number; at: number };
+
+function foldedRows(rows: readonly Row[], opened: ReadonlySet<number>): Shown[] {
+  const made: Shown[] = [];
+  for (let at = 0; at < rows.length; ) {
+    let end = at;
+    while (end < rows.length && rows[end]?.left?.kind === " ") end += 1;
+    const [head, tail] = [at + CONTEXT_LINES, end - CONTEXT_LINES];
+    if (tail - head > 1 && !opened.has(at)) made.push(...rows.slice(at, head), { folded: tail - head, at }, ...rows.slice(tail, end));
+    else made.push(...rows.slice(at, end));
+    if (end < rows.length) made.push(rows[end] as Row);
+    at = end + 1;
+  }
+  return made;
+}
+
 function HunkRows({ hunk, style, language }: { hunk: Hunk; style: DiffStyle; language: string | undefined }) {
+  const [opened, setOpened] = useState<ReadonlySet<number>>(new Set());
   const colours = useMemo(() => hunkColours(hunk.lines, language), [hunk, language]);
+  const rows = useMemo(() => paired(hunk.lines), [hunk]);
+  const marks = useMemo(() => rowMarks(rows), [rows]);
+  const code = (line: DiffLine) => <Code line={line} pieces={marked(colours.get(line) ?? [], marks.get(line))} class={classOf(line)} />;
   return (
     <tbody>
       <tr class="diff-hunk">
         <td colSpan={style === "split" ? 4 : 3}>{hunk.header}</td>
       </tr>
-      {style === "split"
-        ? paired(hunk.lines).map((row, at) => (
-            <tr key={at}>
-              <Half line={row.left} side="old" pieces={row.left ? colours.get(row.left) : undefined} />
-              <Half line={row.right} side="new" pieces={row.right ? colours.get(row.right) : undefined} />
-            </tr>
-          ))
-        : hunk.lines.map((line, at) => (
-            <tr key={at} class={classOf(line)}>
-              <td class="diff-number">{line.old || ""}</td>
-              <td class="diff-number">{line.new || ""}</td>
-              <Code line={line} pieces={colours.get(line)} />
-            </tr>
-          ))}
+      {inOrder(foldedRows(rows, opened), style).map((row, at) =>
+        "folded" in row ? (
+          <tr key={at} class="diff-hunk">
+            <td colSpan={style === "split" ? 4 : 3}>
+              <button type="button" class="link-button" onClick={() => setOpened(new Set([...opened, row.at]))}>
+                Show {count(row.folded)} unchanged lines
+              </button>
+            </td>
+          </tr>
+        ) : style === "split" ? (
+          <tr key={at}>
+            <Half line={row.left} side="old" code={code} />
+            <Half line={row.right} side="new" code={code} />
+          </tr>
+        ) : (
+          <Whole key={at} line={(row.left ?? row.right) as DiffLine} code={code} />
+        ),
+      )}
     </tbody>
   );
 }
 
-function Half({ line, side, pieces }: { line: DiffLine | null; side: "old" | "new"; pieces: Piece[] | undefined }) {
+type Drawn = (line: DiffLine) => ComponentChildren;
+
+function Whole({ line, code }: { line: DiffLine; code: Drawn }) {
+  return (
+    <tr class={classOf(line)}>
+      <td class="diff-number">{line.old || ""}</td>
+      <td class="diff-number">{line.new || ""}</td>
+      {code(line)}
+    </tr>
+  );
+}
+
+/** In one column, what was removed stands before what was added in its place. */
+function inOrder(rows: readonly Shown[], style: DiffStyle): Shown[] {
+  if (style === "split") return [...rows];
+  const made: Shown[] = [];
+  let added: Row[] = [];
+  for (const row of rows) {
+    const changed = !("folded" in row) && row.left?.kind !== " ";
+    if (!changed) {
+      made.push(...added, row);
+      added = [];
+      continue;
+    }
+    if (row.left) made.push({ left: row.left, right: null });
+    if (row.right) added.push({ left: null, right: row.right });
+  }
+  return [...made, ...added];
+}
+
+function rowMarks(rows: readonly Row[]): Map<DiffLine, Mark[]> {
+  const made = new Map<DiffLine, Mark[]>();
+  for (const { left, right } of rows) {
+    if (left?.kind !== "-" || right?.kind !== "+") continue;
+    const found = wordMarks(left.text, right.text);
+    if (found) made.set(left, found[0]).set(right, found[1]);
+  }
+  return made;
+}
+
+/** Pieces cut where marks begin and end. */
+function marked(pieces: readonly Piece[], marks: readonly Mark[] | undefined): Piece[] {
+  if (!marks?.length) return [...pieces];
+  const made: Piece[] = [];
+  let at = 0;
+  for (const piece of pieces) {
+    const end = at + piece.text.length;
+    const cuts = new Set([at, end, ...marks.flat().filter((cut) => cut > at && cut < end)]);
+    const places = [...cuts].sort((one, other) => one - other);
+    for (const [index, from] of places.slice(0, -1).entries()) {
+      const inside = marks.some((mark) => mark[0] <= from && from < mark[1]);
+      const text = piece.text.slice(from - at, (places[index + 1] ?? end) - at);
+      made.push({ text, scope: inside ? `${piece.scope} diff-word`.trim() : piece.scope });
+    }
+    at = end;
+  }
+  return made;
+}
+
+function Half({ line, side, code }: { line: DiffLine | null; side: "old" | "new"; code: Drawn }) {
   if (!line)
     return (
       <>
@@ -149,12 +252,12 @@ function Half({ line, side, pieces }: { line: DiffLine | null; side: "old" | "ne
   return (
     <>
       <td class={`diff-number ${classOf(line)}`}>{line[side] || ""}</td>
-      <Code line={line} pieces={pieces} class={classOf(line)} />
+      {code(line)}
     </>
   );
 }
 
-function Code({ line, pieces, class: name = "" }: { line: DiffLine; pieces: Piece[] | undefined; class?: string }) {
+function Code({ line, pieces, class: name }: { line: DiffLine; pieces: readonly Piece[]; class: string }) {
   if (line.kind === "\\") return <td class={`diff-code diff-note ${name}`}>{line.text}</td>;
   const sign = line.kind === " " ? " " : line.kind === "-" ? "−" : "+";
   return (
@@ -162,7 +265,7 @@ function Code({ line, pieces, class: name = "" }: { line: DiffLine; pieces: Piec
       <span class="diff-sign">{sign}</span>
       {line.text.length > LONGEST_LINE
         ? `${visible(line.text.slice(0, LONGEST_LINE))}… (${count(line.text.length)} characters)`
-        : (pieces ?? []).map((piece, at) =>
+        : pieces.map((piece, at) =>
             piece.scope ? (
               <span key={at} class={piece.scope}>
                 {visible(piece.text)}
@@ -192,6 +295,3 @@ function hunkColours(lines: readonly DiffLine[], language: string | undefined): 
   }
   return made;
 }
-
-// Where it was at first.
-export { visible };

@@ -122,7 +122,7 @@ export function EntityPicker({ chosen, onChange, namespaces = [], hint, problem:
       {refused && <p class="field-error">{refused}</p>}
       <ProblemBanner problem={problem} />
       <div role="status" class="stack-tight">
-        {found && !found.memories.length && !found.nodes.length && <p class="muted">Nothing that is remembered fits.</p>}
+        {found && !found.memories.length && !found.nodes.length && <p class="muted">No matches.</p>}
         {found && (found.memories.length > 0 || found.nodes.length > 0) && (
           <ul class="list-plain choices" aria-label="Found">
             {found.memories.map(({ memory, score }) =>

@@ -57,6 +57,9 @@ export class AgentView {
   }
 
   hear(text: string, begins: boolean): void {
+    const last = this.items.at(-1);
+    // Pieces may come after the reply that they are of: it has said them already.
+    if (!begins && !this.speech && last?.kind === "reply" && last.content.includes(text)) return;
     this.revision += 1;
     const all = begins ? text : this.speech + text;
     this.speech = all.length > LONGEST_SPEECH ? all.slice(-LONGEST_SPEECH) : all;

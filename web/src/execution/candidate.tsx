@@ -1,11 +1,11 @@
 /** One candidate: what its author says, what was found out about it, and the change itself. */
 
-import { useEffect, useState } from "preact/hooks";
-import { aborted } from "../api";
-import { DiffView, type DiffStyle } from "../diff/view";
+import { useMemo } from "preact/hooks";
+import { between } from "../diff/between";
+import { DiffView, FilesView, type DiffStyle } from "../diff/view";
 import { visible } from "../visible";
 import { words } from "../types";
-import { count, Loading, Note, ProblemBanner, size, StatusBadge } from "../ui";
+import { count, Loading, Note, ProblemBanner, size, StatusBadge, useLoad } from "../ui";
 import { artifactPath, artifactText, fileName, SHOWN_BYTES } from "./artifact";
 import { ChangedTests, Checks, Critiques, VerdictReasons, Votes } from "./evidence";
 import type { Blob, Candidate, CheckReport, Ranked } from "./events";
@@ -19,10 +19,11 @@ interface Props {
   ranked: Ranked | undefined;
   dropped: string;
   sameAs: string;
-  style: DiffStyle;
+  /** Whether its change is shown at once. */
+  open: boolean;
 }
 
-export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, style }: Props) {
+export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, open }: Props) {
   const name = candidate.candidate_id;
   const critiques = view.critiques.filter((one) => one.candidate_id === name);
   const votes = view.votes.filter((one) => one.order.includes(name));
@@ -47,11 +48,14 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
             .join(" · ")}
         </p>
       </header>
-      <VerdictReasons report={report} />
-      {ranked?.reason && (
-        <p class="reason">
-          <strong>Why this rank:</strong> {visible(ranked.reason)}
-        </p>
+      {report?.verdict ? (
+        <VerdictReasons report={report} />
+      ) : (
+        ranked?.reason && (
+          <p class="reason">
+            <strong>Why this rank:</strong> {visible(ranked.reason)}
+          </p>
+        )
       )}
       {sameAs && <Note>It behaves as {visible(sameAs)}, which stands for both.</Note>}
       {dropped && <Note tone="warn">Not ranked: {visible(dropped)}</Note>}
@@ -69,26 +73,32 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
       </section>
       {critiques.length > 0 && <Critiques critiques={critiques} />}
       {votes.length > 0 && <Votes votes={votes} candidate={name} />}
-      <section class="stack-tight">
-        <div class="row-spread">
-          <h4>
-            {count(candidate.artifacts.files_changed.length)}{" "}
-            {candidate.artifacts.files_changed.length === 1 ? "file" : "files"} changed{" "}
-            <span class="added">+{count(candidate.artifacts.insertions)}</span>{" "}
-            <span class="removed">−{count(candidate.artifacts.deletions)}</span>
-          </h4>
-          {candidate.artifacts.patch && (
-            <a href={artifactPath(id, candidate.artifacts.patch.digest)} download={fileName(`${name}.patch`)}>
-              Download
-            </a>
-          )}
-        </div>
-        {candidate.artifacts.patch ? (
-          <PatchView id={id} patch={candidate.artifacts.patch} style={style} title={`Changes of ${visible(name)}`} />
-        ) : (
-          <p class="muted">Nothing was changed.</p>
-        )}
-      </section>
+      {candidate.artifacts.patch ? (
+        <Fold
+          key={String(open)}
+          open={open}
+          head={
+            <strong>
+              {count(candidate.artifacts.files_changed.length)}{" "}
+              {candidate.artifacts.files_changed.length === 1 ? "file" : "files"} changed{" "}
+              <span class="added">+{count(candidate.artifacts.insertions)}</span>{" "}
+              <span class="removed">−{count(candidate.artifacts.deletions)}</span>
+            </strong>
+          }
+          body={() =>
+            candidate.artifacts.patch && (
+              <div class="stack-tight">
+                <a href={artifactPath(id, candidate.artifacts.patch.digest)} download={fileName(`${name}.patch`)}>
+                  Download the patch
+                </a>
+                <PatchView id={id} patch={candidate.artifacts.patch} style="unified" title={`Changes of ${visible(name)}`} />
+              </div>
+            )
+          }
+        />
+      ) : (
+        <p class="muted">Nothing was changed.</p>
+      )}
       {candidate.artifacts.files_changed.length > 8 && (
         <Fold
           head="All files"
@@ -112,37 +122,40 @@ export function VerdictBadge({ report, ranked }: { report: CheckReport | undefin
   return <StatusBadge status="failed" text="not accepted" />;
 }
 
-interface Loaded {
-  digest: string;
-  text?: string;
-  whole?: boolean;
-  problem?: unknown;
+/** A patch as text; nothing while it is read. */
+function usePatch(id: string, digest: string) {
+  return useLoad((signal) => artifactText(id, digest, signal), `${id} ${digest}`);
 }
 
-function PatchView({ id, patch, style, title }: { id: string; patch: Blob; style: DiffStyle; title: string }) {
-  const [state, setState] = useState<Loaded>({ digest: patch.digest });
-  const [round, setRound] = useState(0);
-  useEffect(() => {
-    const stop = new AbortController();
-    setState({ digest: patch.digest });
-    artifactText(id, patch.digest, stop.signal).then(
-      (read) => setState({ digest: patch.digest, ...read }),
-      (problem: unknown) => {
-        if (!aborted(problem)) setState({ digest: patch.digest, problem });
-      },
-    );
-    return () => stop.abort();
-  }, [id, patch.digest, round]);
-  if (state.problem) return <ProblemBanner problem={state.problem} retry={() => setRound(round + 1)} />;
-  if (state.text === undefined || state.digest !== patch.digest) return <Loading what="Reading the patch" />;
+export function PatchView({ id, patch, style, title }: { id: string; patch: Blob; style: DiffStyle; title: string }) {
+  const { value, problem, reload } = usePatch(id, patch.digest);
+  if (problem) return <ProblemBanner problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Reading the patch" />;
   return (
     <>
-      {!state.whole && (
+      {!value.whole && (
         <Note tone="warn">
           The patch has {size(patch.size)}; the first {size(SHOWN_BYTES)} are shown.
         </Note>
       )}
-      <DiffView text={state.text} style={style} title={title} />
+      <DiffView text={value.text} style={style} title={title} />
+    </>
+  );
+}
+
+/** How the changes of two candidates differ, in one table: both sides scroll together. */
+export function BetweenView({ id, one, other }: { id: string; one: Candidate; other: Candidate }) {
+  const [first, second] = [usePatch(id, one.artifacts.patch?.digest ?? ""), usePatch(id, other.artifacts.patch?.digest ?? "")];
+  const files = useMemo(() => first.value && second.value && between(first.value.text, second.value.text), [first.value, second.value]);
+  if (first.problem || second.problem) return <ProblemBanner problem={first.problem ?? second.problem} retry={first.problem ? first.reload : second.reload} />;
+  if (!files) return <Loading what="Comparing the patches" />;
+  if (!files.length) return <Note>Both change the same lines in the same way.</Note>;
+  return (
+    <>
+      <p class="muted small">
+        Left and <span class="removed">−</span>: {visible(one.candidate_id)}. Right and <span class="added">+</span>: {visible(other.candidate_id)}.
+      </p>
+      <FilesView files={files} style="split" title={`Differences between ${visible(one.candidate_id)} and ${visible(other.candidate_id)}`} />
     </>
   );
 }

@@ -1,14 +1,12 @@
 /** Candidates compared: how each stands and why, and two of them side by side. */
 
 import { useState } from "preact/hooks";
-import type { DiffStyle } from "../diff/view";
+import { words } from "../types";
 import { visible } from "../visible";
 import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column } from "../ui";
-import { artifactPath, fileName } from "./artifact";
-import { CandidatePanel, VerdictBadge } from "./candidate";
-import { Checks, VerdictReasons } from "./evidence";
+import { BetweenView, CandidatePanel, VerdictBadge } from "./candidate";
 import type { Candidate, Examination, Ranked, TestSet } from "./events";
-import { Fold } from "./fold";
+import { matrixOf, type Mark, type MatrixRow } from "./matrix";
 import type { ExecutionView } from "./view";
 
 interface Standing {
@@ -41,22 +39,19 @@ function replaced(view: ExecutionView, by: string | undefined): string {
 export function CandidatesTab({ id, view }: { id: string; view: ExecutionView }) {
   const all = standings(view);
   const [chosen, setChosen] = useState<[string, string]>(["", ""]);
-  const [style, setStyle] = useState<DiffStyle>("unified");
-  if (!all.length)
-    return <Empty title={view.ended ? "No agent handed anything in" : "No candidate is there yet"} />;
+  const [apart, setApart] = useState(true);
+  if (!all.length) return <Empty title={view.ended ? "No candidate." : "No candidate yet."} />;
   const ids = all.map((one) => one.candidate.candidate_id);
   const first = ids.includes(chosen[0]) ? chosen[0] : (ids[0] ?? "");
   const second = chosen[1] === "none" ? "" : ids.includes(chosen[1]) ? chosen[1] : (ids.find((one) => one !== first) ?? "");
   const options = all.map((one) => [one.candidate.candidate_id, label(one)] as const);
+  const shown = [first, second].flatMap((name) => all.find((one) => one.candidate.candidate_id === name) ?? []);
+  const patches = shown.flatMap(({ candidate }) => (candidate.artifacts.patch ? [candidate] : []));
+  const [one, other] = patches;
   return (
     <div class="stack">
-      <Winner id={id} view={view} />
-      <Table
-        caption="Candidates"
-        columns={columns(view)}
-        rows={all}
-        keyOf={(one) => one.candidate.candidate_id}
-      />
+      <Table caption="Candidates" columns={columns(view)} rows={all} keyOf={(row) => row.candidate.candidate_id} />
+      <Tests view={view} ids={ids} />
       <Matrix examination={view.examination} />
       <div class="compare-controls">
         <Select label="Compare" value={first} options={options} onInput={(value) => setChosen([value, second || "none"])} />
@@ -66,35 +61,65 @@ export function CandidatesTab({ id, view }: { id: string; view: ExecutionView })
           options={[["", "nothing"], ...options.filter(([value]) => value !== first)]}
           onInput={(value) => setChosen([first, value || "none"])}
         />
-        <div class="row" role="group" aria-label="How diffs are shown">
-          <Button small pressed={style === "unified"} onClick={() => setStyle("unified")}>
-            Unified
-          </Button>
-          <Button small pressed={style === "split"} onClick={() => setStyle("split")}>
-            Side by side
-          </Button>
-        </div>
+        {one && other && (
+          <div class="row" role="group" aria-label="What is compared">
+            <Button small pressed={apart} onClick={() => setApart(true)}>
+              Their differences
+            </Button>
+            <Button small pressed={!apart} onClick={() => setApart(false)}>
+              Each change
+            </Button>
+          </div>
+        )}
       </div>
+      {one && other && apart && <BetweenView id={id} one={one} other={other} />}
       <div class={`compare${second ? " compare-two" : ""}`}>
-        {[first, second].filter(Boolean).map((name) => {
-          const one = all.find((each) => each.candidate.candidate_id === name);
-          return (
-            one && (
-              <CandidatePanel
-                key={name}
-                id={id}
-                view={view}
-                candidate={one.candidate}
-                ranked={one.ranked}
-                dropped={one.dropped}
-                sameAs={one.sameAs}
-                style={style}
-              />
-            )
-          );
-        })}
+        {shown.map(({ candidate, ranked, dropped, sameAs }) => (
+          <CandidatePanel
+            key={candidate.candidate_id}
+            id={id}
+            view={view}
+            candidate={candidate}
+            ranked={ranked}
+            dropped={dropped}
+            sameAs={sameAs}
+            open={!(one && other && apart)}
+          />
+        ))}
       </div>
     </div>
+  );
+}
+
+const MARKS: Readonly<Record<Mark, readonly [sign: string, tone: string]>> = {
+  passed: ["✓", "good"],
+  failed: ["✕", "bad"],
+  skipped: ["○", "calm"],
+  unknown: ["–", "calm"],
+};
+
+/** What failed where: checks and failing tests down, candidates across. */
+function Tests({ view, ids }: { view: ExecutionView; ids: string[] }) {
+  const reported = ids.filter((id) => view.reports.has(id));
+  const rows = matrixOf(view, reported);
+  if (!rows.length) return null;
+  const cell = (mark: Mark) => (
+    <span class={`call-sign call-${MARKS[mark][1]}`} role="img" aria-label={mark}>
+      {MARKS[mark][0]}
+    </span>
+  );
+  return (
+    <Table
+      caption="Checks and tests by candidate"
+      cards={false}
+      rows={rows}
+      keyOf={(row) => `${row.test} ${row.name}`}
+      columns={[
+        { name: "Check or failing test", heading: true, grow: true, cell: (row) => (row.test ? <code>{visible(row.name)}</code> : visible(words(row.name))) },
+        { name: "Before", cell: (row) => cell(row.before) },
+        ...reported.map((id) => ({ name: visible(id), cell: (row: MatrixRow) => cell(row.on.get(id) ?? "unknown") })),
+      ]}
+    />
   );
 }
 
@@ -134,7 +159,7 @@ function Cell({ tests, id }: { tests: TestSet; id: string }) {
   if (tests.candidates.includes(id)) return <span class="muted">own</span>;
   const crossing = tests.crossings.find((one) => one.candidate_id === id);
   const said = crossing ? crossing.passed.length + crossing.failed.length : 0;
-  if (!crossing || !said) return <span class="muted" title={visible(crossing?.note ?? "")}>says nothing</span>;
+  if (!crossing || !said) return <span class="muted" title={visible(crossing?.note ?? "")}>no result</span>;
   const failed = crossing.failed.map((one) => `${one.test}: ${one.message}`).join("\n");
   return (
     <span title={visible(failed)}>
@@ -207,70 +232,5 @@ function CheckCount({ view, id }: { view: ExecutionView; id: string }) {
         {...(!ran.length && { tone: "calm" as const })}
       />
     </span>
-  );
-}
-
-const BANNERS: Readonly<Record<string, string>> = { verified: "good", unverified: "warn", refuted: "bad" };
-
-/** The verdict on who won, or on the best where nobody did; where it stands now. */
-function Winner({ id, view }: { id: string; view: ExecutionView }) {
-  const best = view.winnerId || (view.ranking[0]?.candidate_id ?? "");
-  if (!best) return null;
-  const report = view.bestReport;
-  const winner = view.ranking.find((one) => one.candidate_id === view.winnerId);
-  const patch = view.candidates.get(best)?.artifacts.patch;
-  const delivered = view.delivered;
-  const kept = view.refusedKept;
-  const tone = (report?.verdict && BANNERS[report.verdict]) ?? (view.winnerId ? "good" : "warn");
-  return (
-    <div class={`banner banner-${tone}`} data-verdict={report?.verdict ?? ""}>
-      <div class="banner-words">
-        <strong>
-          {view.winnerId
-            ? `${visible(view.winnerId)} ${view.task?.kind === "judge" ? "is the best" : "won"}`
-            : `Nobody won; the best is ${visible(best)}`}
-          {report?.verdict && `: ${report.verdict}`}
-        </strong>
-        {report?.verdict ? (
-          <VerdictReasons report={report} />
-        ) : (
-          <p>Why: {visible((winner ?? view.ranking[0])?.reason ?? "")}</p>
-        )}
-        {delivered && (
-          <p>
-            On branch <code>{visible(delivered.branch)}</code>, commit <code>{visible(delivered.commit_sha.slice(0, 12))}</code>
-            {delivered.pushed ? ", pushed" : ""}
-          </p>
-        )}
-        {kept && (
-          <p>
-            Kept as <code>{visible(kept.delivered.branch)}</code>, commit{" "}
-            <code>{visible(kept.delivered.commit_sha.slice(0, 12))}</code>
-          </p>
-        )}
-        {!view.winnerId && patch && (
-          <p>
-            <code>
-              fleet deliver {id} {visible(best)}
-            </code>{" "}
-            puts it on a branch by your decision.
-          </p>
-        )}
-        {view.handDeliveries.map((one) => (
-          <p key={one.delivered.branch}>
-            {visible(one.candidate_id)} was delivered by {visible(one.by)} on branch <code>{visible(one.delivered.branch)}</code>
-            {one.reason && `: ${visible(one.reason)}`}
-          </p>
-        ))}
-        {view.deliveryReport && (
-          <Fold head="What the checks said of what was delivered" body={() => <Checks id={id} report={view.deliveryReport} />} />
-        )}
-      </div>
-      {patch && (
-        <a class="button button-small" href={artifactPath(id, patch.digest)} download={fileName(`${best}.patch`)}>
-          Download the patch
-        </a>
-      )}
-    </div>
   );
 }

@@ -148,7 +148,7 @@ export function Critiques({ critiques }: { critiques: Critique[] }) {
           class="call"
           head={
             <span class="call-head">
-              <StatusBadge status={critique.error ? "failed" : critique.verdict} {...(critique.error && { text: "came to nothing" })} />
+              <StatusBadge status={critique.error ? "failed" : critique.verdict} {...(critique.error && { text: "failed" })} />
               <span class="check-name">{visible(critique.reviewer_id)}</span>
               <span class="muted small">
                 round {critique.round}
@@ -166,7 +166,7 @@ export function Critiques({ critiques }: { critiques: Critique[] }) {
                   {critique.findings.slice(0, 100).map((finding, at) => (
                     <li key={at}>
                       {finding.must_fix && <strong class="bad">must fix: </strong>}
-                      <span class="prose-text">{visible(finding.text)}</span>{" "}
+                      <LongText text={finding.text} />
                       {finding.file && (
                         <code>
                           {visible(finding.file)}
@@ -203,7 +203,7 @@ export function Votes({ votes, candidate }: { votes: Vote[]; candidate: string }
               <li key={`${vote.judge_id}-${vote.sample}`}>
                 <strong>{visible(vote.judge_id)}</strong>, sample {vote.sample}:{" "}
                 {vote.choice ? <>for {visible(vote.choice)}</> : <span class="bad">{visible(vote.error)}</span>}
-                {vote.reason && <p class="prose-text muted">{visible(vote.reason)}</p>}
+                {vote.reason && <LongText text={vote.reason} />}
                 <p class="muted small">shown in the order {vote.order.map(visible).join(", ")}</p>
               </li>
             ))}

@@ -2,7 +2,7 @@
 
 import { Component, type ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { Button, count } from "../ui";
+import { Button, count, Said, structured } from "../ui";
 import { visible } from "../visible";
 
 /** Draws again only where `revision` differs. */
@@ -27,17 +27,22 @@ export function Fold(props: { head: ComponentChildren; body: () => ComponentChil
   );
 }
 
-/** A text, cut at first where it is long. */
-export function LongText({ text, most = 1_500, mono = false }: { text: string; most?: number; mono?: boolean }) {
+/** A text, cut at first where it is long: as Markdown or, in JSON, as names and values; `mono` and `plain` as it stands. */
+export function LongText({ text, most = 1_500, mono, plain }: { text: string; most?: number; mono?: boolean; plain?: boolean }) {
   const [all, setAll] = useState(false);
+  const rich = !mono && !plain;
+  if (rich && text.length <= MOST_SHOWN && structured(text)) return <Said text={text} />;
   const cut = !all && text.length > most;
-  const shown = text.slice(0, cut ? most : MOST_SHOWN).replaceAll("\r\n", "\n");
+  const shown = text.slice(0, cut ? most : MOST_SHOWN) + (cut ? " …" : "");
   return (
     <>
-      <pre class={mono ? "mono-block" : "prose-block"} tabIndex={mono ? 0 : undefined}>
-        {visible(shown)}
-        {cut ? " …" : ""}
-      </pre>
+      {rich ? (
+        <Said text={shown} />
+      ) : (
+        <pre class={mono ? "mono-block" : "prose-block"} tabIndex={mono ? 0 : undefined}>
+          {visible(shown.replaceAll("\r\n", "\n"))}
+        </pre>
+      )}
       {text.length > most && (
         <Button small kind="quiet" expanded={!cut} onClick={() => setAll(cut)}>
           {cut ? `Show all ${count(text.length)} characters` : "Show less"}

@@ -129,7 +129,7 @@ function Expiry({ at }: { at: string }) {
   useNow(10_000);
   const left = Date.parse(at) - serverNow();
   if (!at || Number.isNaN(left)) return null;
-  return <span class="muted small">{left > 0 ? `${duration(left)} left` : "time is up"}</span>;
+  return <span class="muted small">{left > 0 ? `expires in ${duration(left)}` : "expired"}</span>;
 }
 
 interface AnswerProps {
@@ -188,7 +188,7 @@ export function Answer({ plan, wordless = false, asks = false, onDecide }: Answe
   if (sent)
     return (
       <div ref={said} tabIndex={-1} class="muted">
-        Sent: {sent}. {sent === "rejected" ? "The agent is told." : "The agent goes on."}
+        Sent: {sent}. {sent === "rejected" ? "The agent is told." : "The agent continues."}
       </div>
     );
   return (
@@ -216,7 +216,7 @@ export function Answer({ plan, wordless = false, asks = false, onDecide }: Answe
       <ProblemBanner problem={problem} />
       <div class="row">
         {!asks && (
-          <Button kind="primary" busy={busy === "approved"} onClick={() => void decide("approved")}>
+          <Button kind="primary" class="approve" busy={busy === "approved"} onClick={() => void decide("approved")}>
             Approve
           </Button>
         )}

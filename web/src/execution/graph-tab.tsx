@@ -8,7 +8,7 @@ import { GraphPicture } from "../graph/picture";
 import { words } from "../types";
 import { Button, duration, Empty, Link, ProblemBanner, StatusBadge, toast } from "../ui";
 import type { NodeUpdate } from "./events";
-import { Fold, LongText, pretty } from "./fold";
+import { Fold, LongText } from "./fold";
 import { Whole } from "./whole";
 import type { ExecutionView } from "./view";
 
@@ -76,12 +76,6 @@ function Workflow({ id, view, graph }: { id: string; view: ExecutionView; graph:
             </ul>
           )}
         />
-      )}
-      {view.output && (
-        <section>
-          <h3>Output</h3>
-          <LongText text={pretty(view.output)} most={4_000} mono />
-        </section>
       )}
     </section>
   );
@@ -162,13 +156,13 @@ function NodeDetails({ id, name, node }: { id: string; name: string; node: NodeU
           {node.inputs && (
             <>
               <h4>Inputs</h4>
-              <LongText text={pretty(node.inputs)} mono />
+              <LongText text={node.inputs} />
             </>
           )}
           {(node.output || node.output_blob) && (
             <>
               <h4>Output</h4>
-              {node.output && <LongText text={pretty(node.output)} mono />}
+              {node.output && <LongText text={node.output} />}
               {node.output_blob && <Whole id={id} digest={node.output_blob.digest} name={`${name}.json`} />}
             </>
           )}

@@ -15,16 +15,20 @@ import {
   Link,
   moment,
   PageHead,
+  plural,
   StatusBadge,
+  structured,
   Tag,
   TextField,
   toast,
   useNow,
 } from "../ui";
 import { baselineLine } from "./baseline";
+import type { Task } from "./events";
 import { Fold, LongText } from "./fold";
 import type { Following } from "./following";
-import { phaseOf } from "./phase";
+import { phaseOf, stepsOf } from "./phase";
+import { toneOf } from "./verdict";
 import type { ExecutionView } from "./view";
 
 const CONNECTION: Readonly<Record<string, string>> = {
@@ -36,24 +40,33 @@ const CONNECTION: Readonly<Record<string, string>> = {
   closed: "closed",
 };
 
+/** One line that names a task; as the lists have it. */
+export function titleOf(task: Task): string {
+  if (!task.workflow) return task.description;
+  const inputs = structured(task.workflow.inputs) ?? {};
+  const said = Object.values(inputs).find((value) => typeof value === "string" && value.trim()) as string | undefined;
+  return said ? `${task.workflow.workflow.name}: ${said}` : task.workflow.workflow.name;
+}
+
 export function ExecutionHead({ id, following }: { id: string; following: Following }) {
   const { view, state } = following;
   const [stopping, setStopping] = useState(false);
   const task = view.task;
-  const description = task?.workflow ? `${task.workflow.workflow.name}: ${task.description}` : (task?.description ?? "");
+  const description = task ? titleOf(task) : "";
   return (
     <>
       <PageHead
         title={visible(firstLine(description, 120)) || visible(task?.task_id ?? `Execution ${id}`)}
         lead={
           <span class="row execution-lead">
-            <StatusBadge status={view.status} />
+            <StatusBadge status={view.status} {...(view.ended && { tone: toneOf(view) })} />
             {!view.ended && <Tag>{phaseOf(view)}</Tag>}
             {task && <Tag>{words(task.kind)}</Tag>}
             {task && <Tag>{words(task.role)}</Tag>}
             <span class={`connection connection-${state}`} data-state={state}>
               {CONNECTION[state] ?? state}
             </span>
+            <Figures view={view} />
           </span>
         }
       >
@@ -63,16 +76,8 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
           </Button>
         )}
       </PageHead>
-      <Figures view={view} />
-      <Tested view={view} />
-      {view.error && (
-        <div class="banner banner-bad">
-          <div class="banner-words">
-            <strong>{words(view.status)}</strong>
-            <p class="prose-text">{visible(view.error)}</p>
-          </div>
-        </div>
-      )}
+      <Steps view={view} />
+      {!view.ended && <Tested view={view} />}
       {task && (
         <Fold
           class="execution-task"
@@ -85,32 +90,44 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
   );
 }
 
+/** What it took so far, in a line. */
 function Figures({ view }: { view: ExecutionView }) {
   useNow(1000);
   const spent = view.spent;
   const took = view.ended ? view.durationMs || view.finishedAt - view.startedAt : serverNow() - view.startedAt;
-  const figures: [string, string][] = [
-    [view.ended ? "Took" : "Running for", duration(Math.max(0, took))],
+  const agents = [...view.agents.values()].filter((one) => one.kind === "solver").length;
+  const figures = [
+    duration(Math.max(0, took)),
     view.subtasks.length
-      ? ["Subtasks ended", `${view.subtaskOutcomes.size} of ${view.subtasks.length}`]
+      ? `${view.subtaskOutcomes.size} of ${view.subtasks.length} subtasks`
       : view.task?.kind === "judge"
-        ? ["Patches", count(view.task.patches?.length ?? view.candidates.size)]
-        : ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
-    ["Tokens", count(spent.prompt_tokens + spent.completion_tokens)],
-    ["From cache", count(spent.cached_tokens)],
-    ["Model calls", count(spent.model_calls)],
-    ["Tool calls", count(spent.tool_calls)],
-    ...(spent.cost ? [["Cost", cost(spent.cost)] as [string, string]] : []),
+        ? plural(view.task.patches?.length ?? view.candidates.size, "patch", "patches")
+        : plural(agents, "agent"),
+    plural(spent.prompt_tokens + spent.completion_tokens, "token"),
+    spent.cached_tokens ? `${count(spent.cached_tokens)} cached` : "",
+    plural(spent.model_calls, "model call"),
+    plural(spent.tool_calls, "tool call"),
+    spent.cost ? cost(spent.cost) : "",
   ];
+  return <span class="muted small figures-line">{figures.filter(Boolean).join(" · ")}</span>;
+}
+
+const STEP_WORDS: Readonly<Record<string, string>> = { done: "done", current: "running", todo: "to come", skipped: "skipped" };
+
+/** The steps that it goes through, with what each takes. */
+function Steps({ view }: { view: ExecutionView }) {
+  useNow(1000);
+  const steps = stepsOf(view, serverNow());
+  if (!steps.length) return null;
   return (
-    <dl class="figures">
-      {figures.map(([name, value]) => (
-        <div class="figure" key={name}>
-          <dt class="figure-name">{name}</dt>
-          <dd class="figure-value">{value}</dd>
-        </div>
+    <ol class="steps" aria-label="Steps">
+      {steps.map((step) => (
+        <li key={step.name} class={`step step-${step.state}`} aria-current={step.state === "current" ? "step" : undefined}>
+          <span class="step-name">{step.name}</span> <span class="sr-only">{STEP_WORDS[step.state]}</span>
+          {step.ms > 0 && <span class="muted small">{duration(step.ms)}</span>}
+        </li>
       ))}
-    </dl>
+    </ol>
   );
 }
 

@@ -41,7 +41,7 @@ export function ItemView({ id, item }: { id: string; item: Item }) {
     case "loop":
       return (
         <p class="item-line item-warn">
-          Goes in circles ({visible(words(item.pattern))}); {visible(words(item.advice))}
+          Loop ({visible(words(item.pattern))}); {visible(words(item.advice))}
         </p>
       );
     case "plan":
@@ -96,18 +96,18 @@ export function ItemView({ id, item }: { id: string; item: Item }) {
     case "lost":
       return <p class="item-line item-warn">Its process was lost: {visible(firstLine(item.reason, 200))}</p>;
     case "stopped":
-      return <p class="item-line">Was stopped: {visible(firstLine(item.reason, 200))}</p>;
+      return <p class="item-line">Stopped: {visible(firstLine(item.reason, 200))}</p>;
     case "reassigned":
       return (
         <p class="item-line item-warn">
-          Goes on in another process, attempt {item.attempt}: {visible(firstLine(item.reason, 200))}
+          Continued in another process, attempt {item.attempt}: {visible(firstLine(item.reason, 200))}
         </p>
       );
   }
 }
 
 function Repairs({ repairs }: { repairs: string[] }) {
-  return <p class="muted small">mended: {repairs.map(visible).join(", ")}</p>;
+  return <p class="muted small">fixed: {repairs.map(visible).join(", ")}</p>;
 }
 
 function Calls({ id, calls }: { id: string; calls: CallView[] }) {
@@ -127,14 +127,16 @@ const SIGNS: Readonly<Record<string, readonly [sign: string, tone: string, word:
 };
 
 function CallHead({ call }: { call: CallView }) {
-  const [sign, tone, word] = SIGNS[call.outcome] ?? ["✕", "bad", words(call.outcome)];
+  const answer = call.name === "final_answer";
+  const [sign, tone, word] = answer && call.outcome === "success" ? ["→", "calm", "answered"] : (SIGNS[call.outcome] ?? ["✕", "bad", words(call.outcome)]);
   return (
     <span class="call-head">
       <span class={`call-sign call-${tone}`} role="img" aria-label={word}>
         {sign}
       </span>
       <code>{visible(call.name)}</code>
-      <span class="muted call-gist">{visible(gist(call.arguments))}</span>
+      {/* The answer itself stands below. */}
+      <span class="muted call-gist">{answer ? "" : visible(gist(call.arguments))}</span>
       {call.seconds >= 0.1 && <span class="muted small">{duration(call.seconds * 1000)}</span>}
     </span>
   );

@@ -1,7 +1,11 @@
 /** An execution: what it is about, what waits for a person, and everything that happened, as it happens. */
 
-import { place, setQuery } from "../router";
-import { Empty, Link, Loading, Note, PageHead, Tabs, type Tab } from "../ui";
+import { useEffect, useRef } from "preact/hooks";
+import { get } from "../api";
+import { serverNow } from "../clock";
+import { navigate, place, setQuery } from "../router";
+import type { ListExecutions } from "../types";
+import { Empty, Link, Loading, Note, PageHead, ProblemBanner, Tabs, useLoad, type Tab } from "../ui";
 import { visible } from "../visible";
 import { AuditTab } from "./audit";
 import { CandidatesTab } from "./candidates";
@@ -9,36 +13,62 @@ import { useExecution, type Following } from "./following";
 import { Gate } from "./gate";
 import { GraphTab, hasGraph } from "./graph-tab";
 import { ExecutionHead } from "./head";
-import { RatingCard } from "./rating";
+import { Outcome } from "./outcome";
 import { RawTab } from "./raw";
 import { Timeline } from "./timeline";
 import type { ExecutionView } from "./view";
 
+const EXECUTION_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+/** An execution by its id, or the newest of a task by the task's. */
 export function ExecutionPage({ id }: { id: string }) {
+  return EXECUTION_ID.test(id) ? <Watched id={id} /> : <OfTask task={id} />;
+}
+
+function OfTask({ task }: { task: string }) {
+  const { value, problem, reload } = useLoad((signal) => get<ListExecutions>("/api/executions", { task_id: task, page_size: 1 }, signal), task);
+  const found = value?.executions[0]?.execution_id;
+  useEffect(() => {
+    if (found) navigate(`/executions/${found}${location.search}`, { replace: true });
+  }, [found]);
+  if (problem) return <ProblemBanner problem={problem} retry={reload} />;
+  if (!value || found) return <Loading what="Looking for the task" />;
+  return <Nothing title="Not found" words="No execution or task has this id." id={task} />;
+}
+
+function Nothing({ title, words, id }: { title: string; words: string; id: string }) {
+  return (
+    <>
+      <PageHead title={title} />
+      <Empty title={words}>
+        <p>
+          <code>{visible(id)}</code>
+        </p>
+        <Link href="/executions">To the executions</Link>
+      </Empty>
+    </>
+  );
+}
+
+function Watched({ id }: { id: string }) {
+  const opened = useRef(serverNow());
   const following = useExecution(id);
   const { view, state, detail } = following;
-  if (state === "missing" || state === "refused")
-    return (
-      <>
-        <PageHead title={state === "missing" ? "No such execution" : "The fleet refuses"} />
-        <Empty title={state === "missing" ? "There is no execution with this id." : visible(detail) || "It cannot be watched."}>
-          <p>
-            <code>{visible(id)}</code>
-          </p>
-          <Link href="/executions">To the executions</Link>
-        </Empty>
-      </>
-    );
+  // A task's id may look like an execution's.
+  if (state === "missing") return <OfTask task={id} />;
+  if (state === "refused") return <Nothing title="Not allowed" words={visible(detail) || "It cannot be watched."} id={id} />;
   if (!view.task && !view.beheaded)
     return (
       <>
         <PageHead title="Execution" />
         <Connection following={following} />
-        {state === "ended" ? <Empty title="Nothing of its log is left." /> : <Loading what="Reading the log" />}
+        {state === "ended" ? <Empty title="The log is gone." /> : <Loading what="Reading the log" />}
       </>
     );
   const tabs = tabsOf(id, view);
-  const chosen = place.value.query.get("tab") ?? (view.task?.workflow ? "graph" : "timeline");
+  // What is being watched does not change under the reader's eyes when it ends.
+  const ended = view.ended && view.finishedAt < opened.current;
+  const chosen = place.value.query.get("tab") ?? (view.task?.workflow ? "graph" : ended && view.candidates.size ? "candidates" : "timeline");
   return (
     <div class="stack execution">
       <ExecutionHead id={id} following={following} />
@@ -47,7 +77,7 @@ export function ExecutionPage({ id }: { id: string }) {
         <Note tone="warn">The beginning of this log is not kept any more: what is shown began before it was read.</Note>
       )}
       <Gate id={id} view={view} />
-      {view.ended && <RatingCard subject={id} />}
+      {view.ended && <Outcome id={id} view={view} />}
       <Tabs label="What happened" tabs={tabs} chosen={chosen} onChoose={(tab) => setQuery({ tab })} />
     </div>
   );

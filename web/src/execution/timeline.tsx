@@ -2,12 +2,12 @@
 
 import { useState } from "preact/hooks";
 import { visible } from "../visible";
-import { words } from "../types";
 import { Button, cost, count, duration, Empty, firstLine, StatusBadge, tokens } from "../ui";
 import type { AgentView } from "./agent";
 import { Fold, LongText, Revised } from "./fold";
 import { ItemView } from "./items";
 import type { AgentKind } from "./names";
+import { repeated, verdictOf } from "./verdict";
 import type { ExecutionView } from "./view";
 
 const AGENTS_AT_ONCE = 12;
@@ -32,20 +32,20 @@ export function Timeline({ id, view }: { id: string; view: ExecutionView }) {
       {GROUPS.map(([title, kinds]) => {
         const group = agents.filter((agent) => kinds.includes(agent.kind));
         if (!group.length) return null;
-        return <Group key={title} id={id} title={title} agents={group} folded={title !== "Agents"} />;
+        return <Group key={title} id={id} view={view} title={title} agents={group} folded={title !== "Agents"} />;
       })}
     </div>
   );
 }
 
-function Group(props: { id: string; title: string; agents: AgentView[]; folded: boolean }) {
-  const { id, title, agents, folded } = props;
+function Group(props: { id: string; view: ExecutionView; title: string; agents: AgentView[]; folded: boolean }) {
+  const { id, view, title, agents, folded } = props;
   const [shown, setShown] = useState(AGENTS_AT_ONCE);
   const body = () => (
     <>
       <div class="agents">
         {agents.slice(0, shown).map((agent) => (
-          <Revised key={agent.id} revision={agent.revision} draw={() => <Agent id={id} agent={agent} revision={agent.revision} />} />
+          <Revised key={agent.id} revision={`${agent.revision} ${verdictOf(view, agent)}`} draw={() => <Agent id={id} agent={agent} revision={agent.revision} verdict={verdictOf(view, agent)} />} />
         ))}
       </div>
       {agents.length > shown && (
@@ -71,7 +71,15 @@ function Group(props: { id: string; title: string; agents: AgentView[]; folded: 
   return <section aria-label={title}>{body()}</section>;
 }
 
-function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }) {
+/** No component: the agent is the same one when it has changed. */
+function agentBadge(agent: AgentView, verdict: string) {
+  if (agent.status !== "finished") return <StatusBadge status={agent.status} />;
+  // An answer is no success: whether it is one, checks say.
+  if (agent.stopReason === "final_answer") return verdict ? <StatusBadge status={verdict} /> : <StatusBadge status="answered" tone="calm" />;
+  return <StatusBadge status={agent.stopReason || "finished"} tone={agent.stopReason === "cancelled" ? "calm" : "warn"} />;
+}
+
+function Agent({ id, agent, verdict }: { id: string; agent: AgentView; revision: number; verdict: string }) {
   const [shown, setShown] = useState(ITEMS_AT_ONCE);
   const start = Math.max(0, agent.items.length - shown);
   return (
@@ -79,11 +87,7 @@ function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }
       <header class="agent-head">
         <div class="row-spread">
           <h3 class="agent-name">{visible(agent.id)}</h3>
-          <StatusBadge
-            status={agent.status}
-            text={agent.status === "finished" ? words(agent.stopReason) || "finished" : words(agent.status)}
-            {...(agent.status === "finished" && agent.stopReason !== "final_answer" && { tone: "warn" as const })}
-          />
+          {agentBadge(agent, verdict)}
         </div>
         <p class="muted small agent-facts">
           {[
@@ -102,7 +106,7 @@ function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }
         </p>
       </header>
       {agent.instructions && (
-        <Fold head="What it was told" body={() => <LongText text={agent.instructions} most={4_000} />} />
+        <Fold head="What it was told" body={() => <LongText text={agent.instructions} most={4_000} plain />} />
       )}
       {start > 0 && (
         <Button small kind="quiet" onClick={() => setShown(shown + ITEMS_AT_ONCE * 4)}>
@@ -125,7 +129,7 @@ function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }
       {agent.status === "finished" && (agent.answer || agent.error) && (
         <div class="agent-answer">
           {agent.error && <p class="bad prose-text">{visible(firstLine(agent.error, 400))}</p>}
-          {agent.answer && <LongText text={agent.answer} most={600} />}
+          {agent.answer && !repeated(agent) && <LongText text={agent.answer} most={600} />}
         </div>
       )}
     </article>

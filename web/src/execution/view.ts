@@ -6,6 +6,7 @@ import type {
   NodeUpdate, Ranked, Resolution, RunningChecks, StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
 } from "./events";
 import { AgentView, type AgentStatus } from "./agent";
+import { kindOf } from "./names";
 
 export type ExecutionStatus =
   | "pending"
@@ -22,6 +23,16 @@ const OPEN: ReadonlySet<string> = new Set(["pending", "in_progress", "awaiting_a
 const EXECUTION_SUBJECTS: ReadonlySet<string> = new Set(["_", "~", ""]);
 /** So many events are kept for the list of raw ones. */
 export const KEPT_EVENTS = 20_000;
+
+/** What an execution goes through, in this order; two may overlap. */
+export const STEPS = ["solve", "examine", "decide", "deliver"] as const;
+export type StepName = (typeof STEPS)[number];
+
+/** From when to when, in milliseconds since the epoch. */
+export interface Span {
+  readonly from: number;
+  readonly to: number;
+}
 
 /** An execution as its events tell it; changed in place, `revision` counts the changes. */
 export class ExecutionView {
@@ -68,6 +79,7 @@ export class ExecutionView {
   resolutions = new Map<string, Resolution>();
   context: GatheredContext | null = null;
   contextError = "";
+  steps = new Map<StepName, Span>();
   events: StoredEvent[] = [];
   forgotten = 0;
   /** Its beginning is not in the log any more. */
@@ -134,9 +146,18 @@ export class ExecutionView {
     if (event.type === "candidate_delivered") this.handDeliveries.push(body as unknown as HandDelivery);
     // What was on its way when it ended changes nothing any more.
     if (this.ended) return true;
+    const step = stepOf(event);
+    if (step) this.extend(step, event.at_ms);
     if (EXECUTION_SUBJECTS.has(event.agent_id)) this.takeOwn(event, body);
     else this.takeAgents(event, body);
     return true;
+  }
+
+  private extend(step: StepName, at: number): void {
+    // Ranking and delivering say only when they are done: they began when what comes before them was.
+    const before = STEPS.slice(0, STEPS.indexOf(step)).map((name) => this.steps.get(name)?.to ?? 0);
+    const since = step === "decide" || step === "deliver" ? Math.max(...before) || at : at;
+    this.steps.set(step, { from: this.steps.get(step)?.from ?? since, to: at });
   }
 
   /** A piece of what a model says; kept nowhere else. */
@@ -351,6 +372,34 @@ export class ExecutionView {
       this.events.splice(0, surplus);
       this.forgotten += surplus;
     }
+  }
+}
+
+const OF_KIND: Readonly<Record<string, StepName>> = { solver: "solve", review: "examine", revision: "examine", judge: "decide" };
+
+/** What an event is a part of; nothing for those that are told of no step. */
+function stepOf({ type, agent_id, payload }: StoredEvent): StepName | undefined {
+  switch (type) {
+    case "run_claimed":
+    case "run_finished":
+      return OF_KIND[kindOf(agent_id)];
+    case "candidate_submitted":
+      return (payload.candidate as Candidate).revises ? "examine" : "solve";
+    case "checks_started":
+    case "checks_finished":
+      return payload.candidate_id === "" ? undefined : "examine";
+    case "candidate_reviewed":
+    case "revision_judged":
+    case "candidates_examined":
+      return "examine";
+    case "votes_cast":
+    case "candidates_ranked":
+      return "decide";
+    case "winner_delivered":
+    case "refused_kept":
+      return "deliver";
+    default:
+      return undefined;
   }
 }
 

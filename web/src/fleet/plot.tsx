@@ -2,6 +2,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { dark } from "../theme";
+import { clock, moment } from "../ui";
 
 export interface Line {
   readonly name: string;
@@ -24,6 +25,7 @@ interface PlotProps {
 }
 
 const HEIGHT = 170;
+const DAY_SECONDS = 86_400;
 const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
 function options({ lines, format, whole, most }: PlotProps, width: number): uPlot.Options {
@@ -52,12 +54,14 @@ function options({ lines, format, whole, most }: PlotProps, width: number): uPlo
       },
       y: { range: (_, low, high) => [Math.min(0, low ?? 0), most ?? (high && high > 0 ? high * 1.1 : 1)] },
     },
+    // Where nothing is pointed at, the legend has the last values.
+    hooks: { setCursor: [resting], setData: [resting], ready: [resting] },
     axes: [
-      axis,
+      { ...axis, values: (plot, splits) => splits.map((at) => tick(at, (plot.scales.x?.max ?? 0) - (plot.scales.x?.min ?? 0))) },
       { ...axis, size: 58, values: (_, splits) => splits.map(format), ...(whole && { incrs: WHOLE_STEPS }) },
     ],
     series: [
-      { label: "Time", value: (_, at) => (at ? new Date(at * 1000).toLocaleTimeString() : "–") },
+      { label: "Time", value: (_, at) => (at ? clock(at * 1000) : "–") },
       ...lines.map((line) => ({
         label: line.name,
         stroke: colour(`--series-${line.colour}`),
@@ -70,9 +74,24 @@ function options({ lines, format, whole, most }: PlotProps, width: number): uPlo
   };
 }
 
+function resting(plot: uPlot): void {
+  const last = (plot.data[0]?.length ?? 0) - 1;
+  if (last >= 0 && (plot.cursor.idx === null || plot.cursor.idx === undefined)) plot.setLegend({ idx: last }, false);
+}
+
+/** A time on an axis of so many seconds. */
+function tick(at: number, span: number): string {
+  if (span > 2 * DAY_SECONDS) return new Date(at * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  return span < 600 ? clock(at * 1000) : clock(at * 1000).slice(0, 5);
+}
+
+function empty(lines: readonly Line[]): boolean {
+  return lines.every((line) => line.values.every((value) => value === null));
+}
+
 /** What the plot shows, in words. */
 function told({ lines, format, times }: PlotProps): string {
-  if (!times.length) return "Nothing was measured yet.";
+  if (!times.length || empty(lines)) return "Nothing was measured yet.";
   return `${lines
     .map((line) => {
       const there = line.values.filter((value): value is number => value !== null);
@@ -113,8 +132,8 @@ export function Plot(props: PlotProps) {
         <h3>{title}</h3>
         <p class="small muted">{told(props)}</p>
       </figcaption>
-      <div ref={box} class="plot-canvas" aria-hidden="true" />
-      {times.length > 0 && (
+      <div ref={box} class="plot-canvas" aria-hidden="true" hidden={empty(lines)} />
+      {times.length > 0 && !empty(lines) && (
         <details>
           <summary class="small">Numbers</summary>
           <div class="table-box plot-numbers" role="region" aria-label={`${title}: numbers`} tabIndex={0}>
@@ -133,7 +152,7 @@ export function Plot(props: PlotProps) {
               <tbody>
                 {rows.map(({ at, index }) => (
                   <tr key={at}>
-                    <th scope="row">{new Date(at * 1000).toLocaleString()}</th>
+                    <th scope="row">{moment(at * 1000)}</th>
                     {lines.map((line) => {
                       const value = line.values[index];
                       return (

@@ -23,7 +23,7 @@ function Plans() {
       <h2>Sessions</h2>
       <ProblemBanner problem={problem} retry={reload} />
       {loading && !value && <Loading what="Reading the sessions" />}
-      {value && !value.sessions.length && <Empty title="No plan was made yet" />}
+      {value && !value.sessions.length && <Empty title="No plans yet" />}
       {value && value.sessions.length > 0 && (
         <Table
           caption="Plan sessions"

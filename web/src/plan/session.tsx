@@ -34,7 +34,7 @@ export function SessionView({ id }: { id: string }) {
         <PageHead title="Plan" />
         <ProblemBanner problem={mine?.problem} />
         {unknown && !mine?.busy ? (
-          <Empty title="There is no such session.">
+          <Empty title="Not found">
             <Link href="/plans">To the plans</Link>
           </Empty>
         ) : loaded.problem && !unknown ? (
@@ -74,10 +74,10 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
         </Note>
       )}
       {(busy || found.working) && !waits && (
-        <Loading what={found.status === "executing" || found.status === "approved" ? "Carrying it out" : "Making a proposal"} />
+        <Loading what={found.status === "executing" || found.status === "approved" ? "Running it" : "Making a proposal"} />
       )}
       {!busy && !found.working && WORKING.includes(found.status) && (
-        <Note tone="warn">Nobody works on it any more: its process was lost. Ask for the plan again.</Note>
+        <Note tone="warn">Its process was lost. Ask for the plan again.</Note>
       )}
       {found.goal.length > 120 && <Words title="Goal" text={found.goal} />}
       {(found.approach || waits) && (

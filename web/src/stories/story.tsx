@@ -75,7 +75,7 @@ export function StoryView({ id }: { id: string }) {
 }
 
 function Tasks({ opened: { session } }: { opened: Opened }) {
-  if (!session.open_tasks.length) return <Empty title="Nothing is left to do." />;
+  if (!session.open_tasks.length) return <Empty title="No open tasks." />;
   return (
     <div class="stack">
       <Table
@@ -106,7 +106,7 @@ function Tasks({ opened: { session } }: { opened: Opened }) {
 }
 
 function Decisions({ opened: { session } }: { opened: Opened }) {
-  if (!session.decisions.length) return <Empty title="Nothing was decided yet." />;
+  if (!session.decisions.length) return <Empty title="No decisions yet." />;
   return (
     <ul class="list-plain stack">
       {session.decisions.map((one) => (
@@ -129,7 +129,7 @@ function Decisions({ opened: { session } }: { opened: Opened }) {
 }
 
 function Work({ opened: { session } }: { opened: Opened }) {
-  if (!session.work.length) return <Empty title="No execution worked on it yet." />;
+  if (!session.work.length) return <Empty title="No executions yet." />;
   return (
     <Table
       caption="Executions"
@@ -152,7 +152,7 @@ function Node({ name }: { name: string }) {
 }
 
 function Relations({ opened: { graph } }: { opened: Opened }) {
-  if (!graph.relations.length) return <Empty title="It stands alone." />;
+  if (!graph.relations.length) return <Empty title="No relations." />;
   return (
     <div class="stack">
       {graph.truncated && <p class="muted">There is more than is shown here.</p>}
@@ -175,7 +175,7 @@ function ContextBlocks({ story }: { story: string }) {
   if (found.problem) return <ProblemBanner problem={found.problem} retry={found.reload} />;
   if (!found.value) return <Loading what="Gathering the context" />;
   const { blocks, token_count, version_hash, omitted } = found.value;
-  if (!blocks.length) return <Empty title="An agent would be told nothing." />;
+  if (!blocks.length) return <Empty title="The context is empty." />;
   return (
     <div class="stack">
       <p class="muted">

@@ -1,6 +1,7 @@
 // What the form of a task holds, and the request that it makes.
 import type { Entity } from "../entities/picker";
 import { randomName } from "../names";
+import { bare } from "../types";
 
 export interface CheckRow {
   readonly name: string;
@@ -14,9 +15,10 @@ export interface TaskForm {
   readonly text: string;
   readonly context: string;
   readonly mode: "deliberate" | "orchestrate";
-  readonly repoKind: "path" | "url" | "bundle";
-  readonly repoPath: string;
-  readonly repoUrl: string;
+  /** A directory on the server, or a URL. */
+  readonly repo: string;
+  /** Whether a bundle from this machine takes its place. */
+  readonly bundle: boolean;
   readonly repoRef: string;
   readonly repoSubdirectory: string;
   readonly uncommitted: string;
@@ -62,9 +64,8 @@ export function emptyForm(): TaskForm {
     text: "",
     context: "",
     mode: "orchestrate",
-    repoKind: "path",
-    repoPath: "",
-    repoUrl: "",
+    repo: "",
+    bundle: false,
     repoRef: "",
     repoSubdirectory: "",
     uncommitted: "",
@@ -157,14 +158,19 @@ function constraints(form: TaskForm): Body | undefined {
   );
 }
 
+/** Whether a place is an address and no directory: `https://…`, `git@host:path`. */
+export function isUrl(place: string): boolean {
+  return /^[a-z][a-z0-9+.-]*:\/\/|^[\w.-]+@[\w.-]+:/i.test(place.trim());
+}
+
 /** Where the repository is, but for one that has to be uploaded first. */
 export function repository(form: TaskForm): Body {
-  const place = form.repoKind === "url" ? { url: form.repoUrl.trim() } : { path: form.repoPath.trim() };
+  const place = form.repo.trim();
   return given({
-    ...place,
+    ...(isUrl(place) ? { url: place } : { path: place }),
     ref: form.repoRef.trim(),
     subdirectory: form.repoSubdirectory.trim(),
-    uncommitted: form.repoKind === "path" && form.uncommitted ? `UNCOMMITTED_CHANGES_${form.uncommitted}` : "",
+    uncommitted: !isUrl(place) && form.uncommitted ? `UNCOMMITTED_CHANGES_${form.uncommitted}` : "",
   });
 }
 
@@ -217,13 +223,35 @@ export function requestOf(form: TaskForm, repo: Body): Body {
 export function wrongWith(form: TaskForm, bundle: File | undefined): [field: string, words: string] | undefined {
   if (!form.text.trim()) return ["task_description", "Say what is to be done."];
   if (!form.taskId.trim()) return ["task_id", "Choose an id; it makes the request repeatable."];
-  if (form.repoKind === "path" && !form.repoPath.trim()) return ["repo.path", "Name a directory on the server."];
-  if (form.repoKind === "url" && !form.repoUrl.trim()) return ["repo.url", "Give the repository's address."];
-  if (form.repoKind === "bundle" && !bundle) return ["repo.upload_id", "Choose a bundle."];
+  if (!form.bundle && !form.repo.trim()) return ["repo.path", "Name a directory on the server, or a URL."];
+  if (form.bundle && !bundle) return ["repo.upload_id", "Choose a bundle."];
   return undefined;
 }
 
 /** The request's field without what leads to it: `deliberate.repo.path` is `repo.path`. */
 export function fieldName(field: string): string {
   return field.replace(/^(deliberate|orchestrate)\./, "").replace(/^options\./, "");
+}
+
+/** What is known of an execution whose task is to run once more. */
+export interface Again {
+  readonly kind: string;
+  readonly role: string;
+  readonly task_description: string;
+  readonly repository: string;
+  readonly agent_count: number;
+}
+
+/** A form for the same task under a new id; what an execution does not tell is as it is by itself. */
+export function formAgain(said: Again): TaskForm {
+  const role = bare(said.role);
+  return {
+    ...emptyForm(),
+    text: said.task_description,
+    repo: said.repository.startsWith("upload:") ? "" : said.repository,
+    bundle: said.repository.startsWith("upload:"),
+    mode: bare(said.kind) === "DELIBERATION" ? "deliberate" : "orchestrate",
+    ...(role && role !== "UNSPECIFIED" && { role }),
+    ...(said.agent_count > 0 && { agents: String(said.agent_count) }),
+  };
 }

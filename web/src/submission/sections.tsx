@@ -1,7 +1,8 @@
 // The form of a task, part by part. `set` changes fields, `wrong` has what a field of the request was refused for.
 import type { ComponentChildren } from "preact";
 import { EntityPicker, type Entity } from "../entities/picker";
-import { Button, Checkbox, Select, TextArea, TextField } from "../ui";
+import { Button, Checkbox, Select, shortRepository, TextArea, TextField } from "../ui";
+import { visible } from "../visible";
 import { lines, type CheckRow, type TaskForm } from "./form";
 
 export interface PartProps {
@@ -10,7 +11,7 @@ export interface PartProps {
   wrong: (...fields: string[]) => string | undefined;
 }
 
-export function Section({ title, children, aside }: { title: string; children: ComponentChildren; aside?: ComponentChildren }) {
+function Section({ title, children, aside }: { title: string; children: ComponentChildren; aside?: ComponentChildren }) {
   return (
     <section class="card stack" aria-label={title}>
       <div class="row-spread">
@@ -23,8 +24,8 @@ export function Section({ title, children, aside }: { title: string; children: C
 }
 
 const MODES = [
-  ["orchestrate", "Orchestrate: apply the winner on a branch"],
-  ["deliberate", "Deliberate: rank proposals, apply nothing"],
+  ["orchestrate", "Put the winner on a branch"],
+  ["deliberate", "Rank the proposals only"],
 ] as const;
 const ROLES = [
   ["DEV", "Developer"],
@@ -32,11 +33,6 @@ const ROLES = [
   ["ARCHITECT", "Architect"],
   ["DEVOPS", "DevOps"],
   ["DATA", "Data"],
-] as const;
-const REPOSITORIES = [
-  ["path", "A directory on the server"],
-  ["url", "A URL"],
-  ["bundle", "A git bundle from here"],
 ] as const;
 const UNCOMMITTED = [
   ["", "Refuse if there are any"],
@@ -57,26 +53,54 @@ const PLANNING = [
   ["HYBRID", "Hybrid: by complexity"],
 ] as const;
 
-export function TaskPart({ form, set, wrong }: PartProps) {
+interface FirstProps extends PartProps {
+  /** Places of repositories that tasks were about, the newest first. */
+  recent: string[];
+  aside?: ComponentChildren;
+}
+
+const MOST_RECENT = 3;
+
+/** All that a task needs: what, where, by how many. */
+export function TaskPart({ form, set, wrong, recent, aside }: FirstProps) {
   return (
     <Section title="Task">
       <TextArea
         label="What is to be done"
         name="task_description"
-        rows={6}
+        rows={5}
         value={form.text}
         required
         onInput={(text) => set({ text })}
         error={wrong("task_description")}
       />
-      <TextArea
-        label="Further context"
-        rows={2}
-        value={form.context}
-        onInput={(context) => set({ context })}
-        error={wrong("context")}
-        hint="Given to the agents as it is."
-      />
+      <div class="fields first-fields">
+        <TextField
+          label="Repository"
+          name="repo"
+          value={form.repo}
+          list={recent}
+          onInput={(repo) => set({ repo, bundle: false })}
+          error={wrong("repo", "repo.path", "repo.url")}
+          placeholder="/home/me/project or https://…"
+          hint={
+            form.bundle
+              ? "The bundle below is used."
+              : recent.length > 0 && (
+                  <>
+                    Recent:{" "}
+                    {recent.slice(0, MOST_RECENT).map((one) => (
+                      <button type="button" key={one} class="link-button recent" title={visible(one)} onClick={() => set({ repo: one, bundle: false })}>
+                        {visible(shortRepository(one))}
+                      </button>
+                    ))}
+                  </>
+                )
+          }
+        />
+        <TextField label="Agents" type="number" min={1} value={form.agents} placeholder="3, or the council's" onInput={(agents) => set({ agents })} error={wrong("num_agents")} />
+      </div>
+      {aside}
     </Section>
   );
 }
@@ -89,45 +113,8 @@ interface RepositoryProps extends PartProps {
 export function RepositoryPart({ form, set, wrong, bundle, onBundle }: RepositoryProps) {
   const failed = wrong("repo.upload_id");
   return (
-    <Section title="Repository">
+    <Section title="Version of the repository">
       <div class="fields">
-        <Select
-          label="Where it is"
-          value={form.repoKind}
-          options={REPOSITORIES}
-          error={wrong("repo")}
-          onInput={(kind) => set({ repoKind: kind as TaskForm["repoKind"] })}
-        />
-        {form.repoKind === "path" && (
-          <TextField
-            label="Path"
-            name="repo.path"
-            value={form.repoPath}
-            onInput={(repoPath) => set({ repoPath })}
-            error={wrong("repo.path")}
-            placeholder="/home/me/project"
-          />
-        )}
-        {form.repoKind === "url" && (
-          <TextField
-            label="URL"
-            name="repo.url"
-            value={form.repoUrl}
-            onInput={(repoUrl) => set({ repoUrl })}
-            error={wrong("repo.url")}
-            placeholder="https://…"
-          />
-        )}
-        {form.repoKind === "bundle" && (
-          <div class={`field${failed ? " field-wrong" : ""}`}>
-            <label for="bundle">Bundle</label>
-            <input id="bundle" class="input" type="file" aria-describedby="bundle-hint" onChange={(event) => onBundle(event.currentTarget.files?.[0])} />
-            <p class="hint" id="bundle-hint">
-              {bundle ? bundle.name : "Made by git bundle create project.bundle --all"}
-            </p>
-            {failed && <p class="field-error">{failed}</p>}
-          </div>
-        )}
         <TextField label="Branch, tag or commit" value={form.repoRef} onInput={(repoRef) => set({ repoRef })} error={wrong("repo.ref", "repo.commit")} placeholder="Default branch" />
         <TextField
           label="Subdirectory"
@@ -136,21 +123,44 @@ export function RepositoryPart({ form, set, wrong, bundle, onBundle }: Repositor
           error={wrong("repo.subdirectory")}
           placeholder="Its root"
         />
-        {form.repoKind === "path" && (
-          <Select label="Uncommitted changes" value={form.uncommitted} options={UNCOMMITTED} onInput={(uncommitted) => set({ uncommitted })} error={wrong("repo.uncommitted")} />
-        )}
+        <Select label="Uncommitted changes" value={form.uncommitted} options={UNCOMMITTED} onInput={(uncommitted) => set({ uncommitted })} error={wrong("repo.uncommitted")} />
+        <div class={`field${failed ? " field-wrong" : ""}`}>
+          <label for="bundle">A git bundle from here instead</label>
+          <input
+            id="bundle"
+            class="input"
+            type="file"
+            aria-describedby="bundle-hint"
+            aria-invalid={Boolean(failed) || undefined}
+            onChange={(event) => {
+              onBundle(event.currentTarget.files?.[0]);
+              set({ bundle: Boolean(event.currentTarget.files?.length) });
+            }}
+          />
+          <p class="hint" id="bundle-hint">
+            {bundle ? bundle.name : "Made by git bundle create project.bundle --all"}
+          </p>
+          {failed && <p class="field-error">{failed}</p>}
+        </div>
       </div>
     </Section>
   );
 }
 
-export function AgentsPart({ form, set, wrong, profiles, aside }: PartProps & { profiles: string[]; aside?: ComponentChildren }) {
+export function AgentsPart({ form, set, wrong, profiles }: PartProps & { profiles: string[] }) {
   return (
-    <Section title="Agents" aside={aside}>
+    <Section title="How agents work">
+      <TextArea
+        label="Further context"
+        rows={2}
+        value={form.context}
+        onInput={(context) => set({ context })}
+        error={wrong("context")}
+        hint="Given to the agents as it is."
+      />
       <div class="fields">
-        <Select label="Mode" value={form.mode} options={MODES} onInput={(mode) => set({ mode: mode as TaskForm["mode"] })} wide />
+        <Select label="Mode" value={form.mode} options={MODES} onInput={(mode) => set({ mode: mode as TaskForm["mode"] })} />
         <Select label="Role" value={form.role} options={ROLES} onInput={(role) => set({ role })} error={wrong("role")} />
-        <TextField label="Agents" type="number" min={1} value={form.agents} placeholder="3, or the council's" onInput={(agents) => set({ agents })} error={wrong("num_agents")} />
         <TextField label="Rounds of review" type="number" min={0} value={form.rounds} placeholder="1, or the council's" onInput={(rounds) => set({ rounds })} error={wrong("rounds", "deliberation_rounds")} />
         <TextField
           label="Model profile"

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { bare, words } from "../types";
 
-type Tone = "good" | "bad" | "warn" | "live" | "calm";
+type Tone = "good" | "bad" | "warn" | "live" | "ask" | "calm";
 
 const TONES: Record<string, Tone> = {
   COMPLETED: "good",
@@ -12,7 +12,7 @@ const TONES: Record<string, Tone> = {
   REJECTED: "bad",
   REJECT: "bad",
   NO_WINNER: "warn",
-  AWAITING_APPROVAL: "warn",
+  AWAITING_APPROVAL: "ask",
   REVISE: "warn",
   DEGRADED: "warn",
   IN_PROGRESS: "live",
@@ -32,7 +32,7 @@ const TONES: Record<string, Tone> = {
   REFUTED: "bad",
 };
 
-const SIGNS: Record<Tone, string> = { good: "✓", bad: "✕", warn: "!", live: "●", calm: "○" };
+const SIGNS: Record<Tone, string> = { good: "✓", bad: "✕", warn: "!", live: "●", ask: "?", calm: "○" };
 
 /** A status as a word with a sign and a colour; the enum's full name does as well. */
 export function StatusBadge({ status, text, tone }: { status: string; text?: string; tone?: Tone }) {

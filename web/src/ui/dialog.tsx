@@ -54,6 +54,7 @@ export function Dialog({ title, onClose, children, actions, wide }: DialogProps)
 interface ConfirmProps {
   title: string;
   yes: string;
+  no?: string;
   danger?: boolean;
   onYes: () => Promise<void>;
   onClose: () => void;
@@ -61,7 +62,7 @@ interface ConfirmProps {
 }
 
 /** Asks before something that cannot be taken back; stays open with the problem where it fails. */
-export function Confirm({ title, yes, danger = true, onYes, onClose, children }: ConfirmProps) {
+export function Confirm({ title, yes, no = "Keep", danger = true, onYes, onClose, children }: ConfirmProps) {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<unknown>();
   async function go(): Promise<void> {
@@ -81,7 +82,7 @@ export function Confirm({ title, yes, danger = true, onYes, onClose, children }:
       onClose={onClose}
       actions={
         <>
-          <Button onClick={onClose}>Keep</Button>
+          <Button onClick={onClose}>{no}</Button>
           <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={() => void go()}>
             {yes}
           </Button>

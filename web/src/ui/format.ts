@@ -1,6 +1,6 @@
 // Numbers and times for people.
 
-const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
 /** A length of time given in milliseconds: `840 ms`, `12.4 s`, `3 min 20 s`, `2 h 05 min`. */
 export function duration(ms: number | undefined): string {
@@ -86,4 +86,15 @@ export function firstLine(text: string, most = 160): string {
 /** The head of an id, for places where all of it would not fit. */
 export function shortId(id: string): string {
   return id.length > 13 ? id.slice(0, 8) : id;
+}
+
+/** A number of things: `1 agent`, `3 agents`. */
+export function plural(number: number, one: string, many = `${one}s`): string {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+/** A directory by its name, an address by its owner and name. */
+export function shortRepository(location: string): string {
+  const parts = location.replace(/\.git$/, "").replace(/\/+$/, "").split("/");
+  return parts.slice(location.startsWith("/") ? -1 : -2).join("/");
 }

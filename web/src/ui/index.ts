@@ -1,5 +1,6 @@
 export { StatusBadge, Tag } from "./badge";
 export { Button } from "./button";
+export { Copy } from "./copy";
 export { Confirm, Dialog } from "./dialog";
 export { Empty, Loading, Note, ProblemBanner, toast, Toasts } from "./feedback";
 export { Checkbox, Field, Select, TextArea, TextField } from "./field";
@@ -7,6 +8,8 @@ export * from "./format";
 export { Link, OutLink } from "./link";
 export { useLoad, useNow } from "./load";
 export type { Loaded } from "./load";
+export { Markdown, Said, structured } from "./markdown";
+export { useMedia } from "./media";
 export { PageHead } from "./page-head";
 export { Table } from "./table";
 export type { Column } from "./table";

@@ -67,7 +67,7 @@ export function ChatView({ session = "" }: { session?: string }) {
           }}
         >
           <p class="prose-text">{firstLine(leaving.last_text, 200)}</p>
-          <p class="muted">Its turns are gone then. What it keeps in long-term memory stays.</p>
+          <p class="muted">Its turns are deleted. What it keeps in long-term memory stays.</p>
         </Confirm>
       )}
     </>

@@ -64,8 +64,8 @@ export function CouncilsView() {
         <ProblemBanner problem={found.problem} retry={found.reload} />
         {!councils && !found.problem && <Loading what="Looking for councils" />}
         {councils && councils.length === 0 && (
-          <Empty title="There is no council.">
-            <p>Tasks get agents of their own then: three each.</p>
+          <Empty title="No councils yet.">
+            <p>Without a council, a task gets three agents.</p>
           </Empty>
         )}
         {councils?.map((council) => (
@@ -89,7 +89,7 @@ export function CouncilsView() {
               </div>
             </div>
             {council.agents.length === 0 ? (
-              <p class="muted">Nobody is in it.</p>
+              <p class="muted">No agents.</p>
             ) : (
               <Table
                 caption={`Agents of ${council.role}`}
@@ -127,7 +127,7 @@ export function CouncilsView() {
             found.reload();
           }}
         >
-          <p>Its agents leave with it. Runs that they have begun go on.</p>
+          <p>Its agents are removed. Running tasks continue.</p>
         </Confirm>
       )}
       {open?.kind === "leave" && (

@@ -1,11 +1,12 @@
 import { useMemo, useState } from "preact/hooks";
-import { get } from "../api";
+import { get, post } from "../api";
 import { visible } from "../visible";
 import { place, setQuery } from "../router";
 import { bare, ended, words, type Execution, type ListExecutions } from "../types";
 import {
   age,
   Button,
+  Confirm,
   cost,
   duration,
   Empty,
@@ -14,11 +15,14 @@ import {
   Loading,
   moment,
   PageHead,
+  plural,
   ProblemBanner,
   Select,
+  shortRepository,
   StatusBadge,
   Table,
   TextField,
+  toast,
   tokens,
   useLoad,
   useNow,
@@ -81,26 +85,53 @@ function fromLocal(text: string): number | undefined {
   return Number.isFinite(at) ? at : undefined;
 }
 
-const COLUMNS = (now: number): Column<Execution>[] => [
-  { name: "Status", cell: (row) => <StatusBadge status={row.status} /> },
+/** Completed is not green where the evidence is not. */
+const OF_VERDICT: Readonly<Record<string, { tone: "warn" | "bad" }>> = { UNVERIFIED: { tone: "warn" }, REFUTED: { tone: "bad" } };
+
+const COLUMNS = (now: number, chosen: ReadonlySet<string>, choose: (id: string, chosen: boolean) => void): Column<Execution>[] => [
+  {
+    name: "",
+    cell: (row) =>
+      !ended(row.status) && (
+        <input
+          type="checkbox"
+          aria-label={`Choose ${visible(row.title || row.task_id)}`}
+          checked={chosen.has(row.execution_id)}
+          onChange={(event) => choose(row.execution_id, event.currentTarget.checked)}
+        />
+      ),
+  },
+  { name: "Status", cell: (row) => <StatusBadge status={row.status} {...(bare(row.status) === "COMPLETED" && OF_VERDICT[bare(row.verdict)])} /> },
   {
     name: "Task",
     grow: true,
     heading: true,
     cell: (row) => (
       <span class="execution-name">
-        <Link href={`/executions/${encodeURIComponent(row.execution_id)}`}>{visible(firstLine(row.task_description, 110)) || row.task_id}</Link>
+        <Link href={`/executions/${encodeURIComponent(row.execution_id)}`}>{visible(firstLine(row.title, 110)) || row.task_id}</Link>
         <span class="muted small execution-id">
-          {row.task_id}
-          {row.parent_execution_id ? " · part of another" : ""}
-          {row.attempt > 1 ? ` · attempt ${row.attempt}` : ""}
+          {[
+            row.task_id,
+            words(row.kind),
+            bare(row.role) === "UNSPECIFIED" ? "" : bare(row.role),
+            row.parent_execution_id ? "part of another" : "",
+            row.attempt > 1 ? `attempt ${row.attempt}` : "",
+          ]
+            .filter(Boolean)
+            .join(" · ")}
         </span>
       </span>
     ),
   },
-  { name: "Kind", minor: true, cell: (row) => words(row.kind) },
-  { name: "Role", cell: (row) => bare(row.role).replace("UNSPECIFIED", "–") || "–" },
-  { name: "Agents", number: true, cell: (row) => agents(row) },
+  {
+    name: "Repository",
+    cell: (row) => (
+      <span class="repository" title={visible(row.repository)}>
+        {visible(shortRepository(row.repository)) || "–"}
+      </span>
+    ),
+  },
+  { name: "Agents", number: true, minor: true, cell: (row) => agents(row) },
   {
     name: "Started",
     cell: (row) => (
@@ -120,7 +151,7 @@ const COLUMNS = (now: number): Column<Execution>[] => [
     name: "Verdict",
     cell: (row) => (bare(row.verdict) && bare(row.verdict) !== "UNSPECIFIED" ? <StatusBadge status={row.verdict} /> : "–"),
   },
-  { name: "Winner", cell: (row) => <span class="small winner">{row.winner_id || "–"}</span> },
+  { name: "Winner", minor: true, cell: (row) => <span class="small winner">{row.winner_id || "–"}</span> },
 ];
 
 function agents(row: Execution): string {
@@ -135,6 +166,7 @@ export function ExecutionsView() {
   const { query } = place.value;
   const status = query.get("status") ?? "";
   const role = query.get("role") ?? "";
+  const text = query.get("text") ?? "";
   const task = query.get("task") ?? "";
   const since = query.get("since") ?? "";
   const from = query.get("from") ?? "";
@@ -145,7 +177,7 @@ export function ExecutionsView() {
     const hours = SINCE_HOURS[since];
     return { created_after_ms: hours ? Date.now() - hours * 3_600_000 : undefined, created_before_ms: undefined };
   }, [since, from, to]);
-  const filter = [status, role, task, since, from, to].join("\n");
+  const filter = [status, role, text, task, since, from, to].join("\n");
   const [pages, setPages] = useState<{ filter: string; tokens: readonly string[] }>({ filter, tokens: [] });
   const trail = pages.filter === filter ? pages.tokens : [];
   const token = trail.at(-1) ?? "";
@@ -157,6 +189,7 @@ export function ExecutionsView() {
         {
           page_size: PAGE_SIZE,
           task_id: task,
+          text,
           role: role && `ROLE_${role}`,
           statuses: (STATUSES[status] ?? []).map((one) => `DELIBERATION_STATUS_${one}`),
           ...created,
@@ -168,8 +201,16 @@ export function ExecutionsView() {
     EVERY_MS,
   );
   const now = useNow(1000);
-  const filtered = Boolean(status || role || task || since);
+  const filtered = Boolean(status || role || text || task || since);
+  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
+  const [stopping, setStopping] = useState(false);
   const rows = found.value?.executions;
+  // What has ended meanwhile, or is on another page, is not meant any more.
+  const chosen = new Set((rows ?? []).filter((row) => !ended(row.status) && picked.has(row.execution_id)).map((row) => row.execution_id));
+  const open = (rows ?? []).filter((row) => !ended(row.status)).map((row) => row.execution_id);
+  const choose = (id: string, wanted: boolean): void => setPicked(new Set(wanted ? [...chosen, id] : [...chosen].filter((one) => one !== id)));
+
+  const clear = (): void => setQuery({ status: undefined, role: undefined, text: undefined, task: undefined, since: undefined, from: undefined, to: undefined });
 
   return (
     <>
@@ -181,7 +222,7 @@ export function ExecutionsView() {
       <form class="filters" role="search" aria-label="Filter the executions" onSubmit={(event) => event.preventDefault()}>
         <Select label="Status" value={status} options={STATUS_OPTIONS} onInput={(value) => setQuery({ status: value })} />
         <Select label="Role" value={role} options={ROLE_OPTIONS} onInput={(value) => setQuery({ role: value })} />
-        <TextField label="Task id" type="search" value={task} placeholder="Any" onInput={(value) => setQuery({ task: value.trim() })} />
+        <TextField label="Search" type="search" value={text} placeholder="Task, id or repository" onInput={(value) => setQuery({ text: value })} />
         <Select
           label="Started"
           value={since}
@@ -195,10 +236,7 @@ export function ExecutionsView() {
           </>
         )}
         {filtered && (
-          <Button
-            kind="quiet"
-            onClick={() => setQuery({ status: undefined, role: undefined, task: undefined, since: undefined, from: undefined, to: undefined })}
-          >
+          <Button kind="quiet" onClick={clear}>
             Clear
           </Button>
         )}
@@ -207,13 +245,26 @@ export function ExecutionsView() {
         <ProblemBanner problem={found.problem} retry={found.reload} />
         {!rows && !found.problem && <Loading what="Looking for executions" />}
         {rows && rows.length === 0 && (
-          <Empty title={filtered ? "No execution fits." : trail.length ? "There are no older ones." : "No execution yet."}>
-            {filtered ? <p>Other values of the filter may find some.</p> : <Link href="/submit">Submit the first task</Link>}
+          <Empty title={filtered ? "No matches." : trail.length ? "No older executions." : "No executions yet."}>
+            {filtered ? <Button onClick={clear}>Clear filters</Button> : <Link href="/submit">Submit the first task</Link>}
           </Empty>
         )}
-        {rows && rows.length > 0 && (
-          <Table caption="Executions" columns={COLUMNS(now)} rows={rows} keyOf={(row) => row.execution_id} />
+        {open.length > 0 && (
+          <div class="row" role="group" aria-label="Chosen executions">
+            <Button small kind="quiet" onClick={() => setPicked(new Set(chosen.size === open.length ? [] : open))}>
+              {chosen.size === open.length ? "Choose none" : `Choose all ${open.length} that run`}
+            </Button>
+            {chosen.size > 0 && (
+              <Button small kind="danger" onClick={() => setStopping(true)}>
+                Cancel {plural(chosen.size, "execution")}
+              </Button>
+            )}
+          </div>
         )}
+        {rows && rows.length > 0 && (
+          <Table caption="Executions" columns={COLUMNS(now, chosen, choose)} rows={rows} keyOf={(row) => row.execution_id} />
+        )}
+        {stopping && <StopAll ids={[...chosen]} onClose={() => setStopping(false)} onDone={found.reload} />}
         {(trail.length > 0 || found.value?.next_page_token) && (
           <nav class="row pages" aria-label="Pages">
             <Button small disabled={!trail.length} onClick={() => setPages({ filter, tokens: trail.slice(0, -1) })}>
@@ -231,5 +282,25 @@ export function ExecutionsView() {
         )}
       </div>
     </>
+  );
+}
+
+function StopAll({ ids, onClose, onDone }: { ids: string[]; onClose: () => void; onDone: () => void }) {
+  const [meant] = useState(ids);
+  return (
+    <Confirm
+      title={`Cancel ${plural(meant.length, "execution")}?`}
+      yes="Cancel them"
+      onClose={onClose}
+      onYes={async () => {
+        const answers = await Promise.allSettled(meant.map((id) => post(`/api/executions/${encodeURIComponent(id)}/cancel`, { reason: "cancelled together with others" })));
+        const failed = answers.find((one) => one.status === "rejected");
+        onDone();
+        if (failed) throw failed.reason;
+        toast(`${plural(meant.length, "execution")} cancelled.`);
+      }}
+    >
+      <p>Their agents and processes are stopped. What was done stays in their logs.</p>
+    </Confirm>
   );
 }

@@ -1,12 +1,14 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { get } from "../api";
+import { busyOf, faultsOf, slowOf } from "../fleet/answers";
 import { loadOf, type Load, type Metrics, type Status } from "../fleet/calls";
 import { Components, Endpoints, Hosts, Nodes, Replicas, Stores } from "../fleet/machines";
 import { Plot } from "../fleet/plot";
 import { place, setQuery } from "../router";
 import { words } from "../types";
-import { age, cost, count, duration, Loading, Note, PageHead, ProblemBanner, Select, share, StatusBadge, Table, tokens, useLoad, useNow } from "../ui";
+import { visible } from "../visible";
+import { age, Button, cost, count, duration, Loading, Note, PageHead, ProblemBanner, Select, share, StatusBadge, Table, tokens, useLoad, useNow } from "../ui";
 
 const HOURS: Record<string, number> = { hour: 1, shift: 6, day: 24, week: 168 };
 const RANGES = [
@@ -38,6 +40,7 @@ export function FleetView() {
     looks = [...looks, look].slice(-MOST_LOOKS);
     setLoad(looks);
   }, [status.value]);
+  const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
   const now = useNow(5000);
   const told = status.value;
   return (
@@ -48,22 +51,22 @@ export function FleetView() {
       <div class="stack fleet">
         <ProblemBanner problem={status.problem} retry={status.reload} />
         {!told && !status.problem && <Loading what="Measuring" />}
-        {told && <Figures status={told} metrics={metrics.value} />}
+        {told && <Answers status={told} metrics={metrics.value} />}
         <ProblemBanner problem={metrics.problem} retry={metrics.reload} />
         {metrics.value?.incomplete && <Note tone="warn">The log is still being read: there is more than this.</Note>}
-        <h2>Over time</h2>
         {!metrics.value && !metrics.problem && <Loading what="Reading the measurements" />}
-        <div class="plots">
-          {metrics.value && <Series metrics={metrics.value} />}
-          <Machines load={load} />
-        </div>
-        {metrics.value && <Tables metrics={metrics.value} />}
+        {metrics.value && <Series metrics={metrics.value} load={load} />}
+        {metrics.value && (
+          <Folded title="Latencies, models, tools" open={open} onOpen={setOpen}>
+            <Tables metrics={metrics.value} />
+          </Folded>
+        )}
         {told && (
-          <>
+          <Folded title="Parts, model servers, machines, storage" open={open} onOpen={setOpen}>
             <Part title="Parts" there={told.components.length}>
               <Components rows={told.components} />
             </Part>
-            <Part title="Model endpoints" there={told.model_endpoints?.length}>
+            <Part title="Model servers" there={told.model_endpoints?.length}>
               <Endpoints rows={told.model_endpoints ?? []} />
             </Part>
             <Part title="Actors" there={told.hosts?.length}>
@@ -78,10 +81,26 @@ export function FleetView() {
             <Part title="Storage" there={told.storage?.length}>
               <Stores rows={told.storage ?? []} />
             </Part>
-          </>
+          </Folded>
         )}
       </div>
     </>
+  );
+}
+
+function Folded(props: { title: string; open: ReadonlySet<string>; onOpen: (open: ReadonlySet<string>) => void; children: ComponentChildren }) {
+  const { title, open, onOpen, children } = props;
+  return (
+    <details
+      class="more"
+      open={open.has(title)}
+      onToggle={(event) => {
+        if (event.currentTarget.open !== open.has(title)) onOpen(new Set(event.currentTarget.open ? [...open, title] : [...open].filter((one) => one !== title)));
+      }}
+    >
+      <summary>{title}</summary>
+      {open.has(title) && <div class="stack details-body">{children}</div>}
+    </details>
   );
 }
 
@@ -95,49 +114,60 @@ function Part({ title, there, children }: { title: string; there: number | undef
   );
 }
 
-function Figures({ status, metrics }: { status: Status; metrics: Metrics | undefined }) {
-  const queue = status.queue;
-  const busy = (status.hosts ?? []).reduce((sum, host) => sum + host.running, 0);
-  const slots = (status.hosts ?? []).reduce((sum, host) => sum + host.slots, 0);
-  const figures: [string, ComponentChildren][] = [
-    ["Health", <StatusBadge status={status.status.toUpperCase()} />],
-    ["Up for", duration(status.uptime_seconds * 1000)],
-    ["Driven", queue ? queue.driven : "–"],
-    ["Awaiting approval", queue ? queue.awaiting_approval : "–"],
-    ["In the queue", queue ? `${queue.waiting} / ${queue.max_waiting}` : "–"],
-    ["Longest wait", queue ? (queue.waiting ? duration(queue.oldest_wait_ms) : "none") : "–"],
-    ["Slots in use", slots ? `${busy} / ${slots}` : "–"],
-    ["Tokens", tokens(metrics?.usage)],
-    ["Cache hits", metrics ? share(metrics.cache_hit_rate) : "–"],
-    ["Cost", cost(metrics?.usage?.cost_usd)],
-  ];
+/** The three questions that somebody opens this view with. */
+function Answers({ status, metrics }: { status: Status; metrics: Metrics | undefined }) {
+  const faults = faultsOf(status);
+  const usage = metrics?.usage;
   return (
-    <dl class="figures">
-      {figures.map(([name, value]) => (
-        <div key={name} class="figure">
-          <dt class="figure-name">{name}</dt>
-          <dd class="figure-value">{value}</dd>
-        </div>
-      ))}
+    <dl class="answers">
+      <div class="card">
+        <dt>
+          Is it healthy? <StatusBadge status={status.status.toUpperCase()} />
+        </dt>
+        <dd>
+          {faults.length ? faults.map((fault) => <p key={fault}>{visible(fault)}.</p>) : <p>Everything answers.</p>}
+          <p class="muted small">Up for {duration(status.uptime_seconds * 1000)}</p>
+        </dd>
+      </div>
+      <div class="card">
+        <dt>Is it busy?</dt>
+        <dd>
+          <p>{busyOf(status)}.</p>
+          {usage && (
+            <p class="muted small">
+              {tokens(usage)} tokens, {metrics ? share(metrics.cache_hit_rate) : "–"} of prompts cached{usage.cost_usd ? `, ${cost(usage.cost_usd)}` : ""}
+            </p>
+          )}
+        </dd>
+      </div>
+      <div class="card">
+        <dt>What is slow?</dt>
+        <dd>
+          <p>{metrics ? slowOf(metrics) : "…"}</p>
+          <p class="muted small">The median, and what 5 of 100 exceed</p>
+        </dd>
+      </div>
     </dl>
   );
 }
 
 const percent = (value: number): string => `${Math.round(value)} %`;
 
-function Series({ metrics }: { metrics: Metrics }) {
+/** Three plots answer the three questions; the others are there for those who look further. */
+function Series({ metrics, load }: { metrics: Metrics; load: readonly Load[] }) {
+  const [more, setMore] = useState(false);
   const series = metrics.series ?? [];
   const drawn = useMemo(() => {
     const called = (point: (typeof series)[number], value: number): number | null => (point.model_calls ? value : null);
     return {
       times: series.map((point) => point.start_time_ms / 1000),
       executions: [
-        { name: "Handed in", colour: 1, values: series.map((point) => point.accepted) },
+        { name: "Submitted", colour: 1, values: series.map((point) => point.accepted) },
         { name: "Ended", colour: 3, dashed: true, values: series.map((point) => point.ended.reduce((sum, one) => sum + one.count, 0)) },
-        { name: "At work", colour: 2, values: series.map((point) => point.executions_running) },
+        { name: "Running", colour: 2, values: series.map((point) => point.executions_running) },
       ],
       agents: [
-        { name: "Agents at work", colour: 1, values: series.map((point) => point.agents_running) },
+        { name: "Agents running", colour: 1, values: series.map((point) => point.agents_running) },
         { name: "Executions waiting", colour: 2, dashed: true, values: series.map((point) => point.queue_length) },
       ],
       tokens: [
@@ -157,12 +187,24 @@ function Series({ metrics }: { metrics: Metrics }) {
   }, [metrics]);
   return (
     <>
-      <Plot title="Executions" times={drawn.times} lines={drawn.executions} format={count} whole />
-      <Plot title="Agents and queue" times={drawn.times} lines={drawn.agents} format={count} whole />
-      <Plot title="Tokens" times={drawn.times} lines={drawn.tokens} format={count} whole />
-      <Plot title="Latency of model calls" times={drawn.times} lines={drawn.latency} format={duration} />
-      <Plot title="Prompt cache" times={drawn.times} lines={drawn.cache} format={percent} most={100} />
-      <Plot title="Tool calls" times={drawn.times} lines={drawn.tools} format={count} whole />
+      <div class="plots">
+        <Plot title="Executions" times={drawn.times} lines={drawn.executions} format={count} whole />
+        <Plot title="Latency of model calls" times={drawn.times} lines={drawn.latency} format={duration} />
+        <Machines load={load} />
+        {more && (
+          <>
+            <Plot title="Agents and queue" times={drawn.times} lines={drawn.agents} format={count} whole />
+            <Plot title="Tokens" times={drawn.times} lines={drawn.tokens} format={count} whole />
+            <Plot title="Prompt cache" times={drawn.times} lines={drawn.cache} format={percent} most={100} />
+            <Plot title="Tool calls" times={drawn.times} lines={drawn.tools} format={count} whole />
+          </>
+        )}
+      </div>
+      <div>
+        <Button small expanded={more} onClick={() => setMore(!more)}>
+          {more ? "Fewer plots" : "More plots: agents, tokens, cache, tool calls"}
+        </Button>
+      </div>
     </>
   );
 }

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { post, Problem } from "../api";
 import { visible } from "../visible";
 import { lines } from "../submission/form";
@@ -16,7 +16,6 @@ import {
   ProblemBanner,
   share,
   Table,
-  Tag,
   TextArea,
   TextField,
   toast,
@@ -36,6 +35,7 @@ export function MemoryView() {
   const [namespaces, setNamespaces] = useState("");
   const [kinds, setKinds] = useState<readonly string[]>([]);
   const [found, setFound] = useState<readonly Recollection[]>();
+  const [asked, setAsked] = useState(false);
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<unknown>();
   const [open, setOpen] = useState<Open>();
@@ -44,12 +44,13 @@ export function MemoryView() {
   const scope = { namespaces: where, kinds: kinds.map((kind) => `MEMORY_KIND_${kind}`) };
   const wrong = (field: string): string | undefined => (problem instanceof Problem && problem.field.startsWith(field) ? problem.message : undefined);
 
+  // Without a question, what was remembered last.
   async function search(): Promise<void> {
-    if (!query.trim()) return;
     setBusy(true);
     setProblem(undefined);
     try {
       setFound((await post<{ recollections: Recollection[] }>("/api/memories/recall", { query: query.trim(), ...scope, limit: 50 })).recollections);
+      setAsked(Boolean(query.trim()));
     } catch (error) {
       setProblem(error);
     } finally {
@@ -57,10 +58,12 @@ export function MemoryView() {
     }
   }
 
+  useEffect(() => void search(), [kinds]);
+
   async function forget(body: Record<string, unknown>): Promise<void> {
     const { removed } = await post<{ removed: number }>("/api/memories/clear", body);
-    toast(removed === 1 ? "One memory is gone." : `${removed} memories are gone.`);
-    if (query.trim()) await search();
+    toast(removed === 1 ? "1 memory forgotten." : `${removed} memories forgotten.`);
+    await search();
   }
 
   return (
@@ -74,14 +77,14 @@ export function MemoryView() {
       <form
         class="card stack"
         role="search"
-        aria-label="Search memory"
+        aria-label="Memories"
         onSubmit={(event) => {
           event.preventDefault();
           void search();
         }}
       >
         <div class="fields fields-broad">
-          <TextField label="What to recall" type="search" value={query} onInput={setQuery} error={wrong("query")} placeholder="How are tests run here?" />
+          <TextField label="Search memory" type="search" value={query} onInput={setQuery} error={wrong("query")} placeholder="How are tests run here?" />
           <TextField
             label="Namespaces"
             value={namespaces}
@@ -106,15 +109,15 @@ export function MemoryView() {
           </div>
         </fieldset>
         <div>
-          <Button kind="primary" type="submit" busy={busy} disabled={!query.trim()}>
-            Recall
+          <Button kind="primary" type="submit" busy={busy}>
+            {query.trim() ? "Search" : "Show the newest"}
           </Button>
         </div>
       </form>
       <div class="stack below" role="status">
         <ProblemBanner problem={problem} />
         {busy && !found && <Loading what="Recalling" />}
-        {found && found.length === 0 && <Empty title="Nothing that is remembered fits." />}
+        {found && found.length === 0 && <Empty title={query.trim() ? "No matches." : "No memories yet."} />}
         {found && found.length > 0 && (
           <Table
             caption="Recollections"
@@ -122,12 +125,16 @@ export function MemoryView() {
             keyOf={(one) => one.memory?.memory_id ?? ""}
             columns={[
               { name: "Memory", heading: true, grow: true, cell: (one) => <span class="prose-text">{visible(one.memory?.text ?? "")}</span> },
-              { name: "Where", cell: (one) => <Tag>{one.memory?.namespace}</Tag> },
+              { name: "Where", cell: (one) => <span class="namespace">{visible(one.memory?.namespace ?? "")}</span> },
               { name: "Kind", cell: (one) => words(one.memory?.kind) },
               { name: "From", minor: true, cell: (one) => <span class="winner">{one.memory?.source}</span> },
-              { name: "About", minor: true, cell: (one) => Object.entries(one.memory?.metadata ?? {}).map(([name, value]) => <Tag key={name}>{`${name}: ${value}`}</Tag>) },
+              {
+                name: "About",
+                minor: true,
+                cell: (one) => <span class="small namespace">{visible(Object.entries(one.memory?.metadata ?? {}).map(([name, value]) => `${name}: ${value}`).join(", "))}</span>,
+              },
               { name: "Since", cell: (one) => <span class="nowrap" title={moment(one.memory?.created_at_ms)}>{age(one.memory?.created_at_ms)}</span> },
-              { name: "Fits", number: true, cell: (one) => share(one.score) },
+              ...(asked ? [{ name: "Fits", number: true, cell: (one: Recollection) => share(one.score) }] : []),
               {
                 name: "",
                 cell: (one) => (
@@ -188,7 +195,7 @@ function AddDialog({ onClose }: { onClose: () => void }) {
     );
     try {
       const { already_existed } = await post<{ already_existed: boolean }>("/api/memories/facts", { namespace: namespace.trim(), text: text.trim(), metadata });
-      toast(already_existed ? "It was remembered already." : "It is remembered.");
+      toast(already_existed ? "Already saved." : "Saved.");
       onClose();
     } catch (error) {
       setProblem(error);

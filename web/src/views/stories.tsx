@@ -99,8 +99,8 @@ function Stories() {
         <ProblemBanner problem={found.problem} retry={found.reload} />
         {!rows && !found.problem && <Loading what="Looking for stories" />}
         {rows && rows.length === 0 && (
-          <Empty title={filtered ? "No story fits." : "No story yet."}>
-            <p>{filtered ? "Other values of the filter may find some." : "A story holds what executions did for it, and tells the next ones."}</p>
+          <Empty title={filtered ? "No matches." : "No stories yet."}>
+            <p>{filtered ? "Clear the filters to see all." : "A story holds what executions did for it, and tells the next ones."}</p>
           </Empty>
         )}
         {rows && rows.length > 0 && <Table caption="Stories" columns={COLUMNS(now)} rows={rows} keyOf={(row) => row.story_id} />}

@@ -1,12 +1,13 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, get, post, Problem } from "../api";
-import { AdviceDialog, taken, type Recommendation } from "../submission/advice";
-import { emptyForm, fieldName, repository, requestOf, wrongWith, type TaskForm } from "../submission/form";
+import { sentenceOf, taken, type Recommendation } from "../submission/advice";
+import { emptyForm, fieldName, formAgain, repository, requestOf, wrongWith, type Again, type TaskForm } from "../submission/form";
 import { AgentsPart, ChecksPart, LimitsPart, MemoryPart, RepositoryPart, TaskPart } from "../submission/sections";
 import { begin } from "../plan/calls";
-import { bare } from "../types";
-import { navigate } from "../router";
+import { bare, type ListExecutions } from "../types";
+import { navigate, place, setQuery } from "../router";
 import { Button, Checkbox, PageHead, ProblemBanner, TextField, toast } from "../ui";
+import { visible } from "../visible";
 
 const DRAFT = "fleet-task-draft";
 
@@ -45,8 +46,9 @@ export function SubmitView() {
   const [advice, setAdvice] = useState<Recommendation>();
   const [councils, setCouncils] = useState<ReadonlyMap<string, string>>(new Map());
   const [profiles, setProfiles] = useState<string[]>([]);
+  const [recent, setRecent] = useState<string[]>([]);
   const top = useRef<HTMLFormElement>(null);
-  const more = useRef<HTMLDetailsElement>(null);
+  const again = place.value.query.get("again");
 
   useEffect(() => keep(form), [form]);
   useEffect(() => {
@@ -58,8 +60,24 @@ export function SubmitView() {
     get<{ councils: { council_id: string; role: string }[] }>("/api/councils", {}, giveUp.signal)
       .then((found) => setCouncils(new Map(found.councils.map((one) => [one.council_id, bare(one.role)]))))
       .catch(() => undefined);
+    get<ListExecutions>("/api/executions", { page_size: 100 }, giveUp.signal)
+      .then((found) => setRecent([...new Set(found.executions.map((one) => one.repository))].filter((one) => one && !one.startsWith("upload:")).slice(0, 20)))
+      .catch(() => undefined);
     return () => giveUp.abort();
   }, []);
+
+  useEffect(() => {
+    if (!again) return;
+    const giveUp = new AbortController();
+    get<{ execution: Again }>(`/api/executions/${encodeURIComponent(again)}`, {}, giveUp.signal).then(
+      ({ execution }) => {
+        setForm(formAgain(execution));
+        setQuery({ again: undefined });
+      },
+      (error: unknown) => giveUp.signal.aborted || setProblem(error),
+    );
+    return () => giveUp.abort();
+  }, [again]);
 
   const refused = here ?? (problem instanceof Problem && problem.field ? ([fieldName(problem.field), problem.message + (problem.hint ? ` (${problem.hint})` : "")] as const) : undefined);
   const set = (changes: Partial<TaskForm>): void => setForm((before) => ({ ...before, ...changes }));
@@ -67,8 +85,9 @@ export function SubmitView() {
 
   useEffect(() => {
     if (!refused) return;
-    if (/^(constraints|delivery|task_id)/.test(refused[0]) && more.current) more.current.open = true;
     const at = top.current?.querySelector<HTMLElement>("[aria-invalid=true]") ?? top.current?.querySelector<HTMLElement>("[role=alert]");
+    const folded = at?.closest("details");
+    if (folded) folded.open = true;
     at?.focus();
     at?.scrollIntoView({ block: "center" });
   }, [here, problem]);
@@ -83,14 +102,14 @@ export function SubmitView() {
     setBusy(true);
     try {
       let repo = repository(form);
-      if (form.repoKind === "bundle" && bundle) {
+      if (form.bundle && bundle) {
         const query = { ref: form.repoRef.trim(), subdirectory: form.repoSubdirectory.trim() };
         repo = await call<Record<string, unknown>>("POST", "/api/repositories", {
           query,
           bytes: { content: bundle, type: "application/x-git-bundle" },
         });
       }
-      const answer = await post<Submitted>("/api/executions", requestOf(form, repo), { idempotencyKey: form.taskId });
+      const answer = await post<Submitted>("/api/executions", requestOf(form, repo));
       keep(undefined);
       if (answer.already_existed) toast("This task had been submitted before; here it is.");
       navigate(`/executions/${encodeURIComponent(answer.execution_id)}`);
@@ -112,7 +131,7 @@ export function SubmitView() {
       const body = {
         goal: form.text.trim().slice(0, 4000),
         role: `ROLE_${form.role}`,
-        repository: form.repoKind === "url" ? form.repoUrl.trim() : form.repoKind === "path" ? form.repoPath.trim() : "",
+        repository: form.bundle ? "" : form.repo.trim(),
         // Of another role a council does other work.
         councils: [...councils].filter(([, role]) => role === form.role).map(([id]) => id),
         model_profiles: profiles.slice(0, 50),
@@ -146,51 +165,75 @@ export function SubmitView() {
         </Button>
       </PageHead>
       <form class="stack submit" ref={top} noValidate onSubmit={(event) => void go(event)}>
-        <TaskPart {...parts} />
-        <RepositoryPart {...parts} bundle={bundle} onBundle={setBundle} />
-        <AgentsPart
+        <TaskPart
           {...parts}
-          profiles={profiles}
+          recent={recent}
           aside={
-            <Button small busy={asking} onClick={() => void recommend()}>
-              Recommend
-            </Button>
+            <div class="submit-actions">
+              <Button kind="primary" type="submit" busy={busy}>
+                Submit
+              </Button>
+              <Button busy={asking} onClick={() => void recommend()}>
+                Recommend
+              </Button>
+              <Button disabled={!form.text.trim()} onClick={plan} title="Memory is searched, an approach is proposed, and nothing runs before you decide.">
+                Plan with approval
+              </Button>
+            </div>
           }
         />
-        <MemoryPart {...parts} />
-        <ChecksPart {...parts} />
-        <details class="card" ref={more}>
-          <summary>Limits, delivery and the task's id</summary>
+        {advice && <Advised said={advice} councils={councils} onTake={() => set(taken(advice, councils))} />}
+        <ProblemBanner problem={problem} />
+        <details class="more">
+          <summary>More options: repository, agents, memory, checks, limits, delivery</summary>
           <div class="stack details-body">
-            <LimitsPart {...parts} />
-            <div class="fields">
+            <RepositoryPart {...parts} bundle={bundle} onBundle={setBundle} />
+            <AgentsPart {...parts} profiles={profiles} />
+            <MemoryPart {...parts} />
+            <ChecksPart {...parts} />
+            <section class="card stack" aria-label="Limits and delivery">
+              <h2>Limits and delivery</h2>
+              <LimitsPart {...parts} />
+              <div class="fields">
+                {form.mode === "orchestrate" && (
+                  <TextField label="Branch of the result" value={form.branch} onInput={(branch) => set({ branch })} error={wrong("delivery.branch")} placeholder="fleet/<task id>" />
+                )}
+                <TextField
+                  label="Task id"
+                  value={form.taskId}
+                  onInput={(taskId) => set({ taskId })}
+                  error={wrong("task_id")}
+                  hint="The same id with the same content is the same task, however often it is sent."
+                />
+              </div>
               {form.mode === "orchestrate" && (
-                <TextField label="Branch of the result" value={form.branch} onInput={(branch) => set({ branch })} error={wrong("delivery.branch")} placeholder="fleet/<task id>" />
+                <Checkbox label="Push the branch to where the repository came from" checked={form.push} onChange={(push) => set({ push })} />
               )}
-              <TextField
-                label="Task id"
-                value={form.taskId}
-                onInput={(taskId) => set({ taskId })}
-                error={wrong("task_id")}
-                hint="The same id with the same content is the same task, however often it is sent."
-              />
-            </div>
-            {form.mode === "orchestrate" && (
-              <Checkbox label="Push the branch to where the repository came from" checked={form.push} onChange={(push) => set({ push })} />
-            )}
+            </section>
           </div>
         </details>
-        <ProblemBanner problem={problem} />
-        <div class="submit-actions">
-          <Button kind="primary" type="submit" busy={busy}>
-            Submit
-          </Button>
-          <Button disabled={!form.text.trim()} onClick={plan} title="Memory is searched, an approach is proposed, and nothing runs before you decide.">
-            Plan with approval
-          </Button>
-        </div>
       </form>
-      {advice && <AdviceDialog said={advice} councils={councils} onClose={() => setAdvice(undefined)} onTake={(said) => set(taken(said, councils))} />}
     </>
+  );
+}
+
+interface AdviceProps {
+  said: Recommendation;
+  /** The roles of the councils there are, by the councils' ids. */
+  councils: ReadonlyMap<string, string>;
+  onTake: () => void;
+}
+
+/** What experience recommends for the task. */
+function Advised({ said, councils, onTake }: AdviceProps) {
+  return (
+    <div class="banner banner-calm" role="status">
+      <p class="banner-words">{visible(sentenceOf(said, councils))}</p>
+      {said.outcomes > 0 && (
+        <Button small onClick={onTake}>
+          Use it
+        </Button>
+      )}
+    </div>
   );
 }

@@ -79,7 +79,7 @@ export function WebhooksView() {
       <div class="stack">
         <ProblemBanner problem={found.problem} retry={found.reload} />
         {!webhooks && !found.problem && <Loading what="Looking for webhooks" />}
-        {webhooks && webhooks.length === 0 && <Empty title="Nobody is told yet." />}
+        {webhooks && webhooks.length === 0 && <Empty title="No webhooks yet." />}
         {webhooks?.map((one) => (
           <WebhookCard key={one.webhook_id} webhook={one} onChange={found.reload} onRemove={() => setLeaving(one)} />
         ))}
@@ -113,7 +113,7 @@ export function WebhooksView() {
           }}
         >
           <p class="prose-text">{leaving.url}</p>
-          <p class="muted">What it was not told yet, it is not told any more.</p>
+          <p class="muted">Pending deliveries are dropped.</p>
         </Confirm>
       )}
     </>

@@ -1209,7 +1209,7 @@ class SubmitTaskResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries", "examination", "expenses")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval", "baseline", "verdict", "verdict_reasons", "refused_ref", "hand_deliveries", "examination", "expenses", "repository", "title")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -1245,6 +1245,8 @@ class Execution(_message.Message):
     HAND_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     EXAMINATION_FIELD_NUMBER: _ClassVar[int]
     EXPENSES_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -1280,7 +1282,9 @@ class Execution(_message.Message):
     hand_deliveries: _containers.RepeatedCompositeFieldContainer[HandDelivery]
     examination: Examination
     expenses: _containers.RepeatedCompositeFieldContainer[Expense]
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ..., expenses: _Optional[_Iterable[_Union[Expense, _Mapping]]] = ...) -> None: ...
+    repository: str
+    title: str
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., baseline: _Optional[_Union[Baseline, _Mapping]] = ..., verdict: _Optional[_Union[EvidenceVerdict, str]] = ..., verdict_reasons: _Optional[_Iterable[str]] = ..., refused_ref: _Optional[str] = ..., hand_deliveries: _Optional[_Iterable[_Union[HandDelivery, _Mapping]]] = ..., examination: _Optional[_Union[Examination, _Mapping]] = ..., expenses: _Optional[_Iterable[_Union[Expense, _Mapping]]] = ..., repository: _Optional[str] = ..., title: _Optional[str] = ...) -> None: ...
 
 class HandDelivery(_message.Message):
     __slots__ = ("candidate_id", "commit_sha", "branch", "by", "reason")
@@ -1413,7 +1417,7 @@ class GetExecutionResponse(_message.Message):
     def __init__(self, execution: _Optional[_Union[Execution, _Mapping]] = ..., audit_keys: _Optional[_Iterable[_Union[AuditKey, _Mapping]]] = ...) -> None: ...
 
 class ListExecutionsRequest(_message.Message):
-    __slots__ = ("task_id", "role", "statuses", "created_after_ms", "created_before_ms", "page_size", "page_token")
+    __slots__ = ("task_id", "role", "statuses", "created_after_ms", "created_before_ms", "page_size", "page_token", "text")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     STATUSES_FIELD_NUMBER: _ClassVar[int]
@@ -1421,6 +1425,7 @@ class ListExecutionsRequest(_message.Message):
     CREATED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     role: Role
     statuses: _containers.RepeatedScalarFieldContainer[DeliberationStatus]
@@ -1428,7 +1433,8 @@ class ListExecutionsRequest(_message.Message):
     created_before_ms: int
     page_size: int
     page_token: str
-    def __init__(self, task_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., statuses: _Optional[_Iterable[_Union[DeliberationStatus, str]]] = ..., created_after_ms: _Optional[int] = ..., created_before_ms: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    text: str
+    def __init__(self, task_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., statuses: _Optional[_Iterable[_Union[DeliberationStatus, str]]] = ..., created_after_ms: _Optional[int] = ..., created_before_ms: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class ListExecutionsResponse(_message.Message):
     __slots__ = ("executions", "next_page_token")

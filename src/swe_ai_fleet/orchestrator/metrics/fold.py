@@ -116,13 +116,17 @@ class OpenRun:
 
 @dataclass(slots=True, kw_only=True)
 class OpenExecution:
-    """An execution that has not ended. `runs` are its agents' by their ids; `claimed`: somebody drives it."""
+    """An execution that has not ended. `runs` are its agents' by their ids; `claimed`: somebody drives it.
+
+    `usage` is what it has spent so far.
+    """
 
     role: str
     kind: TaskKind
     started_at: Seconds
     claimed: bool = False
     runs: dict[str, OpenRun] = field(default_factory=dict[str, OpenRun])
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +159,14 @@ class MetricsFold:
         at = datetime.fromisoformat(event.at).timestamp()
         figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
         if figures is not None:
+            if (known := self._open.get((event.tenant, event.execution_id))) is not None:
+                known.usage += figures.usage
             yield Counted(at=at, key=(event.tenant, self._role(event)), figures=figures)
+
+    def running(self, tenant: str, execution_id: str) -> Usage:
+        """What an execution that has not ended has spent so far; nothing where none is known."""
+        known = self._open.get((tenant, execution_id))
+        return known.usage if known is not None else Usage()
 
     def _role(self, event: Event) -> str:
         place = (event.tenant, event.execution_id)

@@ -15,6 +15,7 @@ from itertools import groupby
 
 import structlog
 
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import PAUSES, Follower
@@ -128,6 +129,10 @@ class Meter:
             if counted.figures.change.any():
                 self._gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
         return stored.sequence
+
+    def running(self, tenant: str, execution_id: str) -> Usage:
+        """What an execution that has not ended has spent so far; nothing where none is known."""
+        return self._fold.running(tenant, execution_id)
 
     def totals(self) -> Mapping[str, Figures]:
         """By tenant, everything that the log told; how the gauges stand is the sum of their changes.

@@ -1,7 +1,8 @@
 // Markdown of strangers as nodes: no markup of theirs is ever read as HTML, and links lead to http and https only.
 import MarkdownIt, { type Token } from "markdown-it";
 import { h, type ComponentChildren, type VNode } from "preact";
-import { OutLink } from "../ui";
+import { visible } from "../visible";
+import { OutLink } from "./link";
 
 const PARSER = new MarkdownIt({ html: false, linkify: true, typographer: false, breaks: false });
 // What is shown of an address is what stands there.
@@ -81,8 +82,64 @@ function nodes(tokens: readonly Token[]): ComponentChildren[] {
   return root.children;
 }
 
-/** Shows Markdown. */
+/** Shows Markdown; nothing hides in it. */
 export function Markdown({ text }: { text: string }): VNode {
-  const shown = text.length > MOST_CHARS ? `${text.slice(0, MOST_CHARS)}…` : text;
+  const shown = visible((text.length > MOST_CHARS ? `${text.slice(0, MOST_CHARS)}…` : text).replaceAll("\r\n", "\n"));
   return <div class="markdown">{nodes(PARSER.parse(shown, {}))}</div>;
+}
+
+const MOST_ENTRIES = 200;
+const DEEPEST = 6;
+
+/** What a program or an agent said, for people: JSON as names and values, every other text as Markdown. */
+export function Said({ text }: { text: string }): VNode {
+  const value = structured(text);
+  return value === undefined ? <Markdown text={text} /> : <Value value={value} depth={0} />;
+}
+
+/** The object or list that a text is as JSON, nothing where it is none. */
+export function structured(text: string): object | undefined {
+  if (!/^\s*[[{]/.test(text)) return undefined;
+  try {
+    return JSON.parse(text) as object;
+  } catch {
+    return undefined;
+  }
+}
+
+function Value({ value, depth }: { value: unknown; depth: number }): VNode {
+  if (typeof value === "string") return value.includes("\n") || /[*_`#[]/.test(value) ? <Markdown text={value} /> : <>{visible(value) || "–"}</>;
+  if (value === null || value === undefined) return <>–</>;
+  if (typeof value === "boolean") return <>{value ? "yes" : "no"}</>;
+  if (typeof value !== "object") return <>{String(value)}</>;
+  const entries = Object.entries(value);
+  if (!entries.length) return <>none</>;
+  if (depth >= DEEPEST) return <code>{visible(JSON.stringify(value))}</code>;
+  const left = entries.length > MOST_ENTRIES && <p class="muted small">and {entries.length - MOST_ENTRIES} more</p>;
+  if (Array.isArray(value))
+    return (
+      <>
+        <ul class="values">
+          {entries.slice(0, MOST_ENTRIES).map(([at, one]) => (
+            <li key={at}>
+              <Value value={one} depth={depth + 1} />
+            </li>
+          ))}
+        </ul>
+        {left}
+      </>
+    );
+  return (
+    <>
+      <dl class="facts">
+        {entries.slice(0, MOST_ENTRIES).map(([name, one]) => [
+          <dt key={`${name}-name`}>{visible(name.replaceAll("_", " "))}</dt>,
+          <dd key={name}>
+            <Value value={one} depth={depth + 1} />
+          </dd>,
+        ])}
+      </dl>
+      {left}
+    </>
+  );
 }
