@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -64,11 +64,15 @@ async def doctor(screen: Screen, settings: Settings, *, server: Server = "", tok
     if screen.json:
         screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
     else:
-        table = empty_table("part", "state", "version", "what was found", "mend")
-        for one in findings:
-            add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
-        screen.out.print(table)
+        print_findings(screen, findings)
     return Exit.ACCEPTED if well else Exit.UNAVAILABLE
+
+
+def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
+    table = empty_table("part", "state", "version", "what was found", "fix")
+    for one in findings:
+        add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
+    screen.out.print(table)
 
 
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
