@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -165,6 +166,29 @@ async def test_no_fleet_is_3_and_a_wrong_token_2(
     assert ran.code == 2 and "FLEET_TOKEN" in ran.err
     right = await elsewhere.fleet("list", "--json", FLEET_SERVER=fleet.running.address, FLEET_TOKEN=fleet.running.token)
     assert right.code == 0 and "executions" in right.document
+
+
+async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, repository: Path) -> None:
+    """Before anything is started, and with the way out."""
+    elsewhere = replace(elsewhere, warm=warm)
+    elsewhere.home.mkdir(exist_ok=True)
+    local = ("run", "--local", "--repo", str(repository), "x")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        for arguments, variables, cause, hint in (
+            (local, {"FLEET_MODEL_URL": "http://127.0.0.1:1/v1"}, "127.0.0.1:1/v1 does not answer", "_MODEL_URL"),
+            (("up",), {"FLEET_LISTEN": "21155"}, "21155: not HOST:PORT", "correct FLEET_LISTEN"),
+            (("up",), {"FLEET_HTTP_LISTEN": place}, f"{place}: Address already in use", "FLEET_HTTP_LISTEN"),
+            (("up",), {"PATH": str(repository)}, "git: not on PATH", "install git"),
+        ):
+            ran = await elsewhere.fleet(*arguments, **variables)
+            assert ran.code == 3 and cause in ran.err and hint in ran.err and "Traceback" not in ran.err, ran.err
+            assert "starting NATS" not in ran.err
+    (elsewhere.home / "fleet.toml").write_text('modle_url = "x"\n')
+    ran = await elsewhere.fleet("up", FLEET_LISTEN="21155", FLEET_MODELURL="x")
+    assert "unknown setting modle_url; did you mean model_url?" in ran.err
+    assert "FLEET_MODELURL is no setting; did you mean FLEET_MODEL_URL?" in ran.err
+    (elsewhere.home / "fleet.toml").unlink()
 
 
 async def test_ctrl_c_cancels_a_run_and_leaves_what_is_only_watched(

@@ -262,13 +262,13 @@ def commands(shown: Screen) -> None:
         storage=[pb.StorageStatus(name="AGENT_EVENTS", messages=103, bytes=123_000)],
     )
     council = pb.CouncilInfo(council_id="council-dev", role="DEV", num_agents=1, status="ready", model="large")
-    for view, answer in (
+    for show, answer in (
         (ROWS["list"].view, pb.ListExecutionsResponse(executions=[listed, listed])),
         (ROWS["status"].view, status),
         (ROWS["councils list"].view, pb.ListCouncilsResponse(councils=[council])),
     ):
-        assert view is not None
-        view(shown, answer, None)
+        assert show is not None
+        show(shown, answer, None)
     print_outcome(shown, ended(WORDS), "+one line\n")
     print_findings(shown, [ok("disk", "61.5 GiB free"), broken("model server", WORDS, "start the server")])
 

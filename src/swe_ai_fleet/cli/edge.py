@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from swe_ai_fleet.cli.options import with_option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.client_settings import CONFIGURATION, ClientSettings, configuration_file
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.watching.text import one_line
 
 if TYPE_CHECKING:
     from swe_ai_fleet.settings import Settings
@@ -45,6 +47,9 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
     try:
         settings = _readable(read)
         _tell_of_a_file_that_is_not_read(screen)
+        if whole := sys.modules.get("swe_ai_fleet.settings"):
+            for text in whole.unknown_names(os.environ):
+                screen.note(one_line(text), style="yellow")
         debugging = settings.log_level.lower() == "debug"
         if debugging or "structlog" in sys.modules:
             _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)

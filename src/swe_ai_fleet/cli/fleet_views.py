@@ -95,8 +95,8 @@ def _summary(reply: pb.GetStatusResponse) -> str:
     replicas = ", ".join(f"{one.name} ({one.driven})" for one in reply.replicas) or "none"
     oldest = f" (the oldest for {queue.oldest_wait_ms / 1000:.0f} s)" if queue.waiting else ""
     return (
-        f"{reply.status}: {queue.driven - queue.awaiting_approval} running, {queue.awaiting_approval} awaiting approval, "
-        f"{queue.waiting} queued{oldest}; orchestrators: {replicas}"
+        f"{reply.status}: {queue.driven - queue.awaiting_approval} running, "
+        f"{queue.awaiting_approval} awaiting approval, {queue.waiting} queued{oldest}; orchestrators: {replicas}"
     )
 
 

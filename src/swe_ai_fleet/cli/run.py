@@ -22,6 +22,7 @@ from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
+from swe_ai_fleet.cli.place import LocalFleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.domain.errors import FleetError
@@ -124,6 +125,8 @@ def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.Uplo
 async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
+    if isinstance(fleet, LocalFleet):
+        fleet.needs_model = isinstance(order, Order)
     with interrupts() as signals:
         async with fleet as client, _sent(screen, client, request, order) as sent:
             accepted = await client.submit(request)

@@ -51,7 +51,7 @@ class _Listing(Table):
 
 
 def _packed(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[Text]:
-    """A row's cells with their names: as many in a line as fit, a longer one in a line of its own; empty ones left out."""
+    """A row's cells with their names: as many in a line as fit, a longer one in one of its own; empty ones left out."""
     line, room = Text(overflow="fold"), width
     for name, cell in zip(names, cells, strict=True):
         if not cell:

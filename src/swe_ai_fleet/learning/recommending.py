@@ -264,7 +264,8 @@ def _reason(chosen: Option, options: Sequence[Option]) -> str:
     if chosen.value == known[0].value:
         return f"the best that is known: {here}"
     tried = here if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
-    return f"{TRIAL}{tried}; the best that is known is {known[0].value}: {known[0].expected:.2f} from {_outcomes(known[0])}"
+    best = known[0]
+    return f"{TRIAL}{tried}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
 
 
 def _outcomes(option: Option) -> str:
