@@ -189,6 +189,27 @@ async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, re
     assert "unknown setting modle_url; did you mean model_url?" in ran.err
     assert "FLEET_MODELURL is no setting; did you mean FLEET_MODEL_URL?" in ran.err
     (elsewhere.home / "fleet.toml").unlink()
+    ran = await elsewhere.fleet("list", FLEET_HOME=str(repository / "utils.py"))
+    assert (ran.code, ran.err) == (2, f"fleet: FLEET_HOME: {repository / 'utils.py'} is no directory\n")
+
+
+async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_tested(
+    shell: Shell, repository: Path, tmp_path: Path
+) -> None:
+    name = task_id()
+    work = ("run", "--detach", "--json", "--repo", str(repository), "--agents", "1", "--task-id", name, FAILING)
+    first, again, anew = [await shell.fleet(*work, *more) for more in ((), (), ("--attempt", "2"))]
+    assert (first.code, again.code, anew.code) == (0, 0, 0), anew.err
+    assert first.document["execution_id"] == again.document["execution_id"] != anew.document["execution_id"]
+    assert [ran.document["already_existed"] for ran in (first, again, anew)] == [False, True, False]
+    for ran in (first, anew):
+        assert (await shell.fleet("cancel", ran.document["execution_id"])).code == 0
+    none = await shell.fleet("run", "--repo", str(repository), "--agents", "0", "x")
+    assert none.code == 2 and "--agents" in none.err
+    module = make_repository(tmp_path / "module", {"go.mod": "module example.org/x\n"})
+    missing = await shell.fleet("run", "--repo", str(module), "x", PATH="")
+    assert missing.code == 3 and "this machine has no go, which go.mod asks for" in missing.err
+    assert "--no-detect" in missing.err and "execution" not in missing.err
 
 
 async def test_ctrl_c_cancels_a_run_and_leaves_what_is_only_watched(
@@ -231,6 +252,11 @@ async def test_list_and_show_tell_of_what_has_ended(shell: Shell, solved: tuple[
     assert run["execution_id"] in table.out
     shown = await shell.fleet("show", run["execution_id"])
     assert shown.code == 0 and run["commit"] in shown.out and f"{run['winner']} won" in shown.out
+    # The agent's own words stand beside the verdict, before anything else.
+    first, second, *_ = shown.out.splitlines()
+    assert first == f"{run['verdict']}: {run['winner']} won" and second.startswith(f"  {run['winner']} says: ")
+    nowhere = await shell.fleet("export", run["execution_id"], "-o", "/no/dir/x")
+    assert (nowhere.code, nowhere.err) == (2, "fleet: /no/dir/x: No such file or directory\n")
     watched = await shell.fleet("watch", "--json", run["task_id"])
     assert watched.code == 0
     assert len(of_type([json.loads(line) for line in watched.out.splitlines()], "checks_finished")) == 3
@@ -301,9 +327,14 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
             stub: Any = OrchestratorServiceStub(channel)
             reply = await stub.Deliberate(request, metadata=token, timeout=SECONDS)
         assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
+        cut_off = await elsewhere.start("run", "--repo", str(repository), "--agents", "1", "--task-id", "cut", SLEEP)
+        async with connect(card["address"], (elsewhere.home / "token").read_text().strip()) as client:
+            await at_work(client, "cut")
     finally:
         process.send_signal(signal.SIGTERM)
     stopped = await ended(process)
+    told = await ended(cut_off)
+    assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
     assert (stopped.code, stopped.err) == (0, "")
     assert not (elsewhere.home / "fleet.json").exists()
     assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]

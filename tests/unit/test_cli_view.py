@@ -313,13 +313,27 @@ def test_a_line_says_why_there_is_no_context_why_a_run_failed_and_what_was_check
         (events_of.ContextGathered(context=GatheredContext()), "context: nothing is known that fits"),
         (
             replace(ENDED, stop_reason=StopReason.MODEL_ERROR, answer="", error="answered 500"),
-            "_: ended (model_error): +3 -1 in 1 files, 1,234 tokens: answered 500",
+            "_: ended (model_error): +3 -1 in 1 file, 1,234 tokens: answered 500",
         ),
         *((body, f"delivered as dddddddddddd on fleet/{LOOK}; checks there: {words}") for body, words in deliveries),
     ):
         shown = screen()
         View(shown, Progress())(an_event(0, "_", body))
         assert printed(shown.err).strip().removeprefix("00:00:00 ") == line
+
+
+def test_why_agents_stopped_and_what_to_do_is_said_once_where_nobody_won() -> None:
+    stop = replace(ENDED, stop_reason=StopReason.NO_TOOL_CALLS, artifacts=Artifacts(), answer="")
+    progress = Progress()
+    for number, (agent_id, body) in enumerate(told()[:5]):
+        progress.add(an_event(number, agent_id, body))
+    end = events_of.ExecutionFinished(status=ExecutionStatus.NO_WINNER, winner_id="", usage=USAGE, duration_ms=1)
+    for number, (agent_id, body) in enumerate((("a", stop), ("b", stop), ("_", end)), 5):
+        progress.add(an_event(number, agent_id, body))
+    assert progress.state is not None
+    [line] = [line for line in outcome(progress.state) if "2 agents stopped with no_tool_calls" in line]
+    assert "`fleet doctor`" in line and line.endswith("docs/stop-reasons.md#no_tool_calls")
+    assert [row for row in outcome(progress.state) if "no_tool_calls; no patch" in row]
 
 
 def test_the_exit_code_tells_the_verdict() -> None:

@@ -43,9 +43,11 @@ def run_client(work: Callable[[Screen, ClientSettings], Awaitable[Exit]], *, jso
 
 
 def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *, json: bool, log_level: str) -> None:
-    screen = Screen.open(json=json)
+    screen, debugging = Screen.open(json=json), False
     try:
         settings = _readable(read)
+        if settings.home.exists() and not settings.home.is_dir():
+            raise CommandFault(f"{settings.home} is no directory", exit_code=Exit.USAGE, field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
@@ -69,7 +71,12 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        if structlog := sys.modules.get("structlog"):
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fault = CommandFault(f"{os.fsdecode(error.filename)}: {error.strerror}", exit_code=Exit.USAGE)
+            screen.fault(fault)
+            raise typer.Exit(int(fault.exit_code)) from None
+        # Only on request: a traceback may show the values of variables, secrets among them.
+        if debugging and (structlog := sys.modules.get("structlog")):
             structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
         message = f"internal fault: {type(error).__name__}: {error}"
         screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))

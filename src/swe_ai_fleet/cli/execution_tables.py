@@ -8,6 +8,7 @@ from typing import cast
 
 from rich.table import Table
 
+from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
@@ -23,6 +24,7 @@ _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _NODE_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
 _GIST_CHARS = 100
+_OUTPUT_CHARS = 4_000
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -132,6 +134,20 @@ def node_row(update: NodeUpdated) -> tuple[str, ...]:
     tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
     what = update.error or gist(update.output or update.inputs)
     return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+def print_outputs(screen: Screen, outputs: str) -> None:
+    """What a workflow's run gave, each value under its name."""
+    for name, value in json_fields(outputs).items():
+        screen.line(f"{name}:", style="bold")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        screen.line(text if len(text) <= _OUTPUT_CHARS else f"{text[:_OUTPUT_CHARS]} ... (--json has all)")
+
+
+def json_fields(text: str) -> dict[str, object]:
+    """The members of an object as JSON; of another value the value, as `output`."""
+    value: object = json.loads(text) if text else {}
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {"output": value}
 
 
 def gist(text: str) -> str:

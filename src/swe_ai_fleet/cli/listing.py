@@ -22,6 +22,16 @@ GROUPS: Mapping[str, str] = {
     "access token": "Tokens of people, programs and services.",
 }
 
+SECTIONS: Mapping[str, str] = {
+    "Work": "run batch study judge workflow plan chat",
+    "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
+    "What agents did": "export replay audit",
+    "What they know and can do": "context memory tools env councils",
+    "Run a fleet": "up doctor status metrics init access backup restore dlq",
+    "Connect others": "mcp telegram webhooks",
+}
+"""The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
+
 ENTRIES: Mapping[str, Entry] = {
     "status": entry(
         "cli.rows",

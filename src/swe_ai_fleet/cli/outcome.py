@@ -5,6 +5,8 @@ An execution that waits shows what it waits for, and takes the answer to it.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.syntax import Syntax
@@ -12,7 +14,14 @@ from rich.syntax import Syntax
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document, exit_of_state
-from swe_ai_fleet.cli.execution_tables import VERDICT_STYLES, candidates_table, examination_table, node_row, nodes_table
+from swe_ai_fleet.cli.execution_tables import (
+    VERDICT_STYLES,
+    candidates_table,
+    examination_table,
+    node_row,
+    nodes_table,
+    print_outputs,
+)
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.screen import Screen
@@ -20,10 +29,11 @@ from swe_ai_fleet.cli.tables import counted, local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
+from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
@@ -35,6 +45,7 @@ from swe_ai_fleet.watching.narration import (
     gathered_text,
     how_to_answer,
 )
+from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 from swe_ai_fleet.watching.text import command_line, one_line, visible
 
 _DIFF_LINES = 400
@@ -67,7 +78,8 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
         what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
         screen.line(f"{request.agent_id} asks for approval of {what}", style="bold yellow")
         for title, text in _parts(request):
-            screen.block(title, text)
+            # Nobody approves of what they cannot see.
+            screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
         if request.expires_at:
             screen.line(f"  expires {local_time(milliseconds(request.expires_at))}")
         screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
@@ -129,6 +141,8 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
     won = bool(state.winner_id) or state.delivered is not None
     if won or state.status.terminal:
         _print_verdict(screen, state)
+    if state.status.terminal and not won:
+        _print_advice(screen, state)
     if (delivered := state.delivered) is not None:
         screen.line(f"branch {delivered.branch}")
         screen.line(f"commit {delivered.commit_sha}")
@@ -141,6 +155,8 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
     _print_baseline(screen, state)
     if state.task.workflow is not None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
+        if state.output is not None:
+            print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
     _print_checklist(screen, state)
@@ -250,6 +266,15 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"  {best} says: {one_line(candidate.summary, _REASON)}")
     for reason in report.reasons[:_MOST_REASONS]:
         screen.line(f"  {one_line(reason, _REASON)}")
+
+
+def _print_advice(screen: Screen, state: ExecutionState) -> None:
+    """Of each reason that stopped agents what to do about it, once."""
+    aside = {EXECUTION_SUBJECT, *side_runs(state)}
+    stops = Counter(one.stop_reason for name, one in state.agents.items() if name not in aside)
+    for reason, advice in ADVICE.items():
+        if stops[reason]:
+            screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
 
 
 def _print_size(screen: Screen, artifacts: Artifacts) -> None:

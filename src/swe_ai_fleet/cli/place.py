@@ -47,6 +47,11 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
         self.needs_model = False
         self._stack = AsyncExitStack()
 
+    @property
+    def runs(self) -> bool:
+        """Whether one runs there already, and goes on without us."""
+        return running_place(self._settings.home) is not None
+
     async def __aenter__(self) -> FleetClient:
         place = running_place(self._settings.home)
         if place is None:
