@@ -190,7 +190,7 @@ async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, re
     assert "FLEET_MODELURL is no setting; did you mean FLEET_MODEL_URL?" in ran.err
     (elsewhere.home / "fleet.toml").unlink()
     ran = await elsewhere.fleet("list", FLEET_HOME=str(repository / "utils.py"))
-    assert (ran.code, ran.err) == (2, f"fleet: FLEET_HOME: {repository / 'utils.py'} is no directory\n")
+    assert (ran.code, ran.err) == (2, f"fleet: FLEET_HOME: {repository / 'utils.py'} is not a directory\n")
 
 
 async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_tested(

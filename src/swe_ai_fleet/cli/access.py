@@ -159,7 +159,7 @@ def _path(file: Path | None, settings: Settings) -> Path:
     path = file or settings.access_file
     if path is None:
         raise CommandFault(
-            "there is no access file", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
+            "no access file is named", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
         )
     return path
 
@@ -183,7 +183,7 @@ def _until(text: str) -> datetime | None:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFault(
-            f"{text!r} is no time", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
+            f"{text!r} is not a date", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
         ) from None
     until = until.astimezone(UTC) if until.tzinfo else until.replace(tzinfo=UTC)
     if until <= now:

@@ -124,10 +124,10 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
         )
         for one in answer.stories
     ]
-    nothing = "there is no such story" if request.case_id or request.phases else "there is no story yet"
+    nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
     print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
     if answer.next_page_token:
-        screen.note("there are more; --limit shows them")
+        screen.note("more exist; raise --limit")
 
 
 def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
@@ -317,16 +317,14 @@ ROWS: Mapping[str, Row] = {
             ),
             "title": option("In a line."),
             "description": option(_WANTED),
-            "criterion": option(f"{_CRITERION}; all of them anew.", "acceptance_criteria.values"),
+            "criterion": option(f"{_CRITERION}; replaces all.", "acceptance_criteria.values"),
             "note": option("A note; an empty one is removed.", "notes", metavar="K=V"),
             "state": option("Of a task: open, in_progress, done or dropped."),
             "role": option(
                 "Of a task: DEV, QA, ARCHITECT, DEVOPS, DATA, or anybody for everybody's.",
                 turn=lambda role: "" if role and role.strip().lower() == "anybody" else role or None,
             ),
-            "after": option(
-                "A task that comes before this one; all of them anew.", "depends_on.values", metavar="TASK"
-            ),
+            "after": option("A task that comes before this one; replaces all.", "depends_on.values", metavar="TASK"),
             "first": option("No task comes before this one.", kind=bool),
             "expect": _EXPECT,
         },

@@ -47,7 +47,7 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
     try:
         settings = _readable(read)
         if settings.home.exists() and not settings.home.is_dir():
-            raise CommandFault(f"{settings.home} is no directory", exit_code=Exit.USAGE, field="FLEET_HOME")
+            raise CommandFault(f"{settings.home} is not a directory", exit_code=Exit.USAGE, field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):

@@ -172,7 +172,7 @@ def disk(settings: Settings) -> Finding:
     if found.f_files and files < LEAST_FREE_FILES:
         return broken("disk", f"{told}, but only {files:,} files more", mend)
     if not os.access(place, os.W_OK):
-        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or mend its owner")
+        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or correct its owner")
     return ok("disk", told)
 
 

@@ -132,7 +132,7 @@ def seconds(span: str) -> int:
     found = _SPAN.fullmatch(span.strip())
     if found is None or not int(found[1]):
         raise CommandFault(
-            f"{span[:32]!r} is no span of time", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
+            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
         )
     return int(found[1]) * _UNITS[found[2]]
 

@@ -221,7 +221,7 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
             source = f" ({one_line(said.source, _REASON)})" if said.source else ""
             screen.line(f"environment: {one_line(said.what, _REASON)}{source}")
         for text in report.left_out[:_MOST_DECISIONS]:
-            screen.line(f"environment: left out: {one_line(text, _REASON)}", style="yellow")
+            screen.line(f"environment: skipped: {one_line(text, _REASON)}", style="yellow")
     if (run := state.environment_run) is not None:
         used = "used" if run.kept else "not used"
         screen.line(f"environment run: {used}: {one_line(run.reason, _REASON)}")

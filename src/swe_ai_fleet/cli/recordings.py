@@ -119,7 +119,7 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
         known = ", ".join(sorted(state.candidates)) or "there is none"
         raise CommandFault(f"no candidate {name[:64]!r}", exit_code=Exit.USAGE, field="agent", hint=known)
     if candidate is None or candidate.artifacts.patch is None:
-        raise CommandFault(f"{name} has handed in no patch", exit_code=Exit.USAGE)
+        raise CommandFault(f"{name} submitted no patch", exit_code=Exit.USAGE)
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
 
 

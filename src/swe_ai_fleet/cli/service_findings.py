@@ -118,10 +118,12 @@ def transport(settings: Settings) -> list[Finding]:
             mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
             found.append(broken(part, f"{path} has no certificate", mend))
         elif left <= 0:
-            found.append(broken(part, f"the certificate in {path} has ended", "renew it; it is read by itself"))
+            found.append(
+                broken(part, f"the certificate in {path} has ended", "renew it; servers read it by themselves")
+            )
         else:
-            mend = "renew it soon; it is read by itself" if left < SOON_SECONDS else ""
-            found.append(ok(part, f"{path}, for {days} yet", mend))
+            mend = "renew it soon; servers read it by themselves" if left < SOON_SECONDS else ""
+            found.append(ok(part, f"{path}, valid for another {days}", mend))
     return found
 
 
@@ -152,7 +154,7 @@ def access(settings: Settings) -> Finding:
     try:
         read = read_access(settings.access_file)
     except FleetError as error:
-        return faulty("access", error, f"mend {settings.access_file}")
+        return faulty("access", error, f"correct {settings.access_file}")
     if settings.access_file.stat().st_mode & 0o022:
         cause = f"others may write {settings.access_file}, and so let anybody in"
         return broken("access", cause, f"chmod go-w {settings.access_file}")
@@ -179,7 +181,7 @@ async def traces(settings: Settings) -> Finding:
         place = public_url(endpoint)
         fault = await asyncio.to_thread(_refusal, place, headers)
     if fault:
-        mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
+        mend = "start the collector with its OTLP/HTTP receiver, or correct FLEET_OTLP_ENDPOINT (its base URL)"
         return broken("traces", f"{place}: {fault}", mend)
     return ok("traces", f"{place} takes them")
 
