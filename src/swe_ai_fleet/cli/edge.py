@@ -49,12 +49,12 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         if settings.home.exists() and not settings.home.is_dir():
             raise CommandFault(f"{settings.home} is not a directory", exit_code=Exit.USAGE, field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
-        if whole := sys.modules.get("swe_ai_fleet.settings"):
-            for text in whole.unknown_names(os.environ):
-                screen.note(one_line(text), style="yellow")
         debugging = settings.log_level.lower() == "debug"
         if debugging or "structlog" in sys.modules:
             _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
+        if whole := sys.modules.get("swe_ai_fleet.settings"):
+            for text in whole.unknown_names(os.environ):
+                screen.note(one_line(text), style="yellow")
         code = asyncio.run(_awaited(work, screen, settings))
     except CommandFault as fault:
         screen.fault(with_option(fault))
