@@ -30,6 +30,7 @@ from swe_ai_fleet.cli.rows import ROWS
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import event as events_of
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, Delivered, Verdict
@@ -40,8 +41,8 @@ from swe_ai_fleet.domain.environment import Decision, EnvironmentReport
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory, Recollection
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -334,6 +335,29 @@ def test_why_agents_stopped_and_what_to_do_is_said_once_where_nobody_won() -> No
     [line] = [line for line in outcome(progress.state) if "2 agents stopped with no_tool_calls" in line]
     assert "`fleet doctor`" in line and line.endswith("docs/stop-reasons.md#no_tool_calls")
     assert [row for row in outcome(progress.state) if "no_tool_calls; no patch" in row]
+
+
+def test_a_plan_that_waits_for_approval_is_shown_whole_and_its_agent_counts_as_waiting() -> None:
+    steps = [f"step {number}" for number in range(200)]
+    asked = ApprovalRequest(
+        approval_id="p1",
+        agent_id="b",
+        policy=ApprovalPolicy.PLAN,
+        goal="g",
+        approach="\n".join(steps),
+        call=ToolCall(call_id="c", model_call_id="c", name="propose_approach", arguments="{}"),
+        step=1,
+        requested_at="2026-01-01T00:00:00+00:00",
+        expires_at="2026-01-01T01:00:00+00:00",
+    )
+    progress = Progress()
+    for event in (events()[0], an_event(1, "b", events_of.ApprovalRequested(request=asked))):
+        progress.add(event)
+    assert progress.state is not None
+    lines = outcome(progress.state)
+    assert [line.strip() for line in lines if line.strip() in steps] == steps
+    assert any(" b " in line and line.rstrip().endswith("awaiting approval") for line in lines)
+    assert any(line.startswith("  expires 2026-01-01 ") for line in lines)
 
 
 def test_the_exit_code_tells_the_verdict() -> None:
