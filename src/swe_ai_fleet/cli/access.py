@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
+from swe_ai_fleet.cli.tables import counted, print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.private_files import write_private
@@ -95,7 +95,10 @@ def check(*, file: _File = None, json: Json = False) -> None:
             told = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
             screen.document(told | {"certificates": len(read.certificates), "remarks": remarks})
         else:
-            counts = f"{len(read.tokens)} tokens, {len(read.jwt)} issuers, {len(read.certificates)} certificates"
+            counts = ", ".join(
+                counted(len(some), noun)
+                for some, noun in ((read.tokens, "token"), (read.jwt, "issuer"), (read.certificates, "certificate"))
+            )
             screen.line(f"{path}: {counts}, tenants: {', '.join(sorted(read.tenants))}")
             for remark in remarks:
                 screen.line(f"  {remark}", style="yellow")

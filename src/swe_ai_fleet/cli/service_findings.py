@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
 from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
+from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.settings import Settings, listed
 
@@ -158,7 +159,10 @@ def access(settings: Settings) -> Finding:
     if settings.access_file.stat().st_mode & 0o022:
         cause = f"others may write {settings.access_file}, and so let anybody in"
         return broken("access", cause, f"chmod go-w {settings.access_file}")
-    return ok("access", f"{settings.access_file}: {len(read.tenants)} tenants, {len(read.tokens)} tokens")
+    return ok(
+        "access",
+        f"{settings.access_file}: {counted(len(read.tenants), 'tenant')}, {counted(len(read.tokens), 'token')}",
+    )
 
 
 async def traces(settings: Settings) -> Finding:

@@ -88,7 +88,8 @@ def counted(number: int, noun: str) -> str:
 
 def local_time(at_ms: int) -> str:
     """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
-    return datetime.fromisoformat(iso_time(at_ms)).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at_ms else ""
+    at = iso_time(at_ms)
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 
 
 def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
