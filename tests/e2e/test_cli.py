@@ -176,7 +176,12 @@ async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, re
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         for arguments, variables, cause, hint in (
-            (local, {"FLEET_MODEL_URL": "http://127.0.0.1:1/v1"}, "127.0.0.1:1/v1 does not answer", "_MODEL_URL"),
+            (
+                local,
+                {"FLEET_MODEL_URL": "http://u:p@127.0.0.1:1/v1?k=s"},
+                "http://127.0.0.1:1/v1 does not",
+                "_MODEL_URL",
+            ),
             (("up",), {"FLEET_LISTEN": "21155"}, "21155: not HOST:PORT", "correct FLEET_LISTEN"),
             (("up",), {"FLEET_HTTP_LISTEN": place}, f"{place}: Address already in use", "FLEET_HTTP_LISTEN"),
             (("up",), {"PATH": str(repository)}, "git: not on PATH", "install git"),

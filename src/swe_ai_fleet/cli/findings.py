@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.model_servers import model_endpoints
-from swe_ai_fleet.settings import Settings, on_loopback, without_login
+from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
+from swe_ai_fleet.settings import Settings, on_loopback
 
 LEAST_FREE_BYTES = 1 << 30
 LEAST_FREE_FILES = 20_000
@@ -137,15 +137,27 @@ async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
 
 async def silent_models(settings: Settings) -> list[Finding]:
     """A fault for each model server that nobody listens at, found in under a second."""
-    urls = [urlsplit(url) for url in (one.base_url for one in model_endpoints(settings))]
-    places = [f"[{url.hostname}]:{url.port or (443 if url.scheme == 'https' else 80)}" for url in urls]
-    faults = await asyncio.gather(*(unreached(place, seconds=_FIRST_LOOK_SECONDS) for place in places))
+    servers = model_endpoints(settings)
+    faults = await asyncio.gather(*(_silent(one.base_url) for one in servers))
     mend = "start it, or set FLEET_MODEL_URL and FLEET_MODEL"
     return [
-        broken("model server", f"{without_login(url.geturl())} does not answer: {fault}", mend)
-        for url, fault in zip(urls, faults, strict=True)
+        broken("model server", f"{shown_url(one)} {fault}", mend)
+        for one, fault in zip(servers, faults, strict=True)
         if fault
     ]
+
+
+async def _silent(base_url: str) -> str:
+    """Why nobody can be asked at a URL; empty where somebody listens."""
+    url = urlsplit(base_url)
+    try:
+        port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+    except ValueError:
+        port = 0
+    if not url.hostname or not port:
+        return "is not an HTTP URL"
+    fault = await unreached(f"[{url.hostname}]:{port}", seconds=_FIRST_LOOK_SECONDS)
+    return f"does not answer: {fault}" if fault else ""
 
 
 async def check_start(settings: Settings) -> None:

@@ -139,7 +139,8 @@ async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
             if isinstance(order, Order):
                 _check_toolchain(client, order)
             accepted = await client.submit(request)
-            existed = " (submitted before; --attempt 2 runs it again)" if accepted.already_existed else ""
+            again = "; --attempt 2 runs it again" if isinstance(order, Order) else ""
+            existed = f" (submitted before{again})" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
             if detach:
                 ids = {"task_id": accepted.task_id, "execution_id": accepted.execution_id}

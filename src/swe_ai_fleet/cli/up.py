@@ -20,7 +20,7 @@ from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.channels import running_place
-from swe_ai_fleet.runtime.model_servers import model_endpoints
+from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
 from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings, without_login
@@ -78,7 +78,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
         asked = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)
         card = settings.home / "fleet.json"
-        models = [without_login(endpoint.base_url) for endpoint in model_endpoints(settings)]
+        models = [shown_url(endpoint) for endpoint in model_endpoints(settings)]
         page = page_url(fleet.http, fleet.token) if fleet.http else ""
         if screen.json:
             screen.document(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.settings import Settings, listed
 
@@ -12,3 +14,8 @@ def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
         provider_endpoint(settings.model, url, settings.model_api_key, provider_keys=settings.provider_keys)
         for url in listed(settings.model_url) or ("",)
     )
+
+
+def shown_url(endpoint: ModelEndpoint) -> str:
+    """Where a server is, without what may be a secret: user, password and query."""
+    return re.sub(r"//[^/]*@", "//", endpoint.base_url).partition("?")[0]
