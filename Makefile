@@ -14,13 +14,16 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winner (MODEL_URL=… MODEL=… for a real model)
 	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
+
+tour: ## The README's tour in a fresh home, from git clone to the first delivered change; INSTALLED=.venv skips the installation
+	$(PYTHON) scripts/tour.py $(if $(INSTALLED),--installed "$(INSTALLED)")
 
 test: $(VENV)/ready rules ## Lint, architecture, and the test suite without the slow tests with the types beside it
 	@$(MAKE) --no-print-directory --jobs=2 types suite

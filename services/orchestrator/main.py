@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, replace
 from functools import partial
 
+import structlog
+
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
@@ -40,8 +42,10 @@ from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +211,8 @@ async def _with_gateway(stack: Stack, address: str, token: str, access: Authenti
 async def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM."""
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
+    for text in unknown_names(os.environ):
+        _log.warning("settings.unknown_name", told=text)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with open_fleet(settings):

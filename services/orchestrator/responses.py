@@ -11,7 +11,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
-from swe_ai_fleet.domain import budget, candidate, review
+from swe_ai_fleet.domain import candidate, review
 from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
@@ -82,9 +82,7 @@ def _in_words(finding: review.Finding) -> str:
 
 def total_usage(state: ExecutionState) -> pb.Usage:
     """What the execution has cost so far; its own sum once it has ended."""
-    if state.status.terminal and state.usage != budget.Usage():
-        return to_message(pb.Usage, state.usage)
-    return to_message(pb.Usage, sum((agent.usage for agent in state.agents.values()), budget.Usage()))
+    return to_message(pb.Usage, state.usage if state.status.terminal else state.spent)
 
 
 def title(task: Task) -> str:

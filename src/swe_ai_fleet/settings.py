@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -16,7 +19,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from swe_ai_fleet.client_settings import SUFFIX, configuration_file, default_home, read_file, read_secret, secret_file
+from swe_ai_fleet.client_settings import (
+    PREFIX,
+    SUFFIX,
+    configuration_file,
+    default_home,
+    read_file,
+    read_secret,
+    secret_file,
+)
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 _PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
@@ -614,6 +625,39 @@ def on_loopback(address: str) -> bool:
     """Whether only this machine reaches an address, `host:port`."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+_ELSEWHERE = re.compile(
+    f"{PREFIX}(CONFIG|SERVER|TOKEN|CONTEXT_SERVER|(RUNNER|TEST|GIT|JOB|CLONE|BENCH)(_[A-Z_]+)?"
+    # What Kubernetes tells each container of services that are called fleet-….
+    r"|[A-Z_]+_(SERVICE_(HOST|PORT)|PORT)(_.+)?)"
+)
+
+
+def unknown_names(environment: Mapping[str, str]) -> list[str]:
+    """Names that look like settings and are none, each with the nearest one: variables, and keys of the file."""
+    fields = Settings.model_fields
+    names = {*fields, *(f"{name}{SUFFIX}" for name, field in fields.items() if not field.repr)}
+    aliases = {str(one) for field in fields.values() if (alias := _aliases(field)) for one in alias}
+    path = configuration_file()
+    keys = [name for name in read_file(path) if name.lower() not in names and name not in aliases]
+    variables = [
+        name
+        for name in environment
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in names and not _ELSEWHERE.fullmatch(name)
+    ]
+    told = [f"{path} has the unknown setting {name}{_nearest(name, names)}" for name in keys]
+    wanted = {f"{PREFIX}{name}".upper() for name in names}
+    return told + [f"{name} is no setting{_nearest(name, wanted)}" for name in variables]
+
+
+def _aliases(field: FieldInfo) -> Sequence[object]:
+    return field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ()
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    close = get_close_matches(name[:64].upper() if name.isupper() else name[:64].lower(), names, n=1)
+    return f"; did you mean {close[0]}?" if close else "; docs/configuration.md has all settings"
 
 
 def without_login(urls: str) -> str:

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.runtime.factories import model_endpoints, other_model
+from swe_ai_fleet.runtime.factories import other_model
+from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.settings import Settings
 
 HOSTED = {

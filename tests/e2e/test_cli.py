@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -167,6 +168,55 @@ async def test_no_fleet_is_3_and_a_wrong_token_2(
     assert right.code == 0 and "executions" in right.document
 
 
+async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, repository: Path) -> None:
+    """Before anything is started, and with the way out."""
+    elsewhere = replace(elsewhere, warm=warm)
+    elsewhere.home.mkdir(exist_ok=True)
+    local = ("run", "--local", "--repo", str(repository), "x")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        for arguments, variables, cause, hint in (
+            (
+                local,
+                {"FLEET_MODEL_URL": "http://u:p@127.0.0.1:1/v1?k=s"},
+                "http://127.0.0.1:1/v1 does not",
+                "_MODEL_URL",
+            ),
+            (("up",), {"FLEET_LISTEN": "21155"}, "21155: not HOST:PORT", "correct FLEET_LISTEN"),
+            (("up",), {"FLEET_HTTP_LISTEN": place}, f"{place}: Address already in use", "FLEET_HTTP_LISTEN"),
+            (("up",), {"PATH": str(repository)}, "git: not on PATH", "install git"),
+        ):
+            ran = await elsewhere.fleet(*arguments, **variables)
+            assert ran.code == 3 and cause in ran.err and hint in ran.err and "Traceback" not in ran.err, ran.err
+            assert "starting NATS" not in ran.err
+    (elsewhere.home / "fleet.toml").write_text('modle_url = "x"\n')
+    ran = await elsewhere.fleet("up", FLEET_LISTEN="21155", FLEET_MODELURL="x")
+    assert "unknown setting modle_url; did you mean model_url?" in ran.err
+    assert "FLEET_MODELURL is no setting; did you mean FLEET_MODEL_URL?" in ran.err
+    (elsewhere.home / "fleet.toml").unlink()
+    ran = await elsewhere.fleet("list", FLEET_HOME=str(repository / "utils.py"))
+    assert (ran.code, ran.err) == (2, f"fleet: FLEET_HOME: {repository / 'utils.py'} is not a directory\n")
+
+
+async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_tested(
+    shell: Shell, repository: Path, tmp_path: Path
+) -> None:
+    name = task_id()
+    work = ("run", "--detach", "--json", "--repo", str(repository), "--agents", "1", "--task-id", name, FAILING)
+    first, again, anew = [await shell.fleet(*work, *more) for more in ((), (), ("--attempt", "2"))]
+    assert (first.code, again.code, anew.code) == (0, 0, 0), anew.err
+    assert first.document["execution_id"] == again.document["execution_id"] != anew.document["execution_id"]
+    assert [ran.document["already_existed"] for ran in (first, again, anew)] == [False, True, False]
+    for ran in (first, anew):
+        assert (await shell.fleet("cancel", ran.document["execution_id"])).code == 0
+    none = await shell.fleet("run", "--repo", str(repository), "--agents", "0", "x")
+    assert none.code == 2 and "--agents" in none.err
+    module = make_repository(tmp_path / "module", {"go.mod": "module example.org/x\n"})
+    missing = await shell.fleet("run", "--repo", str(module), "x", PATH="")
+    assert missing.code == 3 and "this machine has no go, which go.mod asks for" in missing.err
+    assert "--no-detect" in missing.err and "execution" not in missing.err
+
+
 async def test_ctrl_c_cancels_a_run_and_leaves_what_is_only_watched(
     shell: Shell, repository: Path, client: FleetClient
 ) -> None:
@@ -207,6 +257,11 @@ async def test_list_and_show_tell_of_what_has_ended(shell: Shell, solved: tuple[
     assert run["execution_id"] in table.out
     shown = await shell.fleet("show", run["execution_id"])
     assert shown.code == 0 and run["commit"] in shown.out and f"{run['winner']} won" in shown.out
+    # The agent's own words stand beside the verdict, before anything else.
+    first, second, *_ = shown.out.splitlines()
+    assert first == f"{run['verdict']}: {run['winner']} won" and second.startswith(f"  {run['winner']} says: ")
+    nowhere = await shell.fleet("export", run["execution_id"], "-o", "/no/dir/x")
+    assert (nowhere.code, nowhere.err) == (2, "fleet: /no/dir/x: No such file or directory\n")
     watched = await shell.fleet("watch", "--json", run["task_id"])
     assert watched.code == 0
     assert len(of_type([json.loads(line) for line in watched.out.splitlines()], "checks_finished")) == 3
@@ -277,9 +332,14 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
             stub: Any = OrchestratorServiceStub(channel)
             reply = await stub.Deliberate(request, metadata=token, timeout=SECONDS)
         assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
+        cut_off = await elsewhere.start("run", "--repo", str(repository), "--agents", "1", "--task-id", "cut", SLEEP)
+        async with connect(card["address"], (elsewhere.home / "token").read_text().strip()) as client:
+            await at_work(client, "cut")
     finally:
         process.send_signal(signal.SIGTERM)
     stopped = await ended(process)
+    told = await ended(cut_off)
+    assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
     assert (stopped.code, stopped.err) == (0, "")
     assert not (elsewhere.home / "fleet.json").exists()
     assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]

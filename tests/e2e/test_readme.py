@@ -82,3 +82,13 @@ async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: 
         del os.environ["FLEET_HOME"]
     assert names["result"].success
     assert names["result"].artifacts["files_changed"] == ["utils.py"]
+
+
+@pytest.mark.slow  # quick: test_the_quick_tour
+@pytest.mark.timeout(600)
+async def test_the_tour_is_walked_in_a_fresh_home() -> None:
+    """Two terminals, the second one with the same PATH and nothing else; the model is the scripted one of the tour."""
+    installed = Path(sys.executable).parents[1]
+    said = await _run(f"{sys.executable} scripts/tour.py --installed {installed}", cwd=ROOT, variables={})
+    assert said.count("\n0  ") == len(_block("sh", "fleet doctor").strip().splitlines())
+    assert re.search(r"from git clone to the first delivered change: \d+ s", said)

@@ -84,7 +84,7 @@ async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:
 
 async def test_stories_are_listed(terminal: Terminal) -> None:
     case, names = f"C-{uuid4().hex[:6]}", [f"S-{uuid4().hex[:6]}" for _ in range(3)]
-    assert "no such story" in await terminal.run("context", "stories", "--case", case)
+    assert "no story matches" in await terminal.run("context", "stories", "--case", case)
     for name in names:
         await terminal.run("context", "story", name, f"About {name}", "--case", case)
     await terminal.run("context", "task", names[0], f"{names[0]}-1", "T")

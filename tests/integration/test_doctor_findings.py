@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
-from swe_ai_fleet.cli.doctor import examine
+from swe_ai_fleet.cli.doctor import examine, model
 from swe_ai_fleet.cli.findings import Finding, Health, disk, open_files, ports
 from swe_ai_fleet.cli.service_findings import access, judged, nats, traces, transport, ways
 from swe_ai_fleet.runtime.factories import connect_log
@@ -79,7 +79,7 @@ def test_the_machine_is_tried(tmp_path: Path) -> None:
     for runs in (True, False):
         (found,) = ports(settings.model_copy(update={"listen": "0.0.0.0:0"}), runs=runs)
         assert found.cause.endswith("others can reach listen 0.0.0.0:0")
-    _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "no host:port")
+    _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "not HOST:PORT")
     with pytest.raises(ValidationError, match=r"sandbox\n.*'bubblewrap'"):
         Settings(sandbox="docker")
     _fault(open_files(Settings(max_agents=300), limit=1_024), "1,024", "FLEET_MAX_AGENTS")
@@ -148,6 +148,13 @@ def test_the_access_file_is_tried_and_tokens_that_others_can_read_on_the_way_are
     assert ways(Settings(), "") == []
     safe = settings.model_copy(update={"tls_ca": Path("ca.pem"), "nats_ca": Path("ca.pem")})
     assert ways(safe, "a.example:1")[1:] == []
+
+
+async def test_a_model_server_that_nobody_named_is_the_running_fleets_matter(tmp_path: Path) -> None:
+    named = Settings(home=tmp_path, model_url="http://127.0.0.1:9/v1")
+    asked = await model(Settings(home=tmp_path, model_url=""), server="127.0.0.1:1", token="t")
+    assert (asked.state, asked.cause) == (Health.ABSENT, "none is set here; the fleet's own is below")
+    _fault(await model(named, server="127.0.0.1:1", token="t"), "127.0.0.1:9")
 
 
 async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,14 @@ from typer.testing import CliRunner
 
 from scripts.command_pages import commands, manual_page
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.listing import ENVIRONMENT, EXIT_CODES
+from swe_ai_fleet.cli.listing import ENVIRONMENT, EXIT_CODES, SECTIONS
 from swe_ai_fleet.cli.main import ALL_ENTRIES, app
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 
+HERE = Path(__file__).parents[2]
 ROOT: Any = typer.main.get_command(app)
 EXAMPLES = {words: entry.examples for words, entry in ALL_ENTRIES.items()}
 COMMANDS = dict(commands(ROOT))
@@ -98,6 +104,106 @@ def test_a_command_loads_its_own_code_alone(
     assert set(loaded).isdisjoint(HEAVY | {*without.split()})
     assert len([name for name in loaded if name.startswith("swe_ai_fleet.")]) <= ours
     assert len(loaded) <= most
+
+
+PRODUCT = [path for room in ("src/swe_ai_fleet", "services", "workers") for path in (HERE / room).rglob("*.py")]
+OPTIONS = {"--config"} | {
+    word for command in COMMANDS.values() for one in command.params for word in (*one.opts, *one.secondary_opts)
+}
+OTHERS = {"--enable-auto-tool-choice", "--tool-call-parser", "--max-model-len", "--unshallow"}
+"""Options of other programs that hints name."""
+
+
+def strings(node: ast.AST) -> Iterator[str]:
+    """The texts in a piece of code; what is filled in is an X."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from strings(child)
+
+
+def hints() -> list[tuple[str, str, bool]]:
+    """Each text of the product that tells a person what to type: where it is, the text, whether it is a hint."""
+    found: list[tuple[str, str, bool]] = []
+    for path in PRODUCT:
+        tree = ast.parse(path.read_text())
+        name = str(path.relative_to(HERE))
+        told = [
+            *(one.value for one in ast.walk(tree) if isinstance(one, ast.keyword) and one.arg in ("hint", "mend")),
+            *(
+                one.value
+                for one in ast.walk(tree)
+                if isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == "ADVICE"
+            ),
+        ]
+        found += [(name, text, True) for value in told if value for text in strings(value)]
+        found += [(name, text, False) for text in strings(tree) if "`fleet " in text or text.startswith("fleet ")]
+    return found
+
+
+def test_every_hint_names_commands_options_settings_and_pages_that_exist() -> None:
+    words = {name.partition(" ")[0] for name in COMMANDS}
+    settings = {f"FLEET_{name.upper()}" for name in Settings.model_fields}
+    settings |= {f"{name}_FILE" for name in settings}
+    seen, wrong = 0, list[str]()
+    for place, text, is_hint in hints():
+        lines = re.findall(r"`(fleet [^`]+)`", text)
+        lines += [text] if text.startswith("fleet ") and text.split()[1:2] and text.split()[1] in words else []
+        for line in lines:
+            seen += 1
+            parts = re.sub(r" \(or .*| \| .*", "", line).replace("--config X ", "").split()[1:]
+            parts = (
+                ["plan", "goal", *parts[1:]] if parts[0] == "plan" and parts[1:2] and parts[1][0] in "'\"XG" else parts
+            )
+            known = next((" ".join(parts[:n]) for n in (3, 2, 1) if " ".join(parts[:n]) in COMMANDS), "")
+            taken = {word for one in COMMANDS[known].params for word in one.opts} if known else {"--help"}
+            given = {part.split("=")[0].strip("[],.") for part in parts if part.startswith("--")}
+            below = any(name.startswith(f"{parts[0]} ") for name in COMMANDS) if parts else False
+            if not (known or below or parts[0] in {"--help", "COMMAND"}) or not given <= taken | {"--help"}:
+                wrong.append(f"{place}: {line}")
+        if not is_hint:
+            continue
+        for word in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
+            if word not in OPTIONS | OTHERS:
+                wrong.append(f"{place}: {word} in {text!r}")
+        for word in re.findall(r"FLEET_[A-Z_]*[A-Z]", text):
+            if (
+                word not in settings
+                and not word.endswith("_X")
+                and not re.fullmatch("FLEET_(HOME|CONFIG|SERVER|TOKEN|RUNNER.*|TEST_.*)", word)
+            ):
+                wrong.append(f"{place}: {word} in {text!r}")
+        for name in re.findall(r"\b(?:files|git|tests|shell|docker)_[a-z_]+[a-z]\b", text):
+            if name not in operations() and f"FLEET_{name.upper()}" not in settings:
+                wrong.append(f"{place}: {name} in {text!r}")
+        for page in re.findall(r"docs/[\w-]+\.\w+", text):
+            if not (HERE / page).is_file():
+                wrong.append(f"{place}: {page}")
+    assert not wrong, "\n".join(wrong)
+    assert seen > 60
+
+
+def test_a_stop_reason_has_a_place_in_the_documents_and_advice_where_there_is_something_to_do() -> None:
+    page = (HERE / PAGE).read_text()
+    assert re.findall(r"^## (.+)$", page, re.M) == [str(reason) for reason in StopReason]
+    nothing = {StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.REJECTED, StopReason.CANCELLED}
+    assert set(StopReason) - set(ADVICE) == nothing
+
+
+def test_the_help_groups_every_command_and_the_shell_completes_names_without_their_code() -> None:
+    named = " ".join(SECTIONS.values()).split()
+    assert sorted(named) == sorted({name.partition(" ")[0] for name in COMMANDS})
+    complete = {"_FLEET_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "fleet re"}
+    ran = subprocess.run(
+        [sys.executable, "-c", FROM_LIST + LOADED, "fleet"], env=complete, capture_output=True, text=True, check=True
+    )
+    *words, last = ran.stdout.splitlines()
+    assert words == ["recommend", "replay", "reject", "restore"]
+    assert "swe_ai_fleet.cli.command" not in last.split()
 
 
 def test_the_manual_page_has_every_command_and_nothing_that_roff_would_take_for_a_request() -> None:

@@ -31,6 +31,8 @@ def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_s
         task_id="t-1",
         timeout_seconds=90,
         approve="Risky",
+        attempt=2,
+        max_tokens=5_000,
     )
     asked = order.request().orchestrate
     assert asked.role.upper() == "QA"
@@ -43,6 +45,7 @@ def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_s
         constraints=pb.TaskConstraints(
             checks=asked.constraints.checks,
             timeout_seconds=90,
+            max_tokens=5_000,
             network=pb.NetworkPolicy(allowed_hosts=["example.org", "*.example.net:8443"]),
         ),
         environment=pb.EnvironmentSpec(
@@ -50,12 +53,13 @@ def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_s
         ),
         delivery=asked.delivery,
         approval=pb.APPROVAL_POLICY_RISKY,
+        attempt=2,
         memory=pb.MemoryOptions(),
     )
     assert [check.command for check in asked.constraints.checks] == ["make test", "make lint"]
     assert asked.delivery.branch == "work/1"
     plain = Order(description="Fix it", repo=repo).request().orchestrate
-    assert plain.options.num_agents == 0
+    assert (plain.options.num_agents, plain.constraints.max_tokens, plain.attempt) == (0, 0, 0)
     assert not plain.HasField("environment") and not plain.constraints.HasField("network")
     assert not Order(description="x", repo=repo, rounds=0).request().orchestrate.options.enable_peer_review
     alone = Order(description="x", repo=repo, deliberate_only=True, agents=2, rounds=3).request().deliberate

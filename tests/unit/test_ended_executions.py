@@ -240,6 +240,17 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
     assert "Error: no candidate passed" in lesson.text
 
 
+async def test_identical_candidates_count_each() -> None:
+    """Of a log from before there were verdicts, which has only what was accepted."""
+    stands = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, duplicates=("b", "c"))
+    found = await left(
+        *(submitted(name, "src/a.py") for name in "abc"),
+        ("_", ev.CandidatesRanked(ranking=(stands,), winner_id="a")),
+        end=ended(winner="a"),
+    )
+    assert "Outcome: completed; 3 candidates, 3 accepted." in found.memories[0].text
+
+
 async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
     delivered = Delivered(commit_sha="1" * 40, branch="b")
     passed = CheckReport(candidate_id="", results=(CheckResult(kind=CheckKind.COMMAND, name="a", passed=True),))

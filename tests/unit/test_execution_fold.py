@@ -262,6 +262,10 @@ def test_who_still_waits_at_the_end_has_ended_with_it(status: ev.ExecutionStatus
     assert [state.agents[name].status for name in (FIRST, SECOND, "node")] == ["running", "finished", "finished"]
     assert state.agents["answered"].status == "finished"
     assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
+    # What is spent is spent, also where the end of a run was never told.
+    reply = ModelReply(message=AssistantMessage(), finish_reason="stop", usage=Usage(prompt_tokens=547))
+    spent = after(claimed(FIRST), (FIRST, ev.ModelReplied(step=1, reply=reply, duration_ms=1)), ended(status))
+    assert spent.usage == spent.agents[FIRST].usage == spent.spent == reply.usage
     # Who takes an ended execution up has to tell of its end, and does not open it again.
     later = after(ended(status), ev.ExecutionClaimed(generation=2, owner="p"), ev.ResultPublished())
     assert (later.status, later.generation, later.owner, later.result_published) == (status, 2, "p", True)

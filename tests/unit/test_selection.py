@@ -359,7 +359,7 @@ def test_a_verifier_is_as_heavy_as_reviews_and_its_words_name_it() -> None:
     # Of c nobody said anything: it is neither praised nor blamed.
     assert [(one.candidate_id, one.verifier) for one in ranking] == [("b", 0.81), ("c", None), ("a", 0.2)]
     assert "; verifier 0.81; " in ranking[0].reason
-    assert ranking[0].reason.endswith("ahead of c: verifier 0.81 against 0.50")
+    assert ranking[0].reason.endswith("ahead of c: verifier 0.81 against none")
     assert "; verifier" not in ranking[1].reason.partition("; behind")[0]
     # merit = (4 * evidence + 1 * verifier) / 5, in the tier of what is unverified
     assert ranking[0].score == pytest.approx((1 + (4 * ranking[0].evidence + 0.81) / 5) / 3, abs=1e-4)
@@ -431,7 +431,7 @@ def test_candidates_that_came_to_the_same_change_stand_together_and_before_other
     behaviours = {"a": "one", "b": "other", "c": "other", "d": "third"}
     first, *rest = rank(field, PASSING, behaviours=behaviours)
     assert (first.candidate_id, first.duplicates) == ("c", ("b",))
-    assert "2 candidates came to it" in first.reason
+    assert "2 identical candidates" in first.reason
     assert "ahead of a: agreement 0.50 against 0.25" in first.reason
     assert best(rest) == ["a", "d"]
     # Where a check tells them apart they are two.

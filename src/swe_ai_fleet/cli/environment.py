@@ -131,7 +131,7 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
         names = [line.split()[0] for line in report.installed_npm]
         screen.line(f"Installed with npm, with hashes in --json: {', '.join(names)}")
     for text in report.left_out:
-        screen.line(f"left out: {text}", style="yellow")
+        screen.line(f"skipped: {text}", style="yellow")
     for note in environment.notes:
         screen.line(note)
     command = command_line(report.test_command)

@@ -8,12 +8,13 @@ from typing import cast
 
 from rich.table import Table
 
+from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
 from swe_ai_fleet.domain.examination import Crossing, Examination
-from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.watching.narration import checks_text
@@ -23,6 +24,7 @@ _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}
 _NODE_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
 _GIST_CHARS = 100
+_OUTPUT_CHARS = 4_000
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -30,18 +32,18 @@ def candidates_table(state: ExecutionState) -> Table:
     table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
         candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
-        same = f" (= {', '.join(ranked.duplicates)})" if ranked.duplicates else ""
+        same = f"; the same change: {', '.join(ranked.duplicates)}" if ranked.duplicates else ""
         left = candidate.artifacts if candidate else None
         add_row(
             table,
             str(ranked.rank),
-            ranked.candidate_id + same,
+            ranked.candidate_id,
             report.verdict_word if report else "",
             f"{ranked.score:.3f}",
             checks_text(report),
             f"+{left.insertions} -{left.deletions}" if left else "",
             f"{candidate.usage.total_tokens:,}" if candidate else "",
-            ranked.reason,
+            ranked.reason + same,
             style=_style(report, won=ranked.candidate_id == state.winner_id),
         )
     for name, reason in drop_reasons(state).items():
@@ -53,10 +55,16 @@ def candidates_table(state: ExecutionState) -> Table:
     aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
         if agent.agent_id not in aside:
-            reason = f"left no candidate: {agent.stop_reason or agent.status}"
-            tokens = f"{agent.usage.total_tokens:,}"
-            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, reason, style="dim")
+            tokens = f"{agent.usage.total_tokens:,}" if agent.usage.total_tokens else ""
+            add_row(table, "-", agent.agent_id, "", "", "", "", tokens, without_patch(state, agent), style="dim")
     return table
+
+
+def without_patch(state: ExecutionState, agent: AgentProgress) -> str:
+    """How an agent stands that has left no candidate."""
+    if not state.status.terminal and agent.status in ("running", "awaiting_approval"):
+        return agent.status.replace("_", " ")
+    return f"{agent.stop_reason or agent.status}; no patch"
 
 
 def examination_table(examination: Examination) -> Table:
@@ -126,6 +134,20 @@ def node_row(update: NodeUpdated) -> tuple[str, ...]:
     tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
     what = update.error or gist(update.output or update.inputs)
     return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+def print_outputs(screen: Screen, outputs: str) -> None:
+    """What a workflow's run gave, each value under its name."""
+    for name, value in json_fields(outputs).items():
+        screen.line(f"{name}:", style="bold")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        screen.line(text if len(text) <= _OUTPUT_CHARS else f"{text[:_OUTPUT_CHARS]} ... (--json has all)")
+
+
+def json_fields(text: str) -> dict[str, object]:
+    """The members of an object as JSON; of another value the value, as `output`."""
+    value: object = json.loads(text) if text else {}
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {"output": value}
 
 
 def gist(text: str) -> str:

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
+import shutil
 import socket
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
 from swe_ai_fleet.settings import Settings, on_loopback
 
 LEAST_FREE_BYTES = 1 << 30
@@ -22,6 +28,12 @@ LEAST_FREE_FILES = 20_000
 FILES_EACH = 8
 """Open files of one agent's session."""
 _FILES_BESIDE = 512
+PROBE_SECONDS = 15.0
+_REACH_SECONDS = 3.0
+_FIRST_LOOK_SECONDS = 0.8
+_OLDEST_GIT = (2, 38)
+"""The first whose `merge-tree` writes trees, which is how results are merged without a work tree."""
+VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 class Health(StrEnum):
@@ -88,6 +100,74 @@ async def output(*argv: str, seconds: float) -> tuple[int, str]:
     return process.returncode or 0, said.decode("utf-8", "replace")
 
 
+async def git() -> Finding:
+    return await program("git", required=True, mend="install git 2.38 or newer", oldest=_OLDEST_GIT)
+
+
+async def program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> Finding:
+    beside = Path(sys.executable).with_name(name)
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    wrong = Health.FAULT if required else Health.ABSENT
+    if path is None:
+        return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
+    code, said = await output(path, "--version", seconds=PROBE_SECONDS)
+    version = VERSION.search(said)
+    if code != 0:
+        return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
+    if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
+        return Finding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
+    return ok(name, path, version=version[0] if version else "")
+
+
+async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
+    """Why nobody listens at `host:port`; empty where somebody does, or where it is none."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return ""
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return f"no answer within {seconds:g} seconds"
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    writer.close()
+    return ""
+
+
+async def silent_models(settings: Settings) -> list[Finding]:
+    """A fault for each model server that nobody listens at, found in under a second."""
+    servers = model_endpoints(settings)
+    faults = await asyncio.gather(*(_silent(one.base_url) for one in servers))
+    mend = "start it, or set FLEET_MODEL_URL and FLEET_MODEL"
+    return [
+        broken("model server", f"{shown_url(one)} {fault}", mend)
+        for one, fault in zip(servers, faults, strict=True)
+        if fault
+    ]
+
+
+async def _silent(base_url: str) -> str:
+    """Why nobody can be asked at a URL; empty where somebody listens."""
+    url = urlsplit(base_url)
+    try:
+        port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+    except ValueError:
+        port = 0
+    if not url.hostname or not port:
+        return "is not an HTTP URL"
+    fault = await unreached(f"[{url.hostname}]:{port}", seconds=_FIRST_LOOK_SECONDS)
+    return f"does not answer: {fault}" if fault else ""
+
+
+async def check_start(settings: Settings) -> None:
+    """Whether a fleet can start here, as far as a moment's look says. Raises CommandFault."""
+    faults = [await git(), *await asyncio.to_thread(ports, settings, runs=False)]
+    for one in faults:
+        if one.state is Health.FAULT:
+            raise CommandFault(f"{one.part}: {one.cause}", exit_code=Exit.UNAVAILABLE, hint=one.mend)
+
+
 def disk(settings: Settings) -> Finding:
     """Whether clones, environments and the event log have room under `home`."""
     place = _nearest(settings.home)
@@ -104,7 +184,7 @@ def disk(settings: Settings) -> Finding:
     if found.f_files and files < LEAST_FREE_FILES:
         return broken("disk", f"{told}, but only {files:,} files more", mend)
     if not os.access(place, os.W_OK):
-        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or mend its owner")
+        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or correct its owner")
     return ok("disk", told)
 
 
@@ -143,19 +223,20 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
     for name, address in wanted.items():
         # Of metrics the next port serves as well.
         if address and (fault := _taken(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):
-            mend = f"end what has it, or set FLEET_{name.upper()}"
+            other = "correct" if fault == _NO_ADDRESS else "stop what has it, or set"
+            mend = f"{other} FLEET_{name.upper()}"
             faults.append(broken(f"port of {name}", f"{address}: {fault}", mend))
     told = ", ".join(address for address in wanted.values() if address)
     return faults or [ok("ports", f"free: {told}; {reach}")]
 
 
-_NO_ADDRESS = "no host:port"
+_NO_ADDRESS = "not HOST:PORT, such as 127.0.0.1:50055"
 
 
 def _taken(address: str) -> str:
     """Why an address cannot be bound; empty where it can."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65_535:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
         return _NO_ADDRESS
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -13,8 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import plain_table
-from swe_ai_fleet.domain.moment import iso_time
+from swe_ai_fleet.cli.tables import counted, local_time, plain_table
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
@@ -94,10 +93,10 @@ def size(count: int) -> str:
 def _summary(reply: pb.GetStatusResponse) -> str:
     queue = reply.queue
     replicas = ", ".join(f"{one.name} ({one.driven})" for one in reply.replicas) or "none"
-    oldest = f", the first of them for {queue.oldest_wait_ms / 1000:.0f} s" if queue.waiting else ""
+    oldest = f" (the oldest for {queue.oldest_wait_ms / 1000:.0f} s)" if queue.waiting else ""
     return (
-        f"{reply.status}: {queue.driven} executions driven, {queue.awaiting_approval} of them wait for a person, "
-        f"{queue.waiting} queued{oldest}; orchestrators: {replicas}"
+        f"{reply.status}: {queue.driven - queue.awaiting_approval} running, "
+        f"{queue.awaiting_approval} awaiting approval, {queue.waiting} queued{oldest}; orchestrators: {replicas}"
     )
 
 
@@ -133,7 +132,7 @@ def seconds(span: str) -> int:
     found = _SPAN.fullmatch(span.strip())
     if found is None or not int(found[1]):
         raise CommandFault(
-            f"{span[:32]!r} is no span of time", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
+            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
         )
     return int(found[1]) * _UNITS[found[2]]
 
@@ -145,14 +144,14 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
     )
     lines = [
-        f"from {iso_time(reply.start_time_ms)[:19]} to {iso_time(reply.end_time_ms)[:19]} (UTC)",
+        f"from {local_time(reply.start_time_ms)} to {local_time(reply.end_time_ms)}",
         f"executions ended: {ended}",
-        f"agents: {agents.running} running now; {agents.started} started, {agents.succeeded} succeeded, "
+        f"agents: {agents.running} running; {agents.started} started, {agents.succeeded} succeeded, "
         f"{agents.failed} failed, {agents.cancelled} cancelled",
         *_befell(reply),
         f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
-        f"{usage.completion_tokens:,} out; {usage.model_calls:,} model calls, {usage.tool_calls:,} tool calls; "
-        f"cost {usage.cost_usd:.4f}",
+        f"{usage.completion_tokens:,} out; {counted(usage.model_calls, 'model call')}, "
+        f"{counted(usage.tool_calls, 'tool call')}" + (f"; cost {usage.cost_usd:.4f} USD" if usage.cost_usd else ""),
     ]
     if reply.incomplete:
         lines.append("the server is still reading its log: there is more than this")
@@ -164,9 +163,9 @@ def _befell(reply: pb.GetMetricsResponse) -> list[str]:
     agents = reply.agents
     lines = [f"agents stopped by: {_counted(agents.stops)}"] if agents.stops else []
     if agents.loops:
-        lines.append(f"agents that went in circles: {_counted(agents.loops)}")
+        lines.append(f"agents that looped: {_counted(agents.loops)}")
     if agents.lost or reply.takeovers:
-        lines.append(f"lost: {agents.lost} agents' processes; {reply.takeovers} executions taken up anew")
+        lines.append(f"agents lost: {agents.lost}; executions restarted: {reply.takeovers}")
     return lines
 
 
@@ -185,7 +184,7 @@ def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
         ],
     )
     models = plain_table(
-        ("model", "calls", "tokens in", "cached", "tokens out", "cost", "p50", "p95"),
+        ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
         [
             (
                 one.model or "?",
@@ -193,7 +192,7 @@ def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
                 f"{one.prompt_tokens:,}",
                 f"{one.cached_tokens:,}",
                 f"{one.completion_tokens:,}",
-                f"{one.cost_usd:.4f}",
+                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
                 _took(one.p50_ms),
                 _took(one.p95_ms),
             )

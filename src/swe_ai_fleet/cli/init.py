@@ -25,7 +25,7 @@ async def init(
     kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
     rotate: Annotated[
         tuple[str, ...],
-        option("Make anew: certificates, nats, ray, services or audit; may be repeated.", metavar="WHAT"),
+        option("Make new ones of: certificates, nats, ray, services or audit; may be repeated.", metavar="WHAT"),
     ] = (),
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
@@ -103,7 +103,7 @@ async def _checked(screen: Screen, directory: Path) -> Exit:
         screen.document({"faults": [{"file": str(one.file), "fault": one.fault, "mend": one.mend} for one in found]})
     else:
         for one in found:
-            screen.line(f"{one.file} {one.fault}; mend: {one.mend}")
+            screen.line(f"{one.file} {one.fault}; fix: {one.mend}")
         if not found:
             screen.line("nothing is wrong")
     return Exit.NOT_ACCEPTED if found else Exit.ACCEPTED

@@ -22,6 +22,16 @@ GROUPS: Mapping[str, str] = {
     "access token": "Tokens of people, programs and services.",
 }
 
+SECTIONS: Mapping[str, str] = {
+    "Work": "run batch study judge workflow plan chat",
+    "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
+    "What agents did": "export replay audit",
+    "What they know and can do": "context memory tools env councils",
+    "Run a fleet": "up doctor status metrics init access backup restore dlq",
+    "Connect others": "mcp telegram webhooks",
+}
+"""The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
+
 ENTRIES: Mapping[str, Entry] = {
     "status": entry(
         "cli.rows",
@@ -110,7 +120,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "replay": entry(
         "cli.execution_commands:replay",
-        "Carry an agent's run out again here, against its recorded replies; exit code 1 where it goes another way.",
+        "Run an agent again here against its recorded replies; exit code 1 where it goes another way.",
         "fleet replay fix-dates",
         "fleet replay fix-dates --fork-at 6 --model another-model",
     ),
@@ -129,7 +139,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "doctor": entry(
         "cli.doctor:doctor",
-        "Try everything the fleet stands on, and say what is wrong and how to mend it.",
+        "Try everything the fleet stands on, and say what is wrong and how to fix it.",
         "fleet doctor",
         "fleet doctor --server fleet.example.org:50055 --json",
     ),
@@ -231,12 +241,12 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "plan goal": entry(
         "cli.plan:goal",
-        "Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out.",
+        "Have an approach proposed; at a terminal, decide about it and have it run. `goal` may be left out.",
         "fleet plan 'Move the settings to TOML' --repo .",
     ),
     "plan approve": entry(
         "cli.plan",
-        "Approve the approach that waits; `fleet plan continue` carries it out.",
+        "Approve the approach that waits; `fleet plan continue` runs it.",
         "fleet plan approve settings",
     ),
     "plan reject": entry(
@@ -248,7 +258,7 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.plan", "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
     ),
     "plan continue": entry(
-        "cli.plan", "Carry out what was approved. Again shows the same result.", "fleet plan continue settings"
+        "cli.plan", "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
     ),
     "plan show": entry("cli.plan", "Show a session as it stands.", "fleet plan show settings"),
     "plan list": entry("cli.plan", "List the sessions that were worked on last.", "fleet plan list --limit 5"),
@@ -259,7 +269,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "dlq replay": entry(
         "cli.dead_letters:replay",
-        "Hand a message in again where it came from; the id of its task keeps it to once.",
+        "Publish a message again where it came from; the id of its task keeps it from running twice.",
         "fleet dlq replay 17",
     ),
     "dlq drop": entry("cli.dead_letters:drop", "Forget a message.", "fleet dlq drop 17"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, top
+from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, SECTIONS, top
 from swe_ai_fleet.extensions import Entry, extensions
 
 ALL_GROUPS = {**GROUPS, **{words: about for one in extensions().values() for words, about in one.groups.items()}}
@@ -98,11 +98,25 @@ class _Group(_ReadsPlainly, TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         limit = formatter.width - 6 - max(map(len, self.commands))
+        abouts: dict[str, str] = self.commands.abouts
+        sections: Mapping[str, str] = SECTIONS if self.name == "fleet" else {}
+        grouped = {title: [name for name in names.split() if name in abouts] for title, names in sections.items()}
+        rest = [name for name in abouts if not any(name in names for names in grouped.values())]
+        for title, names in (*grouped.items(), ("Commands", rest)):
+            if not names:
+                continue
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, TyperCommand(name, help=abouts[name]).get_short_help_str(limit)) for name in names]
+                )
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        # Only a tab behind a whole name needs its code.
+        from typer._click.shell_completion import CompletionItem
+
         abouts = self.commands.abouts.items()
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, TyperCommand(name, help=about).get_short_help_str(limit)) for name, about in abouts]
-            )
+        names = [CompletionItem(name, help=about) for name, about in abouts if name.startswith(incomplete)]
+        return names + super(TyperGroup, self).shell_complete(ctx, incomplete)
 
 
 class _GoalFirst(_Group):
@@ -142,7 +156,7 @@ def _configured(
 app = _group(
     "fleet",
     "Several coding agents solve a task in parallel; evidence picks the winner; every step is audited.",
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     epilog=top(),
     callback=_configured,

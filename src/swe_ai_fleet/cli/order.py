@@ -47,9 +47,9 @@ class Order:
         ),
     ] = ""
     agents: Annotated[
-        int,
-        option("How many agents solve it. Default: the council's, or 3.", "options.num_agents", "num_agents", min=0),
-    ] = 0
+        int | None,
+        option("How many agents solve it. Default: the council's, or 3.", "options.num_agents", "num_agents", min=1),
+    ] = None
     max_agents: Annotated[
         int,
         option(
@@ -84,12 +84,20 @@ class Order:
     branch: Annotated[str, option("The branch the winner is put on. Default: fleet/<task id>.", "delivery.branch")] = ""
     uncommitted: IncludeDirty = UncommittedChanges.REFUSE
     task_id: options.TaskId = ""
+    attempt: Annotated[
+        int | None,
+        option("Run a finished task again: 2 for the second time. Default: 1.", "attempt", min=1, metavar="N"),
+    ] = None
     timeout_seconds: options.Timeout = 0
     deliberate_only: Annotated[bool, option("Rank candidates, apply nothing.")] = False
     approve: options.Approve = ""
     mode: options.Mode = ""
     profile: options.Profiles = ""
     max_cost: options.MaxCost = 0.0
+    max_tokens: Annotated[
+        int | None,
+        option("Most tokens an agent may use. Default: the server's.", "constraints.max_tokens", min=1, metavar="N"),
+    ] = None
     priority: Annotated[int, option("Of what waits, higher goes first.", "priority", min=0, max=9)] = 0
     architect: Annotated[
         int,
@@ -128,6 +136,7 @@ class Order:
     story: Annotated[str, option("The story it belongs to, whose context agents get.", "story_id", metavar="ID")] = ""
     upload: Annotated[bool, option("Send the repository there; by itself for a server on another machine.")] = False
     fetch: Annotated[bool, option("After an upload, put the winner's branch into the repository.")] = False
+    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -157,6 +166,8 @@ class Order:
         """Raises CommandFault where options do not go together."""
         if not self.description.strip():
             raise _wrong("task", "it is empty", "say what is to be done")
+        if self.detach and self.fetch:
+            raise _wrong("fetch", "--detach does not wait for a branch; they exclude each other", "fetch it later")
         if self.deliberate_only and self.branch:
             raise _wrong(
                 "branch", "a deliberation applies nothing; they exclude each other", "orchestrate, or name none"

@@ -5,6 +5,8 @@ An execution that waits shows what it waits for, and takes the answer to it.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.syntax import Syntax
@@ -12,16 +14,26 @@ from rich.syntax import Syntax
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document, exit_of_state
-from swe_ai_fleet.cli.execution_tables import VERDICT_STYLES, candidates_table, examination_table, node_row, nodes_table
+from swe_ai_fleet.cli.execution_tables import (
+    VERDICT_STYLES,
+    candidates_table,
+    examination_table,
+    node_row,
+    nodes_table,
+    print_outputs,
+)
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import counted, local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
-from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
+from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
@@ -33,6 +45,7 @@ from swe_ai_fleet.watching.narration import (
     gathered_text,
     how_to_answer,
 )
+from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 from swe_ai_fleet.watching.text import command_line, one_line, visible
 
 _DIFF_LINES = 400
@@ -65,9 +78,10 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
         what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
         screen.line(f"{request.agent_id} asks for approval of {what}", style="bold yellow")
         for title, text in _parts(request):
-            screen.block(title, text)
+            # Nobody approves of what they cannot see.
+            screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
         if request.expires_at:
-            screen.line(f"  rejected by itself at {request.expires_at[:19]} (UTC)")
+            screen.line(f"  expires {local_time(milliseconds(request.expires_at))}")
         screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
 
 
@@ -117,32 +131,39 @@ async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionStat
 
 
 def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
-    """The verdict first, then winner, diff and tables; last what it came to, and what to type next, for people."""
+    """Verdict and the agent's own summary first, then branch, size of the diff, tables, and the diff itself.
+
+    Last is how it ended, and what to type next.
+    """
     if state.task.kind is TaskKind.JUDGE:
         _print_judgement(screen, state)
         return
     won = bool(state.winner_id) or state.delivered is not None
-    if won:
+    if won or state.status.terminal:
         _print_verdict(screen, state)
+    if state.status.terminal and not won:
+        _print_advice(screen, state)
     if (delivered := state.delivered) is not None:
         screen.line(f"branch {delivered.branch}")
         screen.line(f"commit {delivered.commit_sha}")
+    if (winner := state.candidates.get(state.winner_id)) is not None:
+        _print_size(screen, winner.artifacts)
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
     if state.context is not None:
         print_context(screen, state.context)
-    if diff:
-        print_diff(screen, diff)
     _print_baseline(screen, state)
     if state.task.workflow is not None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
+        if state.output is not None:
+            print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
     _print_checklist(screen, state)
     _print_examination(screen, state)
     print_pending(screen, state)
-    if not won:
-        _print_verdict(screen, state)
+    if diff:
+        print_diff(screen, diff)
     _print_kept(screen, state)
     _print_end(screen, state)
 
@@ -200,7 +221,7 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
             source = f" ({one_line(said.source, _REASON)})" if said.source else ""
             screen.line(f"environment: {one_line(said.what, _REASON)}{source}")
         for text in report.left_out[:_MOST_DECISIONS]:
-            screen.line(f"environment: left out: {one_line(text, _REASON)}", style="yellow")
+            screen.line(f"environment: skipped: {one_line(text, _REASON)}", style="yellow")
     if (run := state.environment_run) is not None:
         used = "used" if run.kept else "not used"
         screen.line(f"environment run: {used}: {one_line(run.reason, _REASON)}")
@@ -241,8 +262,27 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> None:
     best = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
     who = f"{state.winner_id} won" if state.winner_id else f"the best, {best}" if best else "the whole"
     screen.line(f"{report.verdict}: {who}", style=VERDICT_STYLES[report.verdict])
+    if (candidate := state.candidates.get(best)) is not None and candidate.summary.strip():
+        screen.line(f"  {best} says: {one_line(candidate.summary, _REASON)}")
     for reason in report.reasons[:_MOST_REASONS]:
         screen.line(f"  {one_line(reason, _REASON)}")
+
+
+def _print_advice(screen: Screen, state: ExecutionState) -> None:
+    """Of each reason that stopped agents what to do about it, once."""
+    aside = {EXECUTION_SUBJECT, *side_runs(state)}
+    stops = Counter(one.stop_reason for name, one in state.agents.items() if name not in aside)
+    for reason, advice in ADVICE.items():
+        if stops[reason]:
+            screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
+
+
+def _print_size(screen: Screen, artifacts: Artifacts) -> None:
+    """How much the winner changes, and where."""
+    files = artifacts.files_changed
+    names = ", ".join(one_line(path, _MEMORY) for path in files[:_MOST_DECISIONS])
+    more = f" and {len(files) - _MOST_DECISIONS} more" if len(files) > _MOST_DECISIONS else ""
+    screen.line(f"diff +{artifacts.insertions} -{artifacts.deletions} in {counted(len(files), 'file')}: {names}{more}")
 
 
 def _print_kept(screen: Screen, state: ExecutionState) -> None:

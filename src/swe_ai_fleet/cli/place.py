@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.cli.calls import START_HINT
 from swe_ai_fleet.cli.client import FleetClient, connect
@@ -36,30 +36,57 @@ def home_fleet(settings: Settings) -> Place:
     return _there(running_place(settings.home), settings)
 
 
+class LocalFleet(AbstractAsyncContextManager[FleetClient]):
+    """A client of the fleet that runs on the home, or of one started here and stopped at the end.
+
+    `needs_model`: it is not started where nobody listens at a model server; otherwise that is only said.
+    """
+
+    def __init__(self, settings: Settings, screen: Screen) -> None:
+        self._settings, self._screen = settings, screen
+        self.needs_model = False
+        self._stack = AsyncExitStack()
+
+    @property
+    def runs(self) -> bool:
+        """Whether one runs there already, and goes on without us."""
+        return running_place(self._settings.home) is not None
+
+    async def __aenter__(self) -> FleetClient:
+        place = running_place(self._settings.home)
+        if place is None:
+            return await self._stack.enter_async_context(self._started())
+        self._screen.note(f"attached to the fleet at {place.address} (process {place.pid})")
+        return await self._stack.enter_async_context(connect(place.address, place.token, tls=place.tls))
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._stack.__aexit__(*raised)
+
+    @asynccontextmanager
+    async def _started(self) -> AsyncGenerator[FleetClient]:
+        # Only here, as other commands need neither settings nor what looks at them.
+        from swe_ai_fleet.cli.findings import check_start, silent_models
+
+        alone = self._settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})
+        await check_start(alone)
+        for fault in await silent_models(alone):
+            if self.needs_model:
+                raise CommandFault(fault.cause, exit_code=Exit.UNAVAILABLE, hint=fault.mend)
+            self._screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
+        self._screen.note("starting NATS, Ray and the orchestrator in this process ...")
+        async with started_fleet(alone, self._screen) as running:
+            self._screen.note(f"the fleet answers at {running.address}")
+            async with connect(running.address, running.token, tls=running.tls) as client:
+                yield client
+
+
 def chosen_client(
     settings: Settings, screen: Screen, *, local: bool, server: str, token: str
 ) -> AbstractAsyncContextManager[FleetClient]:
     """A client of the fleet that the options --local and --server choose."""
     if local and not server:
-        return local_client(settings, screen)
+        return LocalFleet(settings, screen)
     return fleet_client(settings, server=server, token=token)
-
-
-@asynccontextmanager
-async def local_client(settings: Settings, screen: Screen) -> AsyncGenerator[FleetClient, None]:
-    """A client of the fleet that runs on the home, or of one started here and stopped at the end."""
-    place = running_place(settings.home)
-    if place is not None:
-        screen.note(f"attached to the fleet at {place.address} (process {place.pid})")
-        async with connect(place.address, place.token, tls=place.tls) as client:
-            yield client
-        return
-    screen.note("starting NATS, Ray and the orchestrator in this process ...")
-    alone = settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})
-    async with started_fleet(alone, screen) as running:
-        screen.note(f"the fleet answers at {running.address}")
-        async with connect(running.address, running.token, tls=running.tls) as client:
-            yield client
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, named_repository
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import one_line
 
@@ -54,14 +55,16 @@ def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveA
 
 def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None:
     """What came of an approved plan."""
-    screen.line(f"plan {result.session_id}: {result.status} after {result.iterations} iterations", style="bold")
+    screen.line(
+        f"plan {result.session_id}: {result.status} after {counted(result.iterations, 'iteration')}", style="bold"
+    )
     _show_calls(screen, result.tool_calls_made)
     screen.block("results", result.results)
     screen.block("error", result.error)
     usage = result.usage
     screen.line(
-        f"{usage.model_calls} model calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
-        + (f", cost {usage.cost:.4f}" if usage.cost else "")
+        f"{counted(usage.model_calls, 'model call')}, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        + (f", cost {usage.cost_usd:.4f} USD" if usage.cost_usd else "")
     )
     screen.note(f"say how good it was: fleet rate {result.session_id} 1..5")
 

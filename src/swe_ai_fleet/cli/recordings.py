@@ -15,6 +15,7 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import StoredEvent
@@ -119,7 +120,7 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
         known = ", ".join(sorted(state.candidates)) or "there is none"
         raise CommandFault(f"no candidate {name[:64]!r}", exit_code=Exit.USAGE, field="agent", hint=known)
     if candidate is None or candidate.artifacts.patch is None:
-        raise CommandFault(f"{name} has handed in no patch", exit_code=Exit.USAGE)
+        raise CommandFault(f"{name} submitted no patch", exit_code=Exit.USAGE)
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
 
 
@@ -196,7 +197,7 @@ def _tell(screen: Screen, run: RunState, done: Replay) -> None:
         screen.line(f"step {difference.step}, {difference.operation}: not as recorded")
         screen.line(f"  recorded: {one_line(difference.recorded)[:_SHOWN_CHARS]}")
         screen.line(f"  now:      {one_line(difference.seen)[:_SHOWN_CHARS]}")
-    screen.line(f"ended: {done.trajectory.stop_reason}; {len(done.diff.files)} files changed")
+    screen.line(f"ended: {done.trajectory.stop_reason}; {counted(len(done.diff.files), 'file')} changed")
     screen.line("as recorded" if done.same else "not as recorded")
     if done.forked_at is not None and done.trajectory.answer:
         screen.line(one_line(done.trajectory.answer)[:_SHOWN_CHARS])

@@ -13,9 +13,8 @@ from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
 from swe_ai_fleet.cli.messages import enum_word, listed_document
 from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import plain_table
+from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.client_settings import ClientSettings
-from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.watching.text import one_line
 
 _FLEET = "fleet.orchestrator.v1.OrchestratorService"
@@ -41,7 +40,7 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
     "status": "status",
     "verdict": "verdict",
     "role": lambda one: enum_word(pb.Role, one.role).upper(),
-    "started (UTC)": lambda one: iso_time(one.created_at_ms)[:19],
+    "started": lambda one: local_time(one.created_at_ms),
     "what": lambda one: one_line(one.task_description, 60),
 }
 
@@ -63,7 +62,8 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
     councils = [(one.council_id, one.role, str(one.num_agents), one.status, one.model) for one in answer.councils]
     screen.out.print(plain_table(("council", "role", "agents", "status", "model"), councils))
     members = [_member(council, agent) for council in answer.councils for agent in council.agents]
-    screen.out.print(plain_table(("agent", "role", "run by", "profile", "tasks", "languages"), members))
+    if members:
+        screen.out.print(plain_table(("agent", "role", "run by", "profile", "tasks", "languages"), members))
 
 
 def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _resolving(decision: str, field: str = "comment") -> Row:
         json="execution_id status pending_approvals",
         line=lambda told: (
             f"execution {told['execution_id']}: {decision}; {told['status']}"
-            + (f"; {told['pending_approvals']} more wait" if told["pending_approvals"] else "")
+            + (f"; {told['pending_approvals']} more to answer" if told["pending_approvals"] else "")
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
+import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
+from swe_ai_fleet.cli.place import LocalFleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.domain.errors import FleetError
@@ -29,6 +31,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
 CHUNK_BYTES = 256 * 1024
+_TOOLCHAINS = {"go.mod": "go", "Cargo.toml": "cargo", "package.json": "npm"}
+_PYTHON = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 _UNCOMMITTED = {
     pb.UNCOMMITTED_CHANGES_UNSPECIFIED: UncommittedChanges.REFUSE,
     pb.UNCOMMITTED_CHANGES_INCLUDE: UncommittedChanges.INCLUDE,
@@ -124,16 +128,50 @@ def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.Uplo
 async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
+    detach = isinstance(order, Order) and order.detach
+    if isinstance(fleet, LocalFleet):
+        fleet.needs_model = isinstance(order, Order)
+        if detach and not fleet.runs:
+            message = "the fleet that --local starts ends with the command"
+            raise CommandFault(message, exit_code=Exit.USAGE, field="detach", hint="start one that stays: fleet up")
     with interrupts() as signals:
         async with fleet as client, _sent(screen, client, request, order) as sent:
+            if isinstance(order, Order):
+                _check_toolchain(client, order)
             accepted = await client.submit(request)
-            existed = " (the same task was handed in before)" if accepted.already_existed else ""
+            again = "; --attempt 2 runs it again" if isinstance(order, Order) else ""
+            existed = f" (submitted before{again})" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
+            if detach:
+                ids = {"task_id": accepted.task_id, "execution_id": accepted.execution_id}
+                screen.result({**ids, "already_existed": accepted.already_existed}, accepted.execution_id)
+                screen.note(f"fleet watch {accepted.task_id} shows it")
+                return Exit.ACCEPTED
             state = await _watch(screen, client, accepted.execution_id, signals)
             code = await show_outcome(screen, client, state)
             if sent is not None and order.fetch:
                 await fetch_back(screen, client, sent, state)
             return code
+
+
+def _check_toolchain(client: FleetClient, order: Order) -> None:
+    """Whether this machine has what the repository's tests need, before an agent spends anything on it.
+
+    Only where nothing says otherwise: the fleet is here, and the order brings neither checks nor an environment.
+    Raises CommandFault.
+    """
+    said = (order.setup, order.checks, order.path, order.test_command, order.no_detect, order.upload)
+    if any(said) or elsewhere(client.address):
+        return
+    root = Path(order.repo)
+    manifests = [name for name in (*_TOOLCHAINS, *_PYTHON) if (root / name).is_file()]
+    program = _TOOLCHAINS.get(manifests[0]) if len(manifests) == 1 else None
+    if program and shutil.which(program) is None:
+        raise CommandFault(
+            f"this machine has no {program}, which {manifests[0]} asks for: no test could be run",
+            exit_code=Exit.UNAVAILABLE,
+            hint=f"install {program}, bring it with --setup or --path, name a --check, or go on with --no-detect",
+        )
 
 
 @asynccontextmanager
@@ -174,6 +212,10 @@ async def _watch(screen: Screen, client: FleetClient, execution_id: str, signals
     progress = Progress()
     with view(screen, progress) as show:
         following = await signals.race(follow(client, execution_id, progress, show))
+        lost = following.exception() if following.done() else None
+        if isinstance(lost, CommandFault) and lost.exit_code is Exit.UNAVAILABLE:
+            lost.message += "; the task is kept, and goes on once the fleet runs again"
+            lost.hint = f"then: fleet watch {execution_id} ({lost.hint})"
         if not following.done():
             screen.note("cancelling the execution; Ctrl-C again leaves without waiting", style="yellow")
             try:

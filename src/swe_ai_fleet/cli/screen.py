@@ -61,16 +61,16 @@ class Screen:
         """Print a line of a result; the text may be untrusted."""
         self.out.print(Text(clean(text), style=style), soft_wrap=True)
 
-    def block(self, title: str, text: str) -> None:
-        """Print a text of several lines under its title, the first of them; nothing where there is none."""
+    def block(self, title: str, text: str, *, most: int = _BLOCK_LINES) -> None:
+        """Print a text of several lines under its title, the first `most` of them; nothing where there is none."""
         if not text.strip():
             return
         lines = visible(text).splitlines()
         self.line(f"  {title}:")
-        for line in lines[:_BLOCK_LINES]:
+        for line in lines[:most]:
             self.line(f"    {line}")
-        if len(lines) > _BLOCK_LINES:
-            self.line(f"    ... {len(lines) - _BLOCK_LINES} more lines; --json has them all", style="dim")
+        if len(lines) > most:
+            self.line(f"    ... {len(lines) - most} more lines; --json has them all", style="dim")
 
     def note(self, text: str, *, style: str = "dim") -> None:
         """Print a line about the way there; the text may be untrusted."""

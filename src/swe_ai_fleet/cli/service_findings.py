@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
 from swe_ai_fleet.adapters.jetstream.streams import ALL
 from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
+from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.fleet_status import NEARLY_FULL
 from swe_ai_fleet.settings import Settings, listed
@@ -120,10 +121,12 @@ def transport(settings: Settings) -> list[Finding]:
             mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
             found.append(broken(part, f"{path} has no certificate", mend))
         elif left <= 0:
-            found.append(broken(part, f"the certificate in {path} has ended", "renew it; it is read by itself"))
+            found.append(
+                broken(part, f"the certificate in {path} has ended", "renew it; servers read it by themselves")
+            )
         else:
-            mend = "renew it soon; it is read by itself" if left < SOON_SECONDS else ""
-            found.append(ok(part, f"{path}, for {days} yet", mend))
+            mend = "renew it soon; servers read it by themselves" if left < SOON_SECONDS else ""
+            found.append(ok(part, f"{path}, valid for another {days}", mend))
     return found
 
 
@@ -154,11 +157,14 @@ def access(settings: Settings) -> Finding:
     try:
         read = read_access(settings.access_file)
     except FleetError as error:
-        return faulty("access", error, f"mend {settings.access_file}")
+        return faulty("access", error, f"correct {settings.access_file}")
     if settings.access_file.stat().st_mode & 0o022:
         cause = f"others may write {settings.access_file}, and so let anybody in"
         return broken("access", cause, f"chmod go-w {settings.access_file}")
-    return ok("access", f"{settings.access_file}: {len(read.tenants)} tenants, {len(read.tokens)} tokens")
+    return ok(
+        "access",
+        f"{settings.access_file}: {counted(len(read.tenants), 'tenant')}, {counted(len(read.tokens), 'token')}",
+    )
 
 
 async def traces(settings: Settings) -> Finding:
@@ -181,7 +187,7 @@ async def traces(settings: Settings) -> Finding:
         place = public_url(endpoint)
         fault = await asyncio.to_thread(_refusal, place, headers)
     if fault:
-        mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
+        mend = "start the collector with its OTLP/HTTP receiver, or correct FLEET_OTLP_ENDPOINT (its base URL)"
         return broken("traces", f"{place}: {fault}", mend)
     return ok("traces", f"{place} takes them")
 

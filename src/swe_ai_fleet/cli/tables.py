@@ -5,17 +5,64 @@ Every cell may hold untrusted text and is cleaned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
-_UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
+_WIDE = 120
+"""In characters. A narrower terminal shows a table only where no cell has to be broken, a wider one also where it is
+half as wide again."""
+_INDENT = 2
+_GAP = "  "
+_UNBROKEN = ("execution", "task", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
+
+
+class _Listing(Table):
+    """A table; where the terminal is too narrow for it, a few lines for each row."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        whole = super().__rich_measure__(console, options.update(max_width=_CELL * len(self.columns))).maximum
+        if whole <= (width * 1.5 if width >= _WIDE else width):
+            yield from super().__rich_console__(console, options)
+            return
+        yield ""
+        names = [str(column.header) for column in self.columns]
+        for row, cells in zip(self.rows, zip(*(column.cells for column in self.columns), strict=True), strict=True):
+            first, *others = _packed(names, [str(cell) for cell in cells], width)
+            first.stylize_before(row.style or "bold")
+            yield first
+            yield from (Padding(line, (0, 0, 0, _INDENT), expand=False) for line in others)
+        yield str(self.caption or "")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, options.max_width)
+
+
+def _packed(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[Text]:
+    """A row's cells with their names: as many in a line as fit, a longer one in one of its own; empty ones left out."""
+    line, room = Text(overflow="fold"), width
+    for name, cell in zip(names, cells, strict=True):
+        if not cell:
+            continue
+        part = Text.assemble((f"{name}: " if name else "", "dim"), cell, overflow="fold")
+        if line and line.cell_len + len(_GAP) + part.cell_len > room:
+            yield line
+            line, room = part, width - _INDENT
+        else:
+            line = Text.assemble(line, _GAP, part, overflow="fold") if line else part
+    yield line
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -34,6 +81,17 @@ def print_rows(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[s
         screen.note(nothing)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def local_time(at_ms: int) -> str:
+    """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
+    at = iso_time(at_ms)
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
 def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
     if not lines:
         screen.note(nothing)
@@ -43,7 +101,7 @@ def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
 
 def empty_table(*columns: str, caption: str | None = None) -> Table:
     """A table without rows, as all of the command line's look."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
+    table = _Listing(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
     for column in columns:
         # An id that is broken over lines cannot be copied.
         table.add_column(column, overflow="fold", no_wrap=column in _UNBROKEN)

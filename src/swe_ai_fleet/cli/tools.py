@@ -175,7 +175,7 @@ def _found(name: str) -> OperationSpec:
     specs = _specs()
     if name in specs:
         return specs[name]
-    raise CommandFault(f"there is no operation {name[:64]!r}", exit_code=Exit.USAGE, hint=nearest(name, specs))
+    raise CommandFault(f"no operation is called {name[:64]!r}", exit_code=Exit.USAGE, hint=nearest(name, specs))
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
@@ -185,9 +185,9 @@ def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str
         try:
             read = parse_json(text)
         except ValueError as error:
-            raise CommandFault(f"--args is no JSON: {error}", exit_code=Exit.USAGE, field="args") from None
+            raise CommandFault(f"--args must be JSON: {error}", exit_code=Exit.USAGE, field="args") from None
         if not isinstance(read, dict):
-            raise CommandFault("--args is no JSON object", exit_code=Exit.USAGE, field="args")
+            raise CommandFault("--args must be a JSON object", exit_code=Exit.USAGE, field="args")
         given = cast("dict[str, object]", read)
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
     named = {key: _value(properties.get(key, {}), value) for key, value in pairs(texts, "argument").items()}

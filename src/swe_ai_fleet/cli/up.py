@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.findings import check_start, silent_models
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
@@ -20,7 +20,7 @@ from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.channels import running_place
-from swe_ai_fleet.runtime.factories import model_endpoints
+from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
 from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings, without_login
@@ -62,6 +62,9 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
             exit_code=Exit.USAGE,
             hint="use it, stop it, or set FLEET_HOME to another directory",
         )
+    await check_start(settings)
+    for fault in [] if vllm else await silent_models(settings):
+        screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
     with interrupts() as signals:
         async with _with_model(screen, settings, vllm) as with_model:
             await _serve(screen, with_model, signals)
@@ -75,7 +78,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
         asked = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)
         card = settings.home / "fleet.json"
-        models = [public_url(endpoint.base_url) for endpoint in model_endpoints(settings)]
+        models = [shown_url(endpoint) for endpoint in model_endpoints(settings)]
         page = page_url(fleet.http, fleet.token) if fleet.http else ""
         if screen.json:
             screen.document(

@@ -196,6 +196,11 @@ class ExecutionState:
         return self.reports.get(best)
 
     @property
+    def spent(self) -> Usage:
+        """What its agents have spent so far, as far as their runs say."""
+        return sum((agent.usage for agent in self.agents.values()), Usage())
+
+    @property
     def audit_head(self) -> str:
         """The head of the winner's audit chain, else of the best candidate's, else of the first that there is."""
         best = self.candidates.get(self.winner_id or (self.ranking[0].candidate_id if self.ranking else ""))
@@ -382,7 +387,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
                 status=body.status,
                 winner_id=body.winner_id,
                 error=body.error,
-                usage=body.usage,
+                # Of one that was cancelled, or failed, what its agents have spent is known from them alone.
+                usage=body.usage if body.usage != Usage() else state.spent,
                 duration_ms=body.duration_ms,
                 finished_at=event.at,
             )

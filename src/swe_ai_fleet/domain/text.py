@@ -46,6 +46,8 @@ def check_length(text: str, most: int, *, field: str) -> str:
 def nearest(name: str, known: Collection[str]) -> str:
     """A hint that says which known names may have been meant, or which there are."""
     if close := get_close_matches(name[:64], known, n=3, cutoff=0.6):
+        # What begins like it is meant sooner than what only has the same letters.
+        close.sort(key=lambda other: not other.startswith(name))
         return f"did you mean {' or '.join(map(repr, close))}?"
     first = sorted(known)[:12]
     return f"there are: {', '.join(first)}{', ...' if len(known) > len(first) else ''}" if known else ""

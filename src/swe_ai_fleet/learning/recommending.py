@@ -53,6 +53,8 @@ MAX_OPTIONS = 20
 """The most options of a choice that are weighed, the most tried ones, beside those that a question offers."""
 PLANNED = "plan"
 """The approach of plan sessions."""
+TRIAL = "a trial: "
+"""What the reason of an advice begins with that experience does not bear out."""
 DEFAULT = "default"
 """Stands for a choice that a task leaves to the fleet."""
 _SEATLESS = frozenset({PLANNED, str(TaskKind.WORKFLOW)})
@@ -252,14 +254,20 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
 
 
 def _reason(chosen: Option, options: Sequence[Option]) -> str:
-    between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
     if len(options) == 1:
         return "only option"
-    if not any(option.tried for option in options):
-        return "nothing was tried yet; it is as good a guess as any"
-    if chosen.expected >= options[0].expected:
-        return f"its reward is expected at {chosen.expected:.2f} ({between}), and none of the {len(options)} higher"
-    return (
-        f"{options[0].value} promises {options[0].expected:.2f}, this {chosen.expected:.2f} ({between}); it counts as "
-        f"{chosen.tried:.2g} tries, so it may be better than that: the best of all with a chance of {chosen.best:.0%}"
-    )
+    known = [option for option in options if option.tried]
+    if not known:
+        return f"{TRIAL}nothing is known yet"
+    between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
+    here = f"{chosen.expected:.2f} ({between}) from {_outcomes(chosen)}, {chosen.best:.0%} likely best"
+    if chosen.value == known[0].value:
+        return f"the best that is known: {here}"
+    tried = here if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
+    best = known[0]
+    return f"{TRIAL}{tried}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
+
+
+def _outcomes(option: Option) -> str:
+    """How much is known of it; an outcome of another kind of work counts as a part of one."""
+    return "1 outcome" if option.tried == 1 else f"{option.tried:.3g} outcomes"

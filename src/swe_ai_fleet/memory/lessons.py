@@ -104,11 +104,15 @@ def _outcome(state: ExecutionState) -> str:
 
 def _status(state: ExecutionState) -> str:
     if state.verdict is None:
-        accepted = sum(candidate.accepted for candidate in state.ranking)
-        return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
+        accepted = sum(1 + len(one.duplicates) for one in state.ranking if one.accepted)
+        return f"{state.status}; {_candidates(state)}, {accepted} accepted."
     verdicts = Counter(state.reports[name].verdict for name in state.candidates if name in state.reports)
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
-    return f"{state.status}, {_SHOWN[state.verdict]}; {len(state.candidates)} candidates: {counted}."
+    return f"{state.status}, {_SHOWN[state.verdict]}; {_candidates(state)}: {counted}."
+
+
+def _candidates(state: ExecutionState) -> str:
+    return f"{len(state.candidates)} candidate{'' if len(state.candidates) == 1 else 's'}"
 
 
 def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:

@@ -212,7 +212,7 @@ class Acceptance:
         for name, cost in costs.items():
             if cost and not self._priced:
                 raise InvalidRequest(
-                    "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
+                    "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit max_tokens"
                 )
 
     def _check_workflow(self, task: Task) -> None:
@@ -259,7 +259,7 @@ def _same(known: ExecutionState, task: Task) -> Submission:
         raise AlreadyExists(
             f"task {task.task_id!r} exists with other content",
             field="task_id",
-            hint="choose another task_id, or a higher attempt to run it again",
+            hint="choose another task_id, or a higher attempt (`fleet run --attempt 2`) to run it again",
         )
     return Submission(execution_id=task.execution_id, existed=True)
 

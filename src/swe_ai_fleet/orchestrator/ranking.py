@@ -54,7 +54,7 @@ def _facts(place: ScoredCandidate) -> list[str]:
     if place.report.foreign is not None and place.accepted:
         facts.append(_foreign(place.report.foreign))
     if place.others:
-        facts.append(f"{place.size} candidates came to it")
+        facts.append(f"{place.size} identical candidates")
     if place.review is not None:
         must_fix = f", {place.must_fix} must-fix reproduced" if place.must_fix else ""
         facts.append(f"reviews {place.review:.2f} from {len(place.reviews)}{must_fix}")
@@ -125,7 +125,25 @@ def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
     if part is Part.CHOICE:
         return f"{part}" if mine > theirs else f"{part} of that one"
     digits = 2 if f"{mine:.2f}" != f"{theirs:.2f}" else 6
-    return f"{part} {mine:.{digits}f} against {theirs:.{digits}f}"
+    said = (
+        "none" if _unsaid(part, place) else f"{value:.{digits}f}" for place, value in ((own, mine), (other, theirs))
+    )
+    return f"{part} {' against '.join(said)}"
+
+
+def _unsaid(part: Part, place: ScoredCandidate) -> bool:
+    """Whether nobody said anything of a candidate that this part could weigh; it counts as neither good nor bad."""
+    match part:
+        case Part.TESTS:
+            return place.report.foreign is None
+        case Part.REVIEW:
+            return place.review is None
+        case Part.VERIFIER:
+            return place.verifier is None
+        case Part.VOTES:
+            return place.ballots.share is None
+        case _:
+            return False
 
 
 def representatives(

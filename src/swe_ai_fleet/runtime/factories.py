@@ -33,12 +33,13 @@ from swe_ai_fleet.adapters.model_pool import (
     VLLMMetrics,
 )
 from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
+from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
+from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
@@ -77,14 +78,6 @@ def _ray_ledger() -> Ledger | None:
     from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
 
     return RayLedger()
-
-
-def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
-    """The model servers that settings name, each with the key that is its own."""
-    return tuple(
-        provider_endpoint(settings.model, url, settings.model_api_key, provider_keys=settings.provider_keys)
-        for url in listed(settings.model_url) or ("",)
-    )
 
 
 def other_model(settings: Settings, *, model: str = "", url: str = "", api_key: str = "") -> Settings:

@@ -35,8 +35,8 @@ from swe_ai_fleet.domain.fleet_status import (
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.runtime.factories import model_endpoints
 from swe_ai_fleet.runtime.job_fleet import JobFleet
+from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings

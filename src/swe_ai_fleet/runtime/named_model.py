@@ -11,7 +11,8 @@ from swe_ai_fleet.domain.json_values import items
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.equipment import model_prices
-from swe_ai_fleet.runtime.factories import model_client, model_endpoints, open_model, other_model
+from swe_ai_fleet.runtime.factories import model_client, open_model, other_model
+from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 

@@ -86,7 +86,7 @@ class Stack:
     def _queue(self) -> Component:
         load = self.executions.load()
         replicas = ", ".join(load.replicas) or "none"
-        message = f"{load.queued} waiting, {load.driven} driven here; orchestrators: {replicas}"
+        message = f"{load.queued} waiting, {load.driven} running here; orchestrators: {replicas}"
         full = load.queued >= load.room.queued or not load.replicas
         return Component(name="queue", state=ComponentState.DEGRADED if full else ComponentState.UP, message=message)
 
@@ -101,7 +101,7 @@ class Stack:
             return Component(name="ray", state=ComponentState.UP, message=message)
         import ray
 
-        message = f"{len(self.fleet.hosts)} hosts, {self.fleet.running} calls under way"
+        message = f"hosts: {len(self.fleet.hosts)}, calls under way: {self.fleet.running}"
         state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
         return Component(name="ray", state=state, message=message, version=ray.__version__)
 

@@ -79,15 +79,21 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
     agent, body = stored.event.agent_id, stored.event.body
     match body:
         case ExecutionStarted(task=task, repository=repository):
-            who = _counted(len(task.patches), "patch", "patches") if task.patches else f"{task.num_agents} agents"
+            who = (
+                _counted(len(task.patches), "patch", "patches")
+                if task.patches
+                else _counted(task.num_agents, "agent", "agents")
+            )
             line = f"{who} on {repository.location} at {repository.commit[:12]}"
         case RunStarted(model=model, tools=tools):
             line = f"{agent}: started with {model} and {len(tools)} tools"
         case ToolFinished(entry=entry):
             line = "" if brief else f"{agent}: {_tool(entry)}"
         case RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
-            size = f"+{left.insertions} -{left.deletions} in {len(left.files_changed)} files"
-            line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens" + (f": {error}" if error else "")
+            files = _counted(len(left.files_changed), "file", "files")
+            size = f"+{left.insertions} -{left.deletions} in {files}" if left.files_changed else "no change"
+            why = f": {error}" if error.removeprefix("the run stopped: ") not in ("", reason) else ""
+            line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens{why}"
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
         case RunStopped(stopped_agent_id=stopped, reason=reason):
@@ -113,7 +119,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
             line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {said}"
             shown = sum(finding.reproduced for finding in critique.findings)
-            line += f" ({must_fix} to be mended first, {shown} reproduced)" if must_fix else ""
+            line += f" ({must_fix} to be fixed first, {shown} reproduced)" if must_fix else ""
         case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
             line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
         case CandidatesExamined(examination=examination):

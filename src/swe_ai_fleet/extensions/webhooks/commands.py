@@ -13,8 +13,7 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_lines
-from swe_ai_fleet.domain.moment import iso_time
+from swe_ai_fleet.cli.tables import local_time, print_lines
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.notification.v1.NotificationService"
@@ -91,14 +90,14 @@ def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -
 
 def _delivery(delivery: pb.Delivery) -> str:
     parts = (
-        iso_time(delivery.at_ms)[:19],
+        local_time(delivery.at_ms),
         delivery.type,
         f"attempt {delivery.attempt}",
         enum_word(pb.DeliveryStatus, delivery.status),
         f"HTTP {delivery.http_status}" if delivery.http_status else "no answer",
         f"{delivery.duration_ms} ms",
         one_line(delivery.error, _ERROR_CHARS),
-        f"again at {iso_time(delivery.next_at_ms)[:19]}" if delivery.next_at_ms else "",
+        f"again at {local_time(delivery.next_at_ms)}" if delivery.next_at_ms else "",
         delivery.event_id,
     )
     return "  ".join(filter(None, parts))

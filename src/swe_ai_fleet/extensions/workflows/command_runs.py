@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
 
 from rich.table import Table
 
@@ -15,7 +14,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
 from swe_ai_fleet.cli.documents import exit_of
-from swe_ai_fleet.cli.execution_tables import gist, node_row, nodes_table
+from swe_ai_fleet.cli.execution_tables import gist, json_fields, node_row, nodes_table, print_outputs
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.messages import enum_word
@@ -33,8 +32,6 @@ from swe_ai_fleet.extensions.workflows.tasks import nodes_of
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.watching.text import one_line
-
-_SHOWN_CHARS = 4_000
 
 
 def is_file(text: str) -> bool:
@@ -149,8 +146,9 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
 
 
 async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
-    """Print a run as it stands; the exit code tells how it ended, 0 while it goes on."""
-    return await _shown(screen, client, await client.find(name), as_it_stands=True)
+    """Print a run as it stands. As of `fleet show`, the exit code is about the command."""
+    await _shown(screen, client, await client.find(name))
+    return Exit.ACCEPTED
 
 
 class NodeProgress(Progress):
@@ -161,13 +159,13 @@ class NodeProgress(Progress):
         return nodes_table(node_row(node) for node in nodes)
 
 
-async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_it_stands: bool = False) -> Exit:
+async def _shown(screen: Screen, client: FleetClient, execution_id: str) -> Exit:
     run = (await client.calls.one("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
     outputs = run.outputs_json
     if run.HasField("output_artifact"):
         outputs = (await client.artifact(execution_id, run.output_artifact.digest)).decode("utf-8", "replace")
     status = ExecutionStatus(enum_word(orchestrator.DeliberationStatus, run.status))
-    ended = exit_of(status) if status.terminal or not as_it_stands else Exit.ACCEPTED
+    ended = exit_of(status)
     if screen.json:
         screen.document(_document(run, outputs))
         return ended
@@ -188,10 +186,7 @@ async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_i
     for node in run.nodes:
         if node.status == pb.NODE_STATUS_PAUSED:
             screen.line(f"{node.node_id} is paused; it would be given {node.inputs_json}")
-    for name, value in _fields(outputs).items():
-        screen.line(f"{name}:", style="bold")
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-        screen.line(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ... (--json has all)")
+    print_outputs(screen, outputs)
     ending = str(status) + (f": {one_line(run.error_message, 1000)}" if run.error_message else "")
     tokens = run.usage.prompt_tokens + run.usage.completion_tokens
     cost = f" ({run.duration_ms / 1000:.1f} s, {tokens:,} tokens)" if status.terminal else ""
@@ -205,8 +200,8 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
         "task_id": run.task_id,
         "workflow": run.workflow,
         "status": enum_word(orchestrator.DeliberationStatus, run.status),
-        "inputs": _fields(run.inputs_json),
-        "outputs": _fields(outputs),
+        "inputs": json_fields(run.inputs_json),
+        "outputs": json_fields(outputs),
         "nodes": [
             {
                 "node_id": node.node_id,
@@ -231,8 +226,3 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
 def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
     screen.result({"execution_id": accepted.execution_id, "task_id": accepted.task_id}, accepted.execution_id)
     return Exit.ACCEPTED
-
-
-def _fields(text: str) -> dict[str, object]:
-    value: object = json.loads(text) if text else {}
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {"output": value}
