@@ -103,14 +103,14 @@ class ExternalRun:
         services: What runs share.
         results: Hears of the result.
         outside: The way to agents that somebody else runs.
-        harnesses: The way to those that work in the workspace; None: there are none.
+        harnesses: The way to those that work in the workspace.
         pause_seconds: How long to wait for an agent that is busy, the first time; longer each time after that.
     """
 
     services: RunServices
     results: ResultBus
     outside: OutsideAgent
-    harnesses: OutsideAgent | None = None
+    harnesses: OutsideAgent
     pause_seconds: float = 2.0
 
     async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
@@ -145,11 +145,11 @@ class ExternalRun:
             if not agents.in_place:
                 raise
             left = replace(left, error=str(fault))
-        usage = replace(record.usage, duration_ms=record.duration_ms)
+        usage = record.spent
         if left.stop is StopReason.AWAITING_APPROVAL:
             return candidate_of(assignment, run_finished(run.trail, left.stop, usage), model=record.model, at=now())
         diff = await clone.diff()
-        if agents.in_place:
+        if agents.in_place and diff.files:
             record.left(diff)
         finished = run_finished(
             run.trail,
@@ -169,7 +169,7 @@ class ExternalRun:
         return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
 
     def _agents(self, endpoint: str) -> OutsideAgent:
-        return self.harnesses if self.harnesses is not None and is_harness(endpoint) else self.outside
+        return self.harnesses if is_harness(endpoint) else self.outside
 
     async def _work(
         self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord

@@ -56,6 +56,12 @@ class OutsideRecord:
         """The time since this process took the run."""
         return round((time.monotonic() - self._started_at) * 1000)
 
+    @property
+    def spent(self) -> Usage:
+        """What the run spent so far, in earlier processes too."""
+        own = replace(self.usage, tool_calls=self.usage.tool_calls or self.calls, duration_ms=self.duration_ms)
+        return self.run.earlier.usage + own
+
     def say(self, text: str) -> None:
         """What the agent says while it works. Raises AgentFault where it does not stop."""
         self._heard += 1
@@ -103,14 +109,11 @@ class OutsideRecord:
 
     def left(self, diff: Diff) -> None:
         """What differs on disk in the end, and which of it the agent never spoke of."""
-        silent = [path for path in diff.files if path not in self.paths]
-        self.call(
-            f"{HARNESS}_left", {"files": list(diff.files[:_MOST_FILES])}, call_id=(call_id := uuid.uuid4().hex[:12])
-        )
-        told = f"not spoken of: {', '.join(silent[:_MOST_FILES])}" if silent else "all of it was spoken of"
+        silent = [path for path in diff.files if path not in self.paths][:_MOST_FILES]
+        told = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
         arguments = {"files": ", ".join(diff.files[:_MOST_FILES])}
-        result = ToolResult(success=True, operation="", content=told, metadata={"silent": silent[:_MOST_FILES]})
-        self.tell("left", arguments, result, call_id=call_id, reason="as the fleet found the clone")
+        result = ToolResult(success=True, operation="", content=told, metadata={"silent": silent})
+        self.tell("left", arguments, result, reason="as the fleet found the clone")
 
     def shown(self, text: str, limit: int) -> str:
         """A text masked and cut."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
 from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, CouncilRules, adopted, agent_name, council_name
@@ -138,7 +138,7 @@ class CouncilStore:
         Raises InvalidRequest naming the field, PreconditionFailed (the council is full), Unavailable.
         """
         member = replace(member, registered_at=self._now())
-        if member.endpoint and self._places is not None:
+        if member.elsewhere and self._places is not None:
             self._rules.endpoints.check(member.endpoint)
             self._places(tenant).check(member.endpoint)
 
@@ -181,7 +181,7 @@ class CouncilStore:
 
     def _may_be_at(self, tenant: str, endpoint: str) -> bool:
         """Whether a tenant may have an agent there; the fleet's own agents are at no endpoint."""
-        if not endpoint or self._places is None:
+        if not endpoint or is_harness(endpoint) or self._places is None:
             return True
         try:
             self._places(tenant).check(endpoint)
@@ -234,7 +234,7 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
             hint="register one, or delete the council",
         )
     if task.approval is not ApprovalPolicy.NONE:
-        council = replace(council, members=tuple(member for member in council.members if not member.endpoint))
+        council = replace(council, members=tuple(member for member in council.members if not member.elsewhere))
         if not council.members:
             raise PreconditionFailed(
                 f"no agent in the council of {task.role} can ask for approvals",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.council import HARNESS, Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
     check_identifier,
 )
+from swe_ai_fleet.domain.text import nearest
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
@@ -101,7 +102,7 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
     turn = 0
     while len(found) < task.most_agents:
         turn += 1
-        free = [one for one in council.members if not one.endpoint or one.max_concurrent_tasks >= turn]
+        free = [one for one in council.members if not one.elsewhere or one.max_concurrent_tasks >= turn]
         if not free:
             break
         for member in free[: task.most_agents - len(found)]:
@@ -191,11 +192,13 @@ class CouncilRules:
     Attributes:
         profiles: The model profiles there are.
         endpoints: Where agents that others run may be.
+        harnesses: The harnesses there are.
         max_agents: The most agents one council may have.
     """
 
     profiles: Collection[str] = ()
     endpoints: EndpointRules = field(default_factory=EndpointRules)
+    harnesses: Collection[str] = ()
     max_agents: int = 300
 
     def check(self, council: Council) -> None:
@@ -261,7 +264,9 @@ class CouncilRules:
 
     def _check_endpoint(self, council: Council, member: CouncilMember, where: str) -> None:
         name = f"{where}endpoint"
-        if member.endpoint:
+        if is_harness(member.endpoint):
+            check_harness(member.endpoint, self.harnesses, field=name)
+        elif member.endpoint:
             self.endpoints.check(member.endpoint, field=name)
         if member.endpoint and council.agent_type == OWN_AGENTS:
             raise InvalidRequest(
@@ -274,6 +279,14 @@ class CouncilRules:
         if name not in self.profiles:
             known = ", ".join(sorted(self.profiles)) or "none is configured"
             raise InvalidRequest(f"there is no model profile {name[:64]!r}", field=field_name, hint=known)
+
+
+def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> None:
+    """Whether there is the harness that `acp:NAME` names. Raises InvalidRequest."""
+    name = endpoint.removeprefix(HARNESS)
+    if name not in harnesses:
+        hint = nearest(name, harnesses) or "none is configured (FLEET_HARNESSES)"
+        raise InvalidRequest(f"there is no harness {name[:64]!r}", field=field, hint=hint)
 
 
 def check_parameters(given: Mapping[str, str]) -> None:

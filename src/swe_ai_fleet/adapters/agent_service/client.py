@@ -274,16 +274,16 @@ class AgentServiceClient:
                 with _explained(place):
                     # What cannot be read comes as None.
                     async for response in cast("AsyncIterator[pb.SolveResponse | None]", call):
-                        match response.WhichOneof("part") if response is not None else "":
+                        if response is None:
+                            raise AgentFault(f"what the agent at {place} says cannot be read")
+                        match response.WhichOneof("part"):
                             case "progress":
                                 handout.record.say(response.progress.text)
                             case "result":
                                 result = response.result
                                 return HandedIn(patch=result.patch, summary=result.summary, usage=_usage(result.usage))
-                            case None:
-                                raise AgentFault("the agent sent a message without progress or result")
                             case _:
-                                raise AgentFault(f"what the agent at {place} says cannot be read")
+                                raise AgentFault("the agent sent a message without progress or result")
             finally:
                 call.cancel()
         raise AgentFault("the agent ended without a result")
