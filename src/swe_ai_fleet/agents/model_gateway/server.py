@@ -31,6 +31,7 @@ _MOST_CONNECTIONS = 64
 # Of an agent that does not read what it has asked for.
 _STALLED_SECONDS = 60.0
 _CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_PER_TOKEN_AT_LEAST = 3
 _SERVER_NAMED = re.compile(r"model server \S+")
 # The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
 # itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
@@ -265,18 +266,21 @@ class ModelGateway:
         return kept, characters
 
     async def _bound(self, asked: Json, characters: int) -> None:
-        """Bound the completion by the tokens that are left, and that by what the context holds."""
-        if self._budget.tokens_left is None:
-            return
-        left = max(1, self._budget.tokens_left - self._reserved)
-        bounds = [bound for name in LIMIT_FIELDS if isinstance(bound := asked.get(name), int)]
+        """Bound the completion by the tokens that are left; without a bound that does not fit the context.
+
+        Servers refuse a bound that they could not keep, and agents choose theirs without knowing the context.
+        """
+        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := asked.pop(name, None), int)), default=None)
         longest = (await self._model.probe()).max_model_len
-        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
-        room = (longest - characters // _CHARACTERS_PER_TOKEN) * 3 // 4 if longest else left + 1
-        if min(bounds, default=room) > left:
-            for name in LIMIT_FIELDS:
-                asked.pop(name, None)
-            asked[LIMIT_FIELDS[0]] = left
+        room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None
+        if bound is not None and room is not None and bound > room:
+            bound = None
+        if self._budget.tokens_left is not None:
+            left = max(1, self._budget.tokens_left - self._reserved)
+            if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
+                bound = left
+        if bound is not None:
+            asked[LIMIT_FIELDS[0]] = bound
 
 
 class _Answer:
