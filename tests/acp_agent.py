@@ -49,8 +49,8 @@ class Client:
             if message.get("method") == "session/cancel":
                 self.told["cancelled"] = True
 
-    def update(self, kind: str, **fields: Any) -> None:
-        parameters = {"sessionId": SESSION, "update": {"sessionUpdate": kind, **fields}}
+    def update(self, what: str, **fields: Any) -> None:
+        parameters = {"sessionId": SESSION, "update": {"sessionUpdate": what, **fields}}
         self.send(method="session/update", params=parameters)
 
     def say(self, text: str) -> None:
@@ -82,7 +82,9 @@ def good(client: Client, prompt: str) -> str:
     Path("/workspace/told.txt").write_text("told\n")
     client.call("c1", "edit", content=[{"type": "diff", "path": "/workspace/told.txt", "newText": "told\n"}])
     Path("/workspace/silent.txt").write_text("silent\n")
-    ran = subprocess.run(["python3", "-c", "import utils; print(utils.hello_world())"], cwd="/workspace", capture_output=True)
+    ran = subprocess.run(
+        ["python3", "-c", "import utils; print(utils.hello_world())"], cwd="/workspace", capture_output=True
+    )
     client.call("c2", "execute", rawInput={"command": "python3 -c …"}, content=[text_block(ran.stdout.decode())])
     terminal = client.ask("terminal/create", command="python3", args=["-c", "print(6 * 7)"], cwd="/workspace")
     code = client.ask("terminal/wait_for_exit", **terminal)["exitCode"]
@@ -149,14 +151,24 @@ def hanging(client: Client, prompt: str) -> str:
     client.say("Thinking.")
     while client.read().get("method") != "session/cancel":
         pass
+    Path("/workspace/cancelled.txt").write_text("cancelled\n")
     client.send(id=client.told["prompt"], result={"stopReason": "cancelled"})
-    time.sleep(600)
-    return ""
+    while True:
+        time.sleep(1)  # until it is killed: its pipes are closed, and it does not look
 
 
 def talking(client: Client, prompt: str) -> str:
     """Writes what is no message between its messages."""
-    for line in ("warning: no colour", '{"half": ', "[1, 2]", '"text"', "null", '{"id": 99, "result": {}}', "\x00\xff", ""):
+    for line in (
+        "warning: no colour",
+        '{"half": ',
+        "[1, 2]",
+        '"text"',
+        "null",
+        '{"id": 99, "result": {}}',
+        "\x00\xff",
+        "",
+    ):
         print(line)
     client.send(method="session/update", params=[1])
     client.send(method="session/update", params={"sessionId": "another", "update": {"sessionUpdate": "plan"}})

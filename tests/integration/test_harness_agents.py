@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator
@@ -12,17 +13,29 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
-
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, Perspective
-from swe_ai_fleet.domain.event import EventBody, PlanMade, RunFinished, ToolFinished
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    ApprovalResolved,
+    EventBody,
+    ModelReplied,
+    PlanMade,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    Writer,
+)
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.sandbox import processes
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
@@ -52,6 +65,7 @@ def install(directory: Path) -> Path:
     return directory
 
 
+GREETING = "[greetings]"
 BEHAVIOURS = (
     *("good", "asking", "planning", "dying", "hanging", "talking", "flooding", "bloating", "escaping", "chatting"),
     *("absent", "strange", "locked"),
@@ -97,6 +111,17 @@ class Place:
         events = self.log.read("default", assignment.execution_id, agent_id=AGENT)
         return [one.event.body async for one in events]
 
+    async def decide(self, assignment: CodingAssignment, approval_id: str, decision: ApprovalDecision) -> None:
+        """What a person decides, as the execution writes it."""
+        resolution = ApprovalResolution(approval_id=approval_id, decision=decision, approver="ann", at=now())
+        writer = Writer(
+            tenant="default",
+            execution_id=assignment.execution_id,
+            task_id=assignment.task.task_id,
+            agent_id=CONTROL_SUBJECT,
+        )
+        await self.log.tell(writer, ApprovalResolved(resolution=resolution))
+
     async def state(self, assignment: CodingAssignment) -> RunState:
         events = self.log.read("default", assignment.execution_id)
         return fold_run([one.event async for one in events], AGENT)
@@ -135,10 +160,10 @@ def operations(bodies: list[EventBody]) -> list[tuple[str, str]]:
 
 async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: Place) -> None:
     candidate, bodies = await place.run("good")
-    assert (candidate.stop_reason, candidate.error, candidate.model) == (StopReason.FINAL_ANSWER, "", "acp:good 0.1")
+    assert (candidate.error, candidate.stop_reason, candidate.model) == ("", StopReason.FINAL_ANSWER, "acp:good 0.1")
     assert candidate.artifacts.files_changed == ("silent.txt", "told.txt", "utils.py")
     assert "Terminal: 42 0. Network: closed" in candidate.summary
-    assert '{"url": "http' in candidate.summary
+    assert 'Home: {"url": "http://127.0.0.1:3129/v1"} scripted.' in candidate.summary
     # By the fleet's own tools, and by the agent's own word; what it never spoke of is found on disk.
     assert operations(bodies) == [
         ("files_read_text_file", "success"),
@@ -149,8 +174,108 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
         ("harness_left", "success"),
     ]
     ended = [body for body in bodies if isinstance(body, ToolFinished)]
-    assert ended[3].result.content == "Hello, World!" and ended[3].result.metadata["own_word"]
+    assert ended[3].result.content == "Hello, World!\n" and ended[3].result.metadata["own_word"]
+    assert "own word" in ended[3].entry.reason and ended[1].entry.reason == ""
     assert ended[-1].result.content == "not spoken of: silent.txt"
     assert [body.plan.steps[0].why for body in bodies if isinstance(body, PlanMade)] == ["Add it"]
     assert acp_agent.HIDDEN not in repr(bodies)
     assert candidate.usage.tool_calls == 5
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "stop", "error", "files"),
+    [
+        ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
+        ("absent", StopReason.MODEL_ERROR, "exit code 1; its last words: no such model", ()),
+        ("strange", StopReason.MODEL_ERROR, "speaks version 7", ()),
+        ("locked", StopReason.MODEL_ERROR, "error -32000: Authentication required", ()),
+        ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
+        ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
+        ("hanging", StopReason.TIMEOUT, "the limit of 4 seconds", ("cancelled.txt", "slow.txt")),
+        ("talking", StopReason.FINAL_ANSWER, "", ()),
+        ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
+    ],
+)
+async def test_whatever_a_harness_does_wrong_the_candidate_says_so(
+    place: Place, behaviour: str, stop: StopReason, error: str, files: tuple[str, ...]
+) -> None:
+    seconds = {"seconds": 4.0} if behaviour == "hanging" else {}
+    candidate, bodies = await place.run(behaviour, **seconds)
+    assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), candidate.error
+    assert error in candidate.error and bool(error) == bool(candidate.error)
+    if behaviour == "dying":
+        # What it had begun by its own word never ended.
+        assert ("harness_execute", "interrupted") in operations(bodies)
+        assert candidate.summary == "Half of it."
+    assert isinstance(bodies[-1], RunFinished) and bodies[-1].audit_head == candidate.audit_head
+
+
+async def test_a_harness_reaches_nothing_but_its_clone_and_its_model(
+    place: Place, model_server: ScriptedModelServer
+) -> None:
+    candidate, bodies = await place.run("escaping", calls=11)
+    assert "Read [], wrote [], network closed" in candidate.summary
+    refused = [outcome for name, outcome in operations(bodies) if name.startswith("files_")]
+    assert len(refused) == 10 and set(refused) <= {"refused", "error"}
+    assert candidate.artifacts.files_changed == ()
+    # One call more than it may make.
+    short, _ = await place.run("escaping", calls=4)
+    assert short.stop_reason is StopReason.MAX_TOOL_CALLS and "4 tool calls" in short.error
+    # Its model is the run's, paid for by the run, without a key.
+    chatted, bodies = await place.run("chatting", description=f"Chat {GREETING}")
+    assert chatted.usage.model_calls == 1 and chatted.usage.prompt_tokens > 0
+    assert sum(body.reply.usage.prompt_tokens for body in bodies if isinstance(body, ModelReplied)) == (
+        chatted.usage.prompt_tokens
+    )
+
+
+@pytest.mark.parametrize("decision", [ApprovalDecision.APPROVED, ApprovalDecision.REJECTED])
+async def test_what_a_harness_asks_waits_for_a_person(place: Place, decision: ApprovalDecision) -> None:
+    paths = Constraints(limits=Limits(timeout_seconds=40), allowed_paths=("*.py", "removed.txt"))
+    asked = await place.assignment("asking", approval=ApprovalPolicy.RISKY, constraints=paths)
+    waiting = await place.worker.run(asked)
+    assert waiting.stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.reasons and request.approach.endswith("command: rm -rf /tmp/x")
+    await place.decide(asked, request.approval_id, decision)
+    candidate = await place.worker.run(replace(asked, generation=2, resume=True))
+    # The harness began anew, and asked the same: that was decided. The second needs nobody, the third is not allowed.
+    allowed = decision is ApprovalDecision.APPROVED
+    assert candidate.error == "" and candidate.stop_reason is StopReason.FINAL_ANSWER
+    assert candidate.summary.endswith(f"{'allow_once' if allowed else 'reject_once'}, allow_once, reject_once")
+    assert ("I was told no" in candidate.summary) is not allowed
+    assert candidate.artifacts.files_changed == (("removed.txt", "utils.py") if allowed else ("utils.py",))
+    done = operations(await place.bodies(asked))
+    assert done.count((f"approval_{decision}", "success")) == 1
+    assert ("harness_permission", "refused") in done and ("files_write_file", "success") in done
+
+
+async def test_a_harness_proposes_before_it_may_change_anything(place: Place) -> None:
+    asked = await place.assignment("planning", approval=ApprovalPolicy.PLAN)
+    waiting = await place.worker.run(asked)
+    assert waiting.stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.approach == "Append hello_world to utils.py."
+    await place.decide(asked, request.approval_id, ApprovalDecision.APPROVED)
+    candidate = await place.worker.run(replace(asked, generation=2, resume=True))
+    assert (candidate.summary, candidate.artifacts.files_changed) == ("Did as proposed.", ("utils.py",))
+
+
+async def test_a_cancelled_harness_is_killed(place: Place) -> None:
+    assignment = await place.assignment("hanging")
+    running = asyncio.create_task(place.worker.run(assignment))
+    while not any(isinstance(body, RunStarted) for body in await place.bodies(assignment)):
+        await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    end = (await place.bodies(assignment))[-1]
+    assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
+    assert not [pid for pid in processes.descendants(os.getpid()) if b"acp_agent" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

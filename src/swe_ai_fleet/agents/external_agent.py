@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.council import is_harness
-from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import RunStarted
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.domain.moment import now
@@ -139,11 +139,7 @@ class ExternalRun:
             left = replace(left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (told, record.waiting))))
         except PatchRejected as fault:
             left = replace(left, error=f"the agent's patch does not apply: {fault}")
-        except (AgentFault, ResourceExhausted, PreconditionFailed) as fault:
-            left = replace(left, error=str(fault))
-        except Unavailable as fault:
-            if not agents.in_place:
-                raise
+        except (AgentFault, ModelError, ResourceExhausted, PreconditionFailed) as fault:
             left = replace(left, error=str(fault))
         usage = record.spent
         if left.stop is StopReason.AWAITING_APPROVAL:

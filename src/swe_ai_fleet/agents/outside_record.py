@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.spec import RunContext
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Diff
@@ -44,11 +45,13 @@ class OutsideRecord:
     def __init__(self, run: RunContext, *, model: str) -> None:
         self.run, self.model = run, model
         self.usage, self.answer, self.waiting = Usage(), "", ""
-        self.calls = 0
+        self.budget: Budget | None = None
+        """Counts what an agent spends whose model the fleet asks; None: it says itself what it spent, in the end."""
         self.paths: set[str] = set()
         """Files that the agent said it changes, relative to the repository."""
         self.step = len(run.earlier.steps)
         self._heard = self._kept = 0
+        self._told = run.earlier.usage
         self._started_at = time.monotonic()
 
     @property
@@ -59,8 +62,7 @@ class OutsideRecord:
     @property
     def spent(self) -> Usage:
         """What the run spent so far, in earlier processes too."""
-        own = replace(self.usage, tool_calls=self.usage.tool_calls or self.calls, duration_ms=self.duration_ms)
-        return self.run.earlier.usage + own
+        return self.budget.total() if self.budget else replace(self.usage, duration_ms=self.duration_ms)
 
     def say(self, text: str) -> None:
         """What the agent says while it works. Raises AgentFault where it does not stop."""
@@ -72,13 +74,12 @@ class OutsideRecord:
             self._reply(AssistantMessage(content=self.shown(text, MAX_MESSAGE_CHARS)))
 
     def conclude(self, summary: str, usage: Usage) -> None:
-        """The agent's last words, and what it spent."""
+        """The agent's last words, and what it says that it spent."""
         self.usage, self.answer = usage, self.shown(summary, MAX_SUMMARY_CHARS)
         self._reply(AssistantMessage(content=self.answer), usage)
 
     def call(self, name: str, arguments: Mapping[str, object], *, text: str = "", call_id: str = "") -> ToolCall:
         """A step with one call behind what the agent said; its result is told by whoever carries it out."""
-        self.calls += 1
         call_id = call_id or uuid.uuid4().hex[:12]
         written = self.shown(json.dumps(arguments, ensure_ascii=False, default=str), MAX_CALL_CHARS)
         call = ToolCall(call_id=call_id, model_call_id=call_id, name=name, arguments=written)
@@ -122,6 +123,12 @@ class OutsideRecord:
 
     def _reply(self, message: AssistantMessage, usage: Usage | None = None) -> None:
         self.step += 1
+        if self.budget is not None:
+            # The model's calls since the step before; tool calls are counted by their results.
+            total, known = self.budget.usage, self._told
+            names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "cost")
+            usage = Usage(**{name: getattr(total, name) - getattr(known, name) for name in names})
+            self._told = total
         reply = ModelReply(
             message=message,
             finish_reason="tool_calls" if message.tool_calls else "stop",

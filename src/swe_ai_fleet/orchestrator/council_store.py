@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -11,7 +11,14 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
-from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, CouncilRules, adopted, agent_name, council_name
+from swe_ai_fleet.orchestrator.councils import (
+    OUTSIDE_AGENTS,
+    CouncilRules,
+    adopted,
+    agent_name,
+    council_name,
+    council_of,
+)
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.rewriting import rewritten
 
@@ -172,6 +179,11 @@ class CouncilStore:
 
         return await self._change(tenant, role, remove)
 
+    @property
+    def harnesses(self) -> Collection[str]:
+        """The harnesses there are."""
+        return self._rules.harnesses
+
     def reachable(self, tenant: str, council: Council) -> Council:
         """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
         default = self._defaults.get(council.role)
@@ -224,6 +236,8 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
     PreconditionFailed where the council has no agent for the task, Unavailable.
     """
     council = await store.get(task.tenant, task.role)
+    if task.seats:
+        return adopted(task, council_of(task, council, store.harnesses))
     if council is None:
         return None
     council = store.reachable(task.tenant, council)

@@ -70,6 +70,32 @@ def adopted(task: Task, council: Council) -> Council:
     return replace(council, model_profile=task.model_profile, members=members)
 
 
+def council_of(task: Task, council: Council | None, harnesses: Collection[str]) -> Council:
+    """The council of a task that names who sits in it; all but the members is the role's own, where it has one.
+
+    Raises InvalidRequest.
+    """
+    if task.num_agents not in (0, len(task.seats)):
+        raise InvalidRequest(
+            f"there are {len(task.seats)} seats, and num_agents is {task.num_agents}",
+            field="num_agents",
+            hint="leave it out",
+        )
+    members: list[CouncilMember] = []
+    for number, seat in enumerate(task.seats, start=1):
+        field = f"seats[{number - 1}]"
+        if seat == OWN_SEAT:
+            members.append(CouncilMember(agent_id=agent_name(task.role, number)))
+            continue
+        if not is_harness(seat):
+            hint = f"{OWN_SEAT}, or acp:NAME for a harness"
+            raise InvalidRequest(f"{seat[:64]!r} is no seat", field=field, hint=hint)
+        check_harness(seat, harnesses, field=field)
+        members.append(CouncilMember(agent_id=f"{seat.removeprefix(HARNESS)}-{number}", endpoint=seat))
+    base = council or Council(council_id=council_name(task.role), role=task.role, members=())
+    return replace(base, members=tuple(members), agent_type="")
+
+
 def seated(task: Task, council: Council | None = None) -> Task:
     """The task as it is carried out: what it leaves open is the council's, or else the fleet's own default.
 
@@ -78,7 +104,7 @@ def seated(task: Task, council: Council | None = None) -> Task:
     """
     if task.kind is TaskKind.JUDGE:
         return replace(task, num_agents=0, max_agents=0, rounds=0)
-    agents = task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
+    agents = len(task.seats) or task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
     rounds = task.rounds
     if rounds == COUNCIL_ROUNDS:
         reviewed = council is None or council.peer_review
@@ -166,12 +192,13 @@ def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective
     given = {**(council.custom_params if council else {}), **task.custom_params}
     words = "\n".join(filter(None, (given.get(INSTRUCTIONS, ""), view.instructions)))
     temperature = float(given[TEMPERATURE]) if TEMPERATURE in given else view.temperature
-    profile = "" if seat.member.endpoint else seat.member.model_profile or view.model_profile
+    profile = "" if seat.member.elsewhere else seat.member.model_profile or view.model_profile
     return replace(
         view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
     )
 
 
+OWN_SEAT = "fleet"
 OWN_AGENTS = "tools"
 OUTSIDE_AGENTS = "external"
 AGENT_TYPES = ("", OWN_AGENTS, OUTSIDE_AGENTS)

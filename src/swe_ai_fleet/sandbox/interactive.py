@@ -54,15 +54,16 @@ class InteractiveCommand:
     """An argv that runs until its pipes are closed.
 
     It starts in a home of its own rather than in the workspace, whose files could otherwise pass for modules or
-    programs of it, with `files` in it, by their paths there. `variables` come on top of the sandbox's own; none of the
-    repository's environment is passed on. `gateway` is a unix socket that it reaches beside its network, at a port of
-    its own loopback. In arguments, variables and files `{workspace}` stands for where it sees the workspace, and
-    `{gateway}` for the URL of that port.
+    programs of it, with `files` in it, by their paths there. `variables` come on top of the sandbox's own; of the
+    repository's environment only `environment` is passed on. `gateway` is a unix socket that it reaches beside its
+    network, at a port of its own loopback. In arguments, variables and files `{workspace}` stands for where it sees the
+    workspace, and `{gateway}` for the URL of that port.
     """
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     mounts: tuple[Mount, ...] = ()
+    environment: Environment = field(default_factory=Environment)
     network: NetworkGrant | None = None
     gateway: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -277,7 +278,11 @@ class _Ground:
                 raise ValueError(f"{name!r} is no path in a home")
             (self.scratch.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.scratch.home / name).write_text(text)
-        environment = Environment(variables=command.variables, mounts=command.mounts)
+        environment = replace(
+            command.environment,
+            variables={**command.environment.variables, **command.variables},
+            mounts=(*command.environment.mounts, *command.mounts),
+        )
         groups = [str(entrance) for entrance in self.group.entrances] if self.group else []
         outside = [jail.shell(), "-c", _OUTSIDE, "fleet", *groups, "--"]
         if self.bubblewrap is None:

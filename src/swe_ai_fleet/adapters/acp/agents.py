@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from swe_ai_fleet.adapters.acp.harness import Harness
+from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused
 from swe_ai_fleet.adapters.acp.permissions import Permissions
-from swe_ai_fleet.adapters.acp.session import Session
+from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session, opened
+from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
+from swe_ai_fleet.agents.model_gateway import ModelGateway
 from swe_ai_fleet.agents.outside_record import AgentFault
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.domain.council import HARNESS
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.sandbox.interactive import InteractiveProcess
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.jail import WORKSPACE
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
@@ -47,12 +54,6 @@ class HarnessAgents:
         decisions = await permissions.settle()
         if permissions.gate.rejection:
             return HandedIn(stop=StopReason.REJECTED, error=permissions.gate.rejection)
-        command = self._harness(endpoint).started(
-            handout.clone.environment,
-            model_url="",
-            model="",
-            read_only=not task.enable_tools or permissions.gate.wants_proposal,
-        )
         pipeline = Pipeline(
             trail=run.trail,
             policy=policy,
@@ -60,15 +61,65 @@ class HarnessAgents:
             store=run.store,
             limits=ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds),
         )
-        process = await InteractiveProcess.start(
-            handout.clone.root, command, policy=replace(self.sandbox, tenant=task.tenant)
-        )
+        budget = Budget(task.constraints.limits, spent=run.earlier.usage)
+        model, capabilities = await run.model(task, handout.assignment.perspective, budget)
+        handout.record.budget = budget
+        async with ModelGateway(model, budget, mask=run.equipment.mask) as gateway:
+            command = self._harness(endpoint).started(
+                handout.clone.environment,
+                gateway=gateway.socket,
+                model=capabilities.model,
+                read_only=not task.enable_tools or permissions.gate.wants_proposal,
+            )
+            try:
+                left = await self._worked(command, handout, pipeline, permissions, prompt=_prompt(handout, decisions))
+            except AgentFault:
+                if gateway.spent is None:
+                    raise
+                left = HandedIn(summary=handout.record.answer)
+            if gateway.spent is not None and left.stop is not StopReason.AWAITING_APPROVAL:
+                left = replace(left, stop=gateway.spent, error=f"its model is not asked any more: {gateway.spent}")
+            return left
+
+    async def _worked(
+        self,
+        command: InteractiveCommand,
+        handout: Handout,
+        pipeline: Pipeline,
+        permissions: Permissions,
+        *,
+        prompt: str,
+    ) -> HandedIn:
+        """What a program leaves that speaks the protocol."""
+        sandbox = replace(self.sandbox, tenant=handout.assignment.task.tenant)
+        try:
+            process = await InteractiveProcess.start(handout.clone.root, command, policy=sandbox)
+        except Unavailable as fault:
+            raise AgentFault(f"the harness did not start: {fault.message}") from None
         session = Session(process, handout, pipeline, permissions)
         try:
-            await session.open()
-            return await session.work(_prompt(handout, decisions))
+            return await session.work(prompt)
         finally:
             await uninterrupted(session.close())
+
+    async def greeted(self, name: str, directory: Path, gateway: Path | None) -> str:
+        """Start a harness over an absolute directory without links, and end it; how it calls itself and its version.
+
+        Raises AgentFault, PreconditionFailed, Unavailable.
+        """
+
+        async def refuse(method: str, _: Parameters) -> object:
+            raise RequestRefused(f"{method[:100]} is not served here", METHOD_NOT_FOUND)
+
+        command = self._harness(f"{HARNESS}{name}").started(Environment(), gateway=gateway, model="model")
+        process = await InteractiveProcess.start(directory, command, policy=self.sandbox)
+        peer = Peer(process, refuse, lambda _method, _told: None)
+        try:
+            _, told = await opened(peer, WORKSPACE)
+            return told
+        finally:
+            await uninterrupted(peer.close())
+            await uninterrupted(process.close(grace_seconds=CANCEL_SECONDS))
 
     def _harness(self, endpoint: str) -> Harness:
         harness = self.harnesses.get(endpoint.removeprefix(HARNESS))

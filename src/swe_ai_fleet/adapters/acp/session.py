@@ -23,6 +23,7 @@ from swe_ai_fleet.adapters.acp.permissions import Permissions, ToolUse
 from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
 from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault, OutsideRecord
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
 from swe_ai_fleet.domain.plan import Plan, PlanStep
@@ -49,6 +50,7 @@ PROPOSE = (
     "that you propose, step by step: a person decides about it."
 )
 _PLAN_CHARS = 500
+_NAME_CHARS = 100
 _RESOURCE_NOT_FOUND = -32002
 _STOPS: Mapping[str, tuple[StopReason, str]] = {
     "end_turn": (StopReason.FINAL_ANSWER, ""),
@@ -57,6 +59,25 @@ _STOPS: Mapping[str, tuple[StopReason, str]] = {
     "refusal": (StopReason.MODEL_STOPPED, "the agent refuses to go on"),
     "cancelled": (StopReason.MODEL_STOPPED, "the agent ended its turn as cancelled"),
 }
+
+
+async def opened(peer: Peer, directory: str) -> tuple[str, str]:
+    """The id of a new session in a directory, and how the agent calls itself and its version. Raises AgentFault."""
+    capabilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+    client = {"name": "swe-ai-fleet", "version": str(PROTOCOL_VERSION)}
+    hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            told = await peer.request("initialize", hello)
+            if told.get("protocolVersion") != PROTOCOL_VERSION:
+                raise AgentFault(f"the agent speaks version {str(told.get('protocolVersion'))[:20]} of the protocol")
+            new = await peer.request("session/new", {"cwd": directory, "mcpServers": []})
+    except TimeoutError:
+        raise AgentFault(f"the agent had no session after {START_SECONDS:g} seconds") from None
+    session_id, info = string(new.get("sessionId")), mapping(told.get("agentInfo"))
+    if not session_id:
+        raise AgentFault("the agent has begun no session")
+    return session_id, " ".join(filter(None, (string(info.get("name")), string(info.get("version")))))[:_NAME_CHARS]
 
 
 class HarnessFiles(FileTool):
@@ -107,8 +128,6 @@ class Session:
         self._plans: list[Plan] = []
         self._session_id = ""
         self._asking: asyncio.Task[Parameters] | None = None
-        limits = handout.assignment.task.constraints.limits
-        self._calls_left = limits.max_tool_calls - handout.record.run.earlier.usage.tool_calls
         # One call of a step after the other: the log has each with its result before the next one begins.
         self._turn = asyncio.Lock()
         self._late: deque[Callable[[], None]] = deque()
@@ -125,31 +144,9 @@ class Session:
         }
         self._peer = Peer(process, self._answer, self._hear)
 
-    async def open(self) -> str:
-        """Begin the session; the name and version by which the harness calls itself. Raises AgentFault."""
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                told = await self._peer.request(
-                    "initialize",
-                    {
-                        "protocolVersion": PROTOCOL_VERSION,
-                        "clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True},
-                        "clientInfo": {"name": "swe-ai-fleet", "version": "1"},
-                    },
-                )
-                if told.get("protocolVersion") != PROTOCOL_VERSION:
-                    raise AgentFault(
-                        f"the agent speaks version {str(told.get('protocolVersion'))[:20]} of the protocol"
-                    )
-                new = await self._peer.request("session/new", {"cwd": self._handout.clone.mount, "mcpServers": []})
-        except TimeoutError:
-            raise AgentFault(f"the agent had no session after {START_SECONDS:g} seconds") from None
-        self._session_id = string(new.get("sessionId"))
-        info = mapping(told.get("agentInfo"))
-        return " ".join(filter(None, (string(info.get("name")), string(info.get("version")))))[:100]
-
     async def work(self, prompt: str) -> HandedIn:
         """Let the harness work until its turn ends, or its run does. Raises AgentFault, FleetError of its requests."""
+        self._session_id, _ = await opened(self._peer, self._handout.clone.mount)
         if not self._permissions.gate.wants_proposal:
             return await self._prompted(prompt)
         left = await self._prompted(f"{prompt}\n\n{PROPOSE}")
@@ -258,9 +255,13 @@ class Session:
             self._late.popleft()()
 
     def _count(self) -> None:
-        if self._record.calls > self._calls_left:
-            limit = self._handout.assignment.task.constraints.limits.max_tool_calls
-            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=f"the limit of {limit} tool calls is reached"))
+        """Pay for a call; the run ends with the first one that it cannot afford."""
+        if (budget := self._record.budget) is None:
+            return
+        if not budget.tool_calls_left:
+            limit = f"the limit of {budget.limits.max_tool_calls} tool calls is reached"
+            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=limit))
+        budget.settle(Usage(tool_calls=1))
 
     def _end(self, left: HandedIn) -> None:
         if not self._ended.done():
