@@ -350,7 +350,9 @@ class OpenAIChatModel:
             fault.__cause__ = cause
             # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
             # brought about says nothing of the server.
-            if request.send is not None and (begun or faults.pushback(fault)[0] in _PROVOKED):
+            if begun:
+                raise ModelError(faults.broken_off(self._connection.base_url).message) from cause
+            if request.send is not None and faults.pushback(fault)[0] in _PROVOKED:
                 raise ModelError(fault.message) from cause
             raise fault
 

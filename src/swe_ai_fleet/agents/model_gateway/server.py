@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string, with_texts
 from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.sandbox.proxy import unix_listener
 from swe_ai_fleet.tools.secrets import Secrets
@@ -104,6 +105,8 @@ class ModelGateway:
         self._directory = Path()
         self.calls = 0
         """How many calls the model was asked."""
+        self.spent: StopReason | None = None
+        """The limit of the run at which a call was refused, once one was."""
         self._under_way = self._bytes = self._reserved = 0
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -196,7 +199,7 @@ class ModelGateway:
                 reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
             usage = reply.usage
         except TimeoutError:
-            refusal = _RefusalError(402, "the time of this run is over", code="budget_spent", kind="insufficient_quota")
+            refusal = self._refused(StopReason.TIMEOUT)
         except FleetError as fault:
             usage = Usage() if not answer.pieces else None
             refusal = _refusal(fault)
@@ -213,14 +216,18 @@ class ModelGateway:
         raise refusal
 
     def _affordable(self) -> None:
-        spent = self._budget.spent(iterations=self.calls)
-        left = self._budget.tokens_left
-        if spent is None and (left is None or left > self._reserved) and self._budget.seconds_left:
-            return
-        limit = spent.value if spent is not None else "max_tokens" if self._budget.seconds_left else "timeout"
-        raise _RefusalError(
-            402, f"the budget of this run is spent ({limit})", code="budget_spent", kind="insufficient_quota"
-        )
+        spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
+        if not self._budget.seconds_left:
+            spent = StopReason.TIMEOUT
+        elif spent is None and left is not None and left <= self._reserved:
+            spent = StopReason.MAX_TOKENS
+        if spent is not None:
+            raise self._refused(spent)
+
+    def _refused(self, spent: StopReason) -> _RefusalError:
+        self.spent = spent
+        text = f"the budget of this run is spent: {spent.value}"
+        return _RefusalError(402, text, code="budget_spent", kind="insufficient_quota")
 
     @asynccontextmanager
     async def _body(self, request: web.Request) -> AsyncGenerator[bytes]:
@@ -370,7 +377,7 @@ def _refusal(fault: FleetError) -> _RefusalError:
     if isinstance(fault, InvalidRequest | ModelRejected):
         return _RefusalError(400, text, code="invalid_request", param=fault.field)
     if isinstance(fault, ModelUnavailable):
-        return _RefusalError(503, text, code="model_unavailable", kind="server_error")
+        return _RefusalError(503, "no model server answers now", code="model_unavailable", kind="server_error")
     return _RefusalError(502, text, code="server_error", kind="server_error")
 
 
