@@ -243,7 +243,7 @@ async def test_what_a_harness_asks_waits_for_a_person(place: Place, decision: Ap
     allowed = decision is ApprovalDecision.APPROVED
     assert candidate.error == "" and candidate.stop_reason is StopReason.FINAL_ANSWER
     assert candidate.summary.endswith(f"{'allow_once' if allowed else 'reject_once'}, allow_once, reject_once")
-    assert ("I was told no" in candidate.summary) is not allowed
+    assert ("I was told no" in repr(await place.bodies(asked))) is not allowed
     assert candidate.artifacts.files_changed == (("removed.txt", "utils.py") if allowed else ("utils.py",))
     done = operations(await place.bodies(asked))
     assert done.count((f"approval_{decision}", "success")) == 1

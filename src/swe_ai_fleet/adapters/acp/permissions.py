@@ -151,12 +151,12 @@ class Permissions:
             earlier=self._earlier,
         )
 
-    async def ask(self, use: ToolUse) -> Answer:
+    async def ask(self, use: ToolUse, *, text: str) -> Answer:
         """Whether the harness may do something by itself; a step of its own. Raises FleetError."""
         reading = use.reading()
         call_id = self._name(reading)
         arguments = {"kind": use.kind, "title": use.title, **reading.arguments}
-        call = self._record.call(f"{HARNESS}_permission", arguments, call_id=call_id)
+        call = self._record.call(f"{HARNESS}_permission", arguments, text=text, call_id=call_id)
         refusal = self._policy.decide(reading.spec, reading.arguments)
         if refusal.refused:
             answer = Answer(verdict=Verdict.REFUSE, text=refusal.reason)

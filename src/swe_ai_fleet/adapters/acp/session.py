@@ -304,7 +304,7 @@ class Session:
         use = self._uses.get(string(told.get("toolCallId"))[:200], ToolUse()).updated(told)
         async with self._turn:
             try:
-                answer = await self._permissions.ask(use)
+                answer = await self._permissions.ask(use, text=self._taken())
                 self._count()
             finally:
                 self._catch_up()
