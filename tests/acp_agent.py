@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,25 @@ from typing import Any
 GOOD = "\n\ndef hello_world():\n    return 'Hello, World!'\n"
 HIDDEN = "sk-live-4f9a8b7c6d5e4f3a2b1c"
 SESSION = "one"
+
+
+def install(directory: Path) -> Path:
+    """This script and a template of its home, installed in a directory of the host."""
+    (directory / "home/.config").mkdir(parents=True)
+    (directory / "home/.config/agent.json").write_text('{"url": "{model_url}"}\n')
+    shutil.copy(__file__, directory / "acp_agent.py")
+    return directory
+
+
+def settings(behaviour: str, directory: Path) -> dict[str, Any]:
+    """This script, where it was installed, as a harness of a fleet's settings that behaves so."""
+    return {
+        "command": ["python3", "/opt/harness/acp_agent.py", behaviour],
+        "version": "0.1",
+        "directory": str(directory),
+        "home": str(directory / "home"),
+        "variables": {"MODEL_NAME": "{model}", "OPENAI_BASE_URL": "{model_url}", "OPENAI_MODEL": "{model}"},
+    }
 
 
 class Client:

@@ -41,7 +41,6 @@ from swe_ai_fleet.watching.events import stored_event
 from tests.scripts import HELLO_FILES
 
 SOLVE, DIE, ASK = "[solve]", "[die]", "[ask]"
-CODE = HELLO_FILES["utils.py"] + "\n\ndef hello_world():\n    return 'Hello, World!'\n"
 KNOCK = "python3 -c \"import socket; socket.create_connection(('198.51.100.1', 80), 3)\" 2>&1 | tail -1"
 DONE = Turn(content="Added hello_world, and knocked at the network.")
 PERSON = "grace"
@@ -56,6 +55,11 @@ def offering(tool: str) -> Any:
     return offers
 
 
+def code(author: str) -> str:
+    """What solves the task; equal patches would be one candidate."""
+    return f"{HELLO_FILES['utils.py']}\n\ndef hello_world():  # {author}\n    return 'Hello, World!'\n"
+
+
 def calling(*calls: tuple[str, dict[str, object]]) -> tuple[Turn, ...]:
     return tuple(Turn(content="I go on.", tool_calls=(call,)) for call in calls)
 
@@ -68,10 +72,10 @@ SCRIPT = Script(
     conversations=(
         Conversation(
             match=SOLVE,
-            predicate=offering("files_append_file"),
+            predicate=offering("final_answer"),
             turns=(
                 *calling(
-                    ("files_write_file", {"path": "utils.py", "content": CODE}),
+                    ("files_write_file", {"path": "utils.py", "content": code("ours")}),
                     ("shell_run_command", {"command": KNOCK}),
                 ),
                 Turn(tool_calls=(("final_answer", {"result": DONE.content}),)),
@@ -83,7 +87,7 @@ SCRIPT = Script(
             turns=(
                 *calling(
                     ("read", {"filePath": "/workspace/utils.py"}),
-                    ("write", {"filePath": "/workspace/utils.py", "content": CODE}),
+                    ("write", {"filePath": "/workspace/utils.py", "content": code("opencode")}),
                     shell_of_opencode(KNOCK),
                 ),
                 DONE,
@@ -95,7 +99,7 @@ SCRIPT = Script(
             turns=(
                 *calling(
                     ("read_file", {"file_path": "/workspace/utils.py"}),
-                    ("write_file", {"file_path": "/workspace/utils.py", "content": CODE}),
+                    ("write_file", {"file_path": "/workspace/utils.py", "content": code("qwen-code")}),
                     ("run_shell_command", {"command": KNOCK, "is_background": False}),
                 ),
                 DONE,
@@ -169,6 +173,9 @@ async def solved(client: FleetClient, order: Order) -> list[Row]:
         await asyncio.sleep(0.2)
     seconds = time.monotonic() - began
     events = [one async for one in client.recorded(execution)]
+    for event in events:
+        if event.type in ("run_lost", "run_stopped", "run_reassigned"):
+            print(f"{order.description}: {event.type}: {event.payload_json}", flush=True)
     intact = bool(report(verify_events(events))["intact"])
     return [_row(order, result, events, intact=intact, seconds=seconds) for result in execution.results]
 
@@ -240,6 +247,7 @@ async def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     cache = Path(os.environ.get("HARNESSES_CACHE") or CACHE)
     installed = await asyncio.to_thread(harnesses, cache)
+    only = os.environ.get("ONLY", "").split()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="fleet-harnesses-") as name:
         directory = Path(name)
@@ -272,7 +280,8 @@ async def main() -> int:
                         approve=approve,
                         timeout_seconds=240,
                     )
-                    rows += await solved(client, order)
+                    if not only or marker.strip("[]") in only:
+                        rows += await solved(client, order)
     Console(width=220).print(table(rows))
     wrong = [f"{one.part}: {one.cause}" for one in doctor if one.state is not Health.OK] + check(rows)
     for line in wrong:

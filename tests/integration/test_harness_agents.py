@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.cli.findings import Health
+from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
@@ -46,25 +47,6 @@ SECONDS = 60
 AGENT = "harness"
 
 
-def harness(behaviour: str, directory: Path) -> dict[str, object]:
-    """The settings of the small agent as a harness that behaves so."""
-    return {
-        "command": ["python3", "/opt/harness/acp_agent.py", behaviour],
-        "version": "0.1",
-        "directory": str(directory),
-        "home": str(directory / "home"),
-        "variables": {"MODEL_NAME": "{model}", "OPENAI_BASE_URL": "{model_url}", "OPENAI_MODEL": "{model}"},
-    }
-
-
-def install(directory: Path) -> Path:
-    """The small agent, installed in a directory."""
-    (directory / "home/.config").mkdir(parents=True)
-    (directory / "home/.config/agent.json").write_text('{"url": "{model_url}"}\n')
-    shutil.copy(acp_agent.__file__, directory / "acp_agent.py")
-    return directory
-
-
 GREETING = "[greetings]"
 BEHAVIOURS = (
     *("good", "asking", "planning", "dying", "hanging", "talking", "flooding", "bloating", "escaping", "chatting"),
@@ -79,6 +61,7 @@ class Place:
     worker: AgentWorker
     log: JetStream
     repository: Path
+    settings: Settings
 
     async def assignment(self, behaviour: str, **changes: object) -> CodingAssignment:
         limits = Limits(timeout_seconds=changes.pop("seconds", 40.0), max_tool_calls=changes.pop("calls", 50))
@@ -131,13 +114,13 @@ class Place:
 async def place(
     nats_server: EmbeddedNats, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Place]:
-    directory = install(tmp_path_factory.mktemp("installed"))
+    directory = acp_agent.install(tmp_path_factory.mktemp("installed"))
     settings = Settings(
         home=tmp_path_factory.mktemp("home"),
         model_url=model_server.url,
         model="scripted",
         model_api_key=acp_agent.HIDDEN,
-        harnesses={name: harness(name, directory) for name in BEHAVIOURS},
+        harnesses={name: acp_agent.settings(name, directory) for name in BEHAVIOURS},
         nats_url=nats_server.address.url,
         nats_token=nats_server.address.token,
     )
@@ -145,7 +128,7 @@ async def place(
     async with connect_log(settings, name="reader") as log:
         await log.ensure_streams()
         async with open_worker(settings, host="test") as worker:
-            yield Place(worker=worker, log=log, repository=repository)
+            yield Place(worker=worker, log=log, repository=repository, settings=settings)
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +242,17 @@ async def test_a_harness_proposes_before_it_may_change_anything(place: Place) ->
     await place.decide(asked, request.approval_id, ApprovalDecision.APPROVED)
     candidate = await place.worker.run(replace(asked, generation=2, resume=True))
     assert (candidate.summary, candidate.artifacts.files_changed) == ("Did as proposed.", ("utils.py",))
+
+
+async def test_doctor_starts_each_harness(place: Place) -> None:
+    settings = place.settings
+    newer = {**settings.harnesses["good"], "version": "0.2"}
+    missing = {**settings.harnesses["good"], "directory": "/opt/nothing/here"}
+    settings = settings.model_copy(update={"harnesses": {**settings.harnesses, "newer": newer, "missing": missing}})
+    found = [await harness(settings, name) for name in ("good", "absent", "newer", "missing")]
+    assert [one.state for one in found] == [Health.OK, *[Health.FAULT] * 3]
+    for one, words in zip(found, ("small 0.1", "no such model", "settings say 0.2", "/opt/nothing/here"), strict=True):
+        assert words in one.cause and (one.mend or one.state is Health.OK)
 
 
 async def test_a_cancelled_harness_is_killed(place: Place) -> None:

@@ -7,6 +7,7 @@ import shlex
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -168,8 +169,9 @@ class Session:
         await asyncio.gather(self._peer.close(), *self._terminals.values(), return_exceptions=True)
         await self._process.close(grace_seconds=CANCEL_SECONDS)
         self._catch_up()
-        while self._uses:
-            self._tell_use(*self._uses.popitem(), Outcome.INTERRUPTED)
+        for call_id, use in self._uses.items():
+            if use.status:
+                self._tell_use(call_id, use, Outcome.INTERRUPTED)
         if text := self._taken():
             self._record.say(text)
         self._record.answer = self._record.shown(self._said, MAX_SUMMARY_CHARS)
@@ -196,7 +198,7 @@ class Session:
                 text = string(mapping(update.get("content")).get("text"))
                 self._text += text[: max(0, 2 * MAX_SUMMARY_CHARS - len(self._text))]
             case "tool_call" | "tool_call_update":
-                self._hear_use(string(update.get("toolCallId"))[:200], update)
+                self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
             case "plan":
                 self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
             case _:
@@ -226,7 +228,7 @@ class Session:
             content=text,
             error="" if done else str(outcome),
             outcome=outcome,
-            metadata={"own_word": True, "tool_call_id": self._record.shown(call_id, 200)},
+            metadata={"own_word": True, "tool_call_id": self._record.shown(call_id, _NAME_CHARS)},
         )
         self._record.tell(operation_name, arguments, result, call_id=call.call_id)
         self._count()
@@ -301,7 +303,11 @@ class Session:
 
     async def _permission(self, parameters: Parameters) -> object:
         told, options = mapping(parameters.get("toolCall")), mappings(parameters.get("options"))
-        use = self._uses.get(string(told.get("toolCallId"))[:200], ToolUse()).updated(told)
+        call_id = string(told.get("toolCallId"))[:_NAME_CHARS]
+        use = self._uses.get(call_id, ToolUse()).updated(told)
+        if call_id in self._uses or len(self._uses) < MAX_OPEN_CALLS:
+            # Later messages about it may have less: it has not begun before it is said to.
+            self._uses[call_id] = replace(use, status="", input=use.input or use.title)
         async with self._turn:
             try:
                 answer = await self._permissions.ask(use, text=self._taken())
