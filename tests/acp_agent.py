@@ -211,6 +211,20 @@ def bloating(client: Client, prompt: str) -> str:
         sys.stdout.write("x" * 1_000_000)
 
 
+def deaf(client: Client, prompt: str) -> str:
+    """Asks and asks, and reads no answer."""
+    for number in range(10**6):
+        client.send(id=number, method="x" * 100, params={"sessionId": SESSION})
+    return ""
+
+
+def revising(client: Client, prompt: str) -> str:
+    """Goes on from what it handed in before."""
+    text = Path("/workspace/utils.py").read_text()
+    Path("/workspace/utils.py").write_text(text.replace("Hello, World!", "Hello, you!"))
+    return f"Told of it: {'Your second go' in prompt and 'too formal' in prompt}."
+
+
 def escaping(client: Client, prompt: str) -> str:
     """Asks the client for what lies outside, in many ways."""
     os.symlink("/etc", "/workspace/link")

@@ -41,7 +41,7 @@ from swe_ai_fleet.watching.events import stored_event
 from tests.scripts import HELLO_FILES
 
 SOLVE, DIE, ASK = "[solve]", "[die]", "[ask]"
-KNOCK = "python3 -c \"import socket; socket.create_connection(('198.51.100.1', 80), 3)\" 2>&1 | tail -1"
+KNOCK = "python3 -c \"import socket; socket.create_connection(('198.51.100.1', 80), 3); print('open')\" 2>&1 | tail -1"
 DONE = Turn(content="Added hello_world, and knocked at the network.")
 PERSON = "grace"
 
@@ -189,7 +189,7 @@ def _row(
     ended = [body for body in bodies if isinstance(body, ToolFinished)]
     finished = next(body for body in reversed(bodies) if isinstance(body, RunFinished))
     knocks = [body.result.content or body.result.error for body in ended if KNOCK[:40] in repr(body.entry.arguments)]
-    knocked = [line for text in knocks for line in text.splitlines() if "Error" in line or "open" in line]
+    knocked = [line for text in knocks for line in text.splitlines() if "OSError" in line or line == "open"]
     own = [body for body in ended if body.entry.tool == HARNESS]
     return Row(
         task=order.description.partition("]")[0].strip("["),

@@ -104,8 +104,7 @@ async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: 
     assert "Network: closed" in by_agent["small-2"]["answer"] and by_agent["small-2"]["accepted"]
     options = ("--format", "atif", "--agent", "small-2")
     audit, exported = await asyncio.gather(
-        shell.fleet("audit", "verify", name, "--json"),
-        shell.fleet("export", name, "--format", "atif", "--agent", "small-2"),
+        shell.fleet("audit", "verify", name, "--json"), shell.fleet("export", name, *options)
     )
     assert audit.code == 0 and audit.document["intact"]
     assert {"files_write_file", "harness_execute"} <= {

@@ -17,7 +17,7 @@ from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import Candidate, Perspective
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.event import (
     CONTROL_SUBJECT,
     ApprovalResolved,
@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -50,7 +51,7 @@ AGENT = "harness"
 GREETING = "[greetings]"
 BEHAVIOURS = (
     *("good", "asking", "planning", "dying", "hanging", "talking", "flooding", "bloating", "escaping", "chatting"),
-    *("absent", "strange", "locked"),
+    *("absent", "strange", "locked", "deaf", "revising"),
 )
 
 
@@ -175,6 +176,7 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
         ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
         ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
         ("hanging", StopReason.TIMEOUT, "the limit of 4 seconds", ("cancelled.txt", "slow.txt")),
+        ("deaf", StopReason.TIMEOUT, "the limit of 4 seconds", ()),
         ("talking", StopReason.FINAL_ANSWER, "", ()),
         ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
     ],
@@ -182,8 +184,8 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
 async def test_whatever_a_harness_does_wrong_the_candidate_says_so(
     place: Place, behaviour: str, stop: StopReason, error: str, files: tuple[str, ...]
 ) -> None:
-    seconds = {"seconds": 4.0} if behaviour == "hanging" else {}
-    candidate, bodies = await place.run(behaviour, **seconds)
+    changes = {"seconds": 4.0} if "4 seconds" in error else {}
+    candidate, bodies = await place.run(behaviour, **changes)
     assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), candidate.error
     assert error in candidate.error and bool(error) == bool(candidate.error)
     if behaviour == "dying":
@@ -231,6 +233,38 @@ async def test_what_a_harness_asks_waits_for_a_person(place: Place, decision: Ap
     done = operations(await place.bodies(asked))
     assert done.count((f"approval_{decision}", "success")) == 1
     assert ("harness_permission", "refused") in done and ("files_write_file", "success") in done
+
+
+async def test_what_a_harness_does_through_the_fleet_is_asked_about_or_refused(place: Place) -> None:
+    """It need not ask by itself: its request is the fleet's call, as any other."""
+    asked = await place.assignment("good", approval=ApprovalPolicy.EVERY)
+    assert (await place.worker.run(asked)).stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.call.name == "files_write_file" and "hello_world" in request.approach
+    reading, bodies = await place.run("good", enable_tools=False)
+    assert ("files_write_file", "refused") in operations(bodies)
+    # By itself it could not either.
+    assert "Read-only file system" in reading.error and reading.artifacts.files_changed == ()
+
+
+async def test_a_harness_revises_what_it_handed_in(place: Place) -> None:
+    first = await place.assignment("good")
+    candidate = await place.worker.run(first)
+    critique = Critique(reviewer_id="agent-dev-1", candidate_id=AGENT, round=1, content="too formal")
+    report = CheckReport(candidate_id=AGENT)
+    revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
+    revised = await place.worker.run(
+        replace(
+            first,
+            agent_id=f"{AGENT}-r1",
+            author_id=AGENT,
+            revision=revision,
+            perspective=Perspective(endpoint="acp:revising"),
+        )
+    )
+    assert (revised.summary, revised.error, revised.revises) == ("Told of it: True.", "", AGENT)
+    assert revised.artifacts.files_changed == candidate.artifacts.files_changed
+    assert b"Hello, you!" in await place.log.get(revised.artifacts.patch)
 
 
 async def test_a_harness_proposes_before_it_may_change_anything(place: Place) -> None:

@@ -195,7 +195,7 @@ class ExternalRun:
         if left.patch and not task.enable_tools:
             raise AgentFault("the agent hands in changes where only an answer is wanted")
         if left.stop is not StopReason.AWAITING_APPROVAL:
-            record.conclude(left.summary, left.usage)
+            record.conclude(left.summary or record.answer, left.usage)
         if not agents.in_place:
             await clone.apply(left.patch)
         return left

@@ -17,7 +17,7 @@ from swe_ai_fleet.sandbox.interactive import InteractiveProcess
 
 Parameters = Mapping[str, object]
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """The longest message that a program may send: the whole of a file may be in it."""
 MAX_BYTES = 512 * 1024 * 1024
 MAX_MESSAGES = 100_000

@@ -42,48 +42,47 @@ _DECIDED = {
     ApprovalDecision.ADJUSTED: "not as it is; this is asked for instead:",
 }
 _MAX_TEXT_CHARS = 8_000
+_MOST_PARTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """What a harness says of one call of its own tools, as far as its messages about it told; all of it untrusted."""
+    """What a harness says of one call of its own tools, as far as its messages about it told; untrusted, cut to size.
+
+    `input` is JSON or text; `command` is what it runs in a shell, empty where it is something else.
+    """
 
     kind: str = ""
     title: str = ""
     status: str = ""
-    input: Mapping[str, object] | str = ""
+    input: str = ""
+    command: str = ""
     paths: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     diffs: tuple[str, ...] = ()
 
     def updated(self, told: Mapping[str, object]) -> ToolUse:
         """With what a further message has; each part that it has takes the place of what was told before."""
-        content, locations = mappings(told.get("content")), mappings(told.get("locations"))
-        raw = told.get("rawInput")
-        raw = mapping(raw) or (raw if isinstance(raw, str) else "")
+        content, raw = mappings(told.get("content"))[:_MOST_PARTS], told.get("rawInput")
         diffs = [one for one in content if one.get("type") == "diff"]
-        named = [string(one.get("path")) for one in (*locations, *diffs)]
-        if isinstance(raw, Mapping):
-            named += [string(raw.get(key)) for key in _PATHS]
+        named = [string(one.get("path")) for one in (*mappings(told.get("locations"))[:_MOST_PARTS], *diffs)]
+        named += [string(mapping(raw).get(key)) for key in _PATHS]
         texts = [string(mapping(one.get("content")).get("text")) for one in content if one.get("type") == "content"]
+        kind, title = _cut(string(told.get("kind"))) or self.kind, _cut(string(told.get("title"))) or self.title
+        command = mapping(raw).get("command")
+        words = strings(command)[:_MOST_PARTS]
+        said = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
+        written = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False) if raw else ""
         return ToolUse(
-            kind=string(told.get("kind")) or self.kind,
-            title=string(told.get("title")) or self.title,
+            kind=kind,
+            title=title,
             status=string(told.get("status")) or self.status,
-            input=raw or self.input,
-            paths=tuple(dict.fromkeys(path.removeprefix(MOUNT) for path in named if path)) or self.paths,
-            texts=tuple(filter(None, texts)) or self.texts,
-            diffs=tuple(string(one.get("newText"))[:_MAX_TEXT_CHARS] for one in diffs) or self.diffs,
+            input=_cut(written) or self.input,
+            command=_cut(said or (title if kind == "execute" else "")),
+            paths=tuple(dict.fromkeys(_cut(path.removeprefix(MOUNT)) for path in named if path)) or self.paths,
+            texts=tuple(map(_cut, filter(None, texts))) or self.texts,
+            diffs=tuple(_cut(string(one.get("newText"))) for one in diffs) or self.diffs,
         )
-
-    @property
-    def command(self) -> str:
-        """What it runs in a shell; empty where it is something else."""
-        command = self.input.get("command") if isinstance(self.input, Mapping) else None
-        words = strings(command)
-        if not words:
-            return (self.title or "unknown") if self.kind == "execute" else ""
-        return words[0] if isinstance(command, str) else shlex.join(words)
 
     @property
     def changes(self) -> bool:
@@ -93,19 +92,14 @@ class ToolUse:
     def reading(self) -> Reading:
         """What of the fleet's own operations it comes closest to."""
         known = operations()
-        if command := self.command:
-            return Reading(spec=known[SHELL].spec, arguments={"command": command[:_MAX_TEXT_CHARS]})
+        if self.command:
+            return Reading(spec=known[SHELL].spec, arguments={"command": self.command})
         if self.changes:
-            arguments = {"paths": list(self.paths), "title": self.title[:_MAX_TEXT_CHARS], "new": "\n".join(self.diffs)}
+            arguments = {"paths": list(self.paths), "title": self.title, "new": "\n".join(self.diffs)}
             return Reading(spec=known["files_write_file"].spec, arguments=arguments)
         if self.kind in _READING:
-            return Reading(spec=known["files_read_file"].spec, arguments={"title": self.title[:_MAX_TEXT_CHARS]})
-        return Reading(spec=_UNKNOWN, arguments={"title": self.title[:_MAX_TEXT_CHARS], "input": self.written})
-
-    @property
-    def written(self) -> str:
-        """Its input as text."""
-        return self.input if isinstance(self.input, str) else json.dumps(self.input, ensure_ascii=False)
+            return Reading(spec=known["files_read_file"].spec, arguments={"title": self.title})
+        return Reading(spec=_UNKNOWN, arguments={"title": self.title, "input": self.input})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +220,10 @@ class Permissions:
         digest = hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:12]
         self._asked[digest] += 1
         return f"{digest}-{self._asked[digest]}"
+
+
+def _cut(text: str) -> str:
+    return text[:_MAX_TEXT_CHARS]
 
 
 def _keys(reading: Reading) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import shlex
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
 from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault, OutsideRecord
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
 from swe_ai_fleet.domain.plan import Plan, PlanStep
@@ -42,7 +44,8 @@ PROTOCOL_VERSION = 1
 START_SECONDS = 180.0
 """How long a harness may take until it has a session: a large one that nobody has read before takes tens of seconds."""
 MAX_TERMINALS = 64
-MAX_OPEN_CALLS = 1_000
+MAX_OPEN_CALLS = 200
+MAX_PATHS = 10_000
 MAX_PLANS = 50
 MAX_PLAN_STEPS = 100
 CANCEL_SECONDS = 2.0
@@ -160,10 +163,13 @@ class Session:
 
     async def close(self) -> None:
         """End the harness and all that it started; what it told and never ended is told as broken off."""
-        if self._asking is not None and not self._asking.done():
-            await self._peer.notify("session/cancel", {"sessionId": self._session_id})
-            await asyncio.wait([self._asking], timeout=CANCEL_SECONDS)
-            self._asking.cancel()
+        if self._asking is not None:
+            # One that does not read hears nothing.
+            with suppress(TimeoutError, FleetError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    if not self._asking.done():
+                        await self._peer.notify("session/cancel", {"sessionId": self._session_id})
+                    await self._asking
         for task in self._terminals.values():
             task.cancel()
         await asyncio.gather(self._peer.close(), *self._terminals.values(), return_exceptions=True)
@@ -206,7 +212,7 @@ class Session:
 
     def _hear_use(self, call_id: str, update: Parameters) -> None:
         use = self._uses.pop(call_id, ToolUse()).updated(update)
-        if use.changes:
+        if use.changes and len(self._record.paths) < MAX_PATHS:
             self._record.paths.update(use.paths)
         if use.status in ("completed", "failed"):
             outcome = Outcome.SUCCESS if use.status == "completed" else Outcome.ERROR
@@ -217,7 +223,7 @@ class Session:
     def _tell_use(self, call_id: str, use: ToolUse, outcome: Outcome) -> None:
         """What the harness did by itself: a step, and an entry in the audit that says whose word it is."""
         operation_name = use.kind if use.kind.isalpha() and len(use.kind) < 20 else "other"
-        arguments = {"title": use.title, "input": use.written, "paths": ", ".join(use.paths)}
+        arguments = {"title": use.title, "input": use.input, "paths": ", ".join(use.paths)}
         arguments = {name: value for name, value in arguments.items() if value}
         call = self._record.call(f"{HARNESS}_{operation_name}", arguments, text=self._taken())
         done = outcome is Outcome.SUCCESS
@@ -277,9 +283,12 @@ class Session:
             raise RequestRefused(f"there is no method {method[:100]!r}", METHOD_NOT_FOUND)
         if not self._session_id or parameters.get("sessionId") != self._session_id:
             raise RequestRefused("there is no such session", INVALID_PARAMETERS)
+        self._check_going_on()
+        return await answer(parameters)
+
+    def _check_going_on(self) -> None:
         if self._ended.done():
             raise RequestRefused("the session is over")
-        return await answer(parameters)
 
     async def _carried_out(
         self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]
@@ -287,6 +296,7 @@ class Session:
         """An operation of the fleet's own, done for the harness: asked about, through the pipeline, a step."""
         spec = definition.spec
         async with self._turn:
+            self._check_going_on()
             try:
                 call_id, answer = await self._permissions.carry_out(spec, arguments, text=self._taken())
                 self._count()
@@ -309,6 +319,7 @@ class Session:
             # Later messages about it may have less: it has not begun before it is said to.
             self._uses[call_id] = replace(use, status="", input=use.input or use.title)
         async with self._turn:
+            self._check_going_on()
             try:
                 answer = await self._permissions.ask(use, text=self._taken())
                 self._count()
