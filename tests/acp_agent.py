@@ -97,6 +97,8 @@ def good(client: Client, prompt: str) -> str:
     client.update("plan", entries=[{"content": "Add it", "priority": "high", "status": "pending"}])
     client.say(f"I begin. {HIDDEN}")
     text = client.ask("fs/read_text_file", path="/workspace/utils.py")["content"]
+    assert client.ask("fs/read_text_file", path="/workspace/utils.py", line=4, limit=1)["content"] == "def one():\n"
+    assert client.ask("fs/read_text_file", path="/workspace/new.py")["error"]["code"] == -32002
     client.ask("fs/write_text_file", path="/workspace/utils.py", content=text + GOOD)
     # By itself: told, and not told.
     Path("/workspace/told.txt").write_text("told\n")

@@ -151,6 +151,8 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
     # By the fleet's own tools, and by the agent's own word; what it never spoke of is found on disk.
     assert operations(bodies) == [
         ("files_read_text_file", "success"),
+        ("files_read_text_file", "success"),
+        ("files_read_text_file", "error"),
         ("files_write_file", "success"),
         ("harness_edit", "success"),
         ("harness_execute", "success"),
@@ -158,12 +160,12 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
         ("harness_left", "success"),
     ]
     ended = [body for body in bodies if isinstance(body, ToolFinished)]
-    assert ended[3].result.content == "Hello, World!\n" and ended[3].result.metadata["own_word"]
-    assert "own word" in ended[3].entry.reason and ended[1].entry.reason == ""
+    assert ended[5].result.content == "Hello, World!\n" and ended[5].result.metadata["own_word"]
+    assert "own word" in ended[5].entry.reason and ended[3].entry.reason == ""
     assert ended[-1].result.content == "not spoken of: silent.txt"
     assert [body.plan.steps[0].why for body in bodies if isinstance(body, PlanMade)] == ["Add it"]
     assert acp_agent.HIDDEN not in repr(bodies)
-    assert candidate.usage.tool_calls == 5
+    assert candidate.usage.tool_calls == 7
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.files.paths import MissingPath
 from swe_ai_fleet.tools.files.text import decode
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -90,6 +91,8 @@ class HarnessFiles(FileTool):
     name = "files"
     text = ""
     """What was read last, as it is in the file: a harness writes it back."""
+    missing = False
+    """Whether there was no such file."""
 
     @operation(read_only=True)
     async def read_text_file(
@@ -99,7 +102,12 @@ class HarnessFiles(FileTool):
         limit: Annotated[int | None, Field(description="Lines at most.", ge=0)] = None,
     ) -> ToolResult:
         """Give a text file, or some lines of it, to an agent in the workspace."""
-        data = self._tree.read(path, limit=self.pipeline.limits.max_file_bytes).data
+        try:
+            self.missing = False
+            data = self._tree.read(path, limit=self.pipeline.limits.max_file_bytes).data
+        except MissingPath:
+            self.missing = True
+            raise
         lines = decode(path, data).raw.splitlines(keepends=True)
         start = max(0, (line or 1) - 1)
         self.text = "".join(lines[start : None if limit is None else start + limit])
@@ -339,7 +347,8 @@ class Session:
         arguments = {name: parameters[name] for name in ("path", "line", "limit") if parameters.get(name) is not None}
         result = await self._carried_out(HarnessFiles.definitions["read_text_file"], self._files, arguments)
         if not result.success:
-            raise RequestRefused(result.error, _RESOURCE_NOT_FOUND if "does not exist" in result.error else FAILED)
+            missing = self._files.missing and result.outcome is not Outcome.REFUSED
+            raise RequestRefused(result.error, _RESOURCE_NOT_FOUND if missing else FAILED)
         return {"content": self._files.text}
 
     async def _write_file(self, parameters: Parameters) -> object:
