@@ -70,7 +70,7 @@ class ChatCompletion:
     def event(self, data: bytes) -> bytes:
         if not self._wants_usage and b'"usage"' in data and json_object(data).get("choices") == []:
             return b""
-        return b"data: %b\n\n" % data
+        return b"data: %b\n\n" % data.replace(b"\n", b"\ndata: ")
 
     def end(self, reply: ModelReply) -> bytes:
         return b""

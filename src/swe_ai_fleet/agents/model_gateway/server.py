@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Self, cast
 
@@ -33,6 +34,8 @@ _MOST_CONNECTIONS = 64
 _STALLED_SECONDS = 60.0
 _CHARACTERS_PER_TOKEN = 4
 _CHARACTERS_PER_TOKEN_AT_LEAST = 3
+_REMEMBERED_TEXTS = 512
+_LONGEST_REMEMBERED = 64 * 1024
 _SERVER_NAMED = re.compile(r"model server \S+")
 # The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
 # itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
@@ -100,6 +103,8 @@ class ModelGateway:
         directory: Path | None = None,
     ) -> None:
         self._model, self._budget, self._mask, self._name = model, budget, mask, name
+        # A conversation is sent again and again.
+        self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
         self._on_reply = on_reply
         self._parent = directory
         self._directory = Path()
@@ -168,26 +173,26 @@ class ModelGateway:
     async def _answer(
         self, request: web.Request, speaking: Callable[[Mapping[str, object]], Dialect]
     ) -> web.StreamResponse:
-        self._affordable()
         if self._under_way >= MOST_CALLS:
             raise _busy(f"{MOST_CALLS} calls are under way")
         self._under_way += 1
         try:
             async with self._body(request) as body:
-                dialect = speaking(_object(body))
-                asked, characters = self._checked(dialect.request())
+                # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
+                dialect, asked, characters = await asyncio.to_thread(self._read, body, speaking)
+                self._affordable()
                 await self._bound(asked, characters)
                 answer = _Answer(request, dialect, streams=asked.get("stream") is True)
-                reply = await self._ask(asked, characters, answer)
-                return await answer.finish(reply)
+                return await answer.finish(await self._ask(asked, characters, answer))
         except _GoneError:
-            # Nobody is there to read this.
-            return web.Response(status=499)
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
         finally:
             self._under_way -= 1
 
-    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply:
-        """The model's reply, paid for. Raises _RefusalError where none of the answer was sent."""
+    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
+        """The model's reply, or why there is none; paid for."""
         passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
         prompt = characters // _CHARACTERS_PER_TOKEN
         self._reserved += prompt
@@ -199,21 +204,18 @@ class ModelGateway:
                 reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
             usage = reply.usage
         except TimeoutError:
-            refusal = self._refused(StopReason.TIMEOUT)
+            return self._refused(StopReason.TIMEOUT)
         except FleetError as fault:
             usage = Usage() if not answer.pieces else None
-            refusal = _refusal(fault)
-        else:
-            if self._on_reply is not None:
-                self._on_reply(reply)
-            return reply
+            return _refusal(fault)
         finally:
             self._reserved -= prompt
             if usage is None or (usage.model_calls and not usage.total_tokens):
                 usage = Usage(prompt_tokens=prompt, completion_tokens=answer.pieces, model_calls=1)
             self._budget.settle(usage)
-        await answer.break_off(refusal)
-        raise refusal
+        if self._on_reply is not None:
+            self._on_reply(reply)
+        return reply
 
     def _affordable(self) -> None:
         spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
@@ -247,15 +249,16 @@ class ModelGateway:
         finally:
             self._bytes -= len(body)
 
-    def _checked(self, asked: Json) -> tuple[Json, int]:
-        """The fields that the agent may set, secrets masked, within the budget; and the characters of its texts."""
-        characters = 0
+    def _read(self, body: bytes, speaking: Callable[[Mapping[str, object]], Dialect]) -> tuple[Dialect, Json, int]:
+        """The call, the fields that the agent may set with secrets masked, and the characters of its texts."""
+        dialect = speaking(_object(body))
+        asked, characters = dialect.request(), 0
 
         def masked(text: str) -> str:
             nonlocal characters
             # Pictures count for little, and base64 for no text.
             characters += len(text) if not text.startswith("data:") else 0
-            return self._mask(text)
+            return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
         kept = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
         if kept.get("n") not in (None, 1):
@@ -270,7 +273,7 @@ class ModelGateway:
             kept = cast("Json", with_texts(kept, masked))
         except ValueError as error:
             raise InvalidRequest(f"the body is {error}") from None
-        return kept, characters
+        return dialect, kept, characters
 
     async def _bound(self, asked: Json, characters: int) -> None:
         """Bound the completion by the tokens that are left; without a bound that does not fit the context.
@@ -283,7 +286,7 @@ class ModelGateway:
         if bound is not None and room is not None and bound > room:
             bound = None
         if self._budget.tokens_left is not None:
-            left = max(1, self._budget.tokens_left - self._reserved)
+            left = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
             if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
                 bound = left
         if bound is not None:
@@ -312,28 +315,18 @@ class _Answer:
             told += self._dialect.event(event)
         await self._write(told)
 
-    async def finish(self, reply: ModelReply) -> web.StreamResponse:
-        """The whole answer, or the end of its stream."""
+    async def finish(self, outcome: ModelReply | _RefusalError) -> web.StreamResponse:
+        """The whole answer, or the end of its stream; a fault in the stream, where one has begun."""
+        if isinstance(outcome, _RefusalError):
+            if self._response is None:
+                return outcome.response()
+            return await self._write(self._dialect.broken(outcome.error))
         if not self._streams:
-            return web.Response(body=self._dialect.whole(self._whole, reply), content_type="application/json")
-        if self._buffer:
-            await self.send(b"\n\n")
-        await self._write(self._dialect.end(reply))
-        return await self._end()
+            return web.Response(body=self._dialect.whole(self._whole, outcome), content_type="application/json")
+        await self.send(b"\n\n")
+        return await self._write(self._dialect.end(outcome))
 
-    async def break_off(self, refusal: _RefusalError) -> None:
-        """Tell of a fault in the stream, where one has begun; the connection ends with it."""
-        if self._response is not None:
-            await self._write(self._dialect.broken(refusal.error))
-            await self._end()
-            raise _GoneError
-
-    async def _end(self) -> web.StreamResponse:
-        assert self._response is not None
-        await self._response.write_eof()
-        return self._response
-
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes) -> web.StreamResponse:
         try:
             async with asyncio.timeout(_STALLED_SECONDS):
                 if self._response is None:
@@ -342,6 +335,7 @@ class _Answer:
                     )
                     await self._response.prepare(self._request)
                 await self._response.write(data)
+                return self._response
         except (TimeoutError, OSError, ClientConnectionError) as error:
             # It must not pass for a fault of the server that the bytes come from.
             raise _GoneError from error
