@@ -369,6 +369,7 @@ def picture(url: str) -> dict[str, Any]:
         (CHAT, picture("http://169.254.169.254/latest"), 400, "invalid_request"),
         (CHAT, picture("file:///etc/passwd"), 400, "invalid_request"),
         (CHAT, chat([{"type": "x", "parts": [{"video_url": "https://10.0.0.1/"}]}]), 400, "invalid_request"),
+        (CHAT, chat({"x": {"audio_url": {"url": "https://10.0.0.1/"}}}), 400, "invalid_request"),
         (CHAT, chat("x" * 600_000), 400, "context_length_exceeded"),
         (RESPONSES, {"model": "x"}, 400, "invalid_request"),
         (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, 400, "invalid_request"),

@@ -16,9 +16,10 @@ from aiohttp import ClientConnectionError, web
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_gateway.dialects import ChatCompletion, Dialect, Json, Response, events
+from swe_ai_fleet.agents.model_gateway.screening import json_body, screened
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string, with_texts
+from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
@@ -37,20 +38,6 @@ _CHARACTERS_PER_TOKEN_AT_LEAST = 3
 _REMEMBERED_TEXTS = 512
 _LONGEST_REMEMBERED = 64 * 1024
 _SERVER_NAMED = re.compile(r"model server \S+")
-# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
-# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
-_OPERATORS = frozenset(
-    {
-        "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
-        "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
-        "logits_processors", "models", "options", "plugins", "priority", "provider", "request_id", "rid", "route",
-        "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
-    }
-)  # fmt: skip
-_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
-# Not those that a server would run by itself.
-_TOOLS = ("function", "custom")
-_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class _RefusalError(Exception):
@@ -251,8 +238,8 @@ class ModelGateway:
 
     def _read(self, body: bytes, speaking: Callable[[Mapping[str, object]], Dialect]) -> tuple[Dialect, Json, int]:
         """The call, the fields that the agent may set with secrets masked, and the characters of its texts."""
-        dialect = speaking(_object(body))
-        asked, characters = dialect.request(), 0
+        dialect = speaking(json_body(body))
+        characters = 0
 
         def masked(text: str) -> str:
             nonlocal characters
@@ -260,20 +247,11 @@ class ModelGateway:
             characters += len(text) if not text.startswith("data:") else 0
             return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
-        kept = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
-        if kept.get("n") not in (None, 1):
-            raise InvalidRequest("one answer to a request is served", field="n")
-        for message in mappings(kept.get("messages")):
-            for part in mappings(message.get("content")):
-                _check_part(part)
-        kept["tools"] = [tool for tool in mappings(kept.get("tools")) if tool.get("type") in _TOOLS]
-        if not kept["tools"]:
-            kept = {name: value for name, value in kept.items() if name not in _WITH_TOOLS}
         try:
-            kept = cast("Json", with_texts(kept, masked))
+            asked = screened(cast("Json", with_texts(dialect.request(), masked)))
         except ValueError as error:
             raise InvalidRequest(f"the body is {error}") from None
-        return dialect, kept, characters
+        return dialect, asked, characters
 
     async def _bound(self, asked: Json, characters: int) -> None:
         """Bound the completion by the tokens that are left; without a bound that does not fit the context.
@@ -377,28 +355,6 @@ def _refusal(fault: FleetError) -> _RefusalError:
 
 def _busy(reason: str) -> _RefusalError:
     return _RefusalError(429, f"{reason}; try again", code="too_many_calls", kind="rate_limit_error")
-
-
-def _object(body: bytes) -> Mapping[str, object]:
-    try:
-        fields = parse_json(body, finite=True)
-    except ValueError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise InvalidRequest("the body is no JSON object")
-    return mapping(cast("object", fields))
-
-
-def _check_part(part: Mapping[str, object]) -> None:
-    """Refuse a part of a message that the server would have to fetch."""
-    for name, value in part.items():
-        if name.endswith("_url"):
-            url = string(value) or string(mapping(value).get("url"))
-            if not url.startswith("data:"):
-                raise InvalidRequest("send pictures and files as data: URLs, nothing is fetched", field="messages")
-        elif isinstance(value, list):
-            for inner in mappings(cast("object", value)):
-                _check_part(inner)
 
 
 def _unheard(text: str) -> None:
