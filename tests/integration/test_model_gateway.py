@@ -369,6 +369,7 @@ def picture(url: str) -> dict[str, Any]:
         (CHAT, picture("http://169.254.169.254/latest"), 400, "invalid_request"),
         (CHAT, picture("file:///etc/passwd"), 400, "invalid_request"),
         (CHAT, chat([{"type": "x", "parts": [{"video_url": "https://10.0.0.1/"}]}]), 400, "invalid_request"),
+        (CHAT, chat({"x": {"audio_url": {"url": "https://10.0.0.1/"}}}), 400, "invalid_request"),
         (CHAT, chat("x" * 600_000), 400, "context_length_exceeded"),
         (RESPONSES, {"model": "x"}, 400, "invalid_request"),
         (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, 400, "invalid_request"),
@@ -452,6 +453,26 @@ async def test_a_completion_is_bounded_by_what_the_budget_and_the_context_leave(
         assert (one.asked.get("max_tokens"), one.asked.get("max_completion_tokens")) == (sent, None)
 
 
+async def test_the_same_connection_serves_the_next_call_whatever_became_of_the_last() -> None:
+    async with gate(Failure(drop=True, after_chunks=2), Turn(content="Done.")) as one:
+        reader, writer = await asyncio.open_unix_connection(str(one.gateway.socket))
+        heads = list[bytes]()
+        for body in (chat(stream=True), chat(stream=True), b"{", chat(n=2), chat()):
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            writer.write(
+                b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(data), data)
+            )
+            head = await reader.readuntil(b"\r\n\r\n")
+            heads.append(head.split(b" ")[1])
+            length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            if length:
+                await reader.readexactly(int(length[0].partition(b":")[2]))
+            else:
+                await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+        assert heads == [b"200", b"200", b"400", b"400", b"200"]
+
+
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
     async with gate(Failure(drop=True, after_chunks=3), Turn(content="I say much. " * 40)) as one:
@@ -471,6 +492,20 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
         pytest.param(Failure(drop=True), 0.0, 503, 1, id="unreachable for good"),
         pytest.param(Failure(status=500, times=0), 30.0, 502, 1, id="a fault it may have caused"),
         pytest.param(Failure(status=400, message="no such tool"), 30.0, 400, 1, id="refused"),
+        pytest.param(
+            Failure(status=200, body='data: {"error": {"message": "scripted failure", "code": 400}}\n\n'),
+            30.0,
+            400,
+            1,
+            id="refused in the stream",
+        ),
+        pytest.param(
+            Failure(status=200, body='{"choices": [{"message": {"content": "x"}}]}', message="does not stream"),
+            30.0,
+            400,
+            1,
+            id="no stream",
+        ),
         pytest.param(Failure(status=401, message=f"{KEY}?", times=0), 30.0, 400, 1, id="our key is not told"),
     ],
 )

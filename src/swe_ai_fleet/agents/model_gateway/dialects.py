@@ -12,7 +12,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -31,54 +30,35 @@ _OF_RESPONSES = frozenset(
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
-class Dialect(Protocol):
-    """One call, from an agent's request to the answer in its own API."""
-
-    def request(self) -> Json:
-        """The chat completion to ask for. Raises InvalidRequest."""
-        ...
-
-    def event(self, data: bytes) -> bytes:
-        """What the agent is sent for an event of the server's stream; `data` is what stands behind `data:`."""
-        ...
-
-    def end(self, reply: ModelReply) -> bytes:
-        """What the agent is sent behind the last event."""
-        ...
-
-    def whole(self, body: bytes, reply: ModelReply) -> bytes:
-        """The answer in one piece."""
-        ...
-
-    def broken(self, error: Json) -> bytes:
-        """What the agent is sent where a stream that has begun breaks off."""
-        ...
-
-
 class ChatCompletion:
-    """Passes everything on; a stream's event of usage only to those who asked for it."""
+    """One call that is passed on with everything in it; a stream's event of usage only to those who asked for it."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         self._fields = fields
         self._wants_usage = bool(mapping(fields, "stream_options").get("include_usage"))
 
     def request(self) -> Json:
+        """The chat completion to ask for. Raises InvalidRequest."""
         if not items(self._fields.get("messages")):
             raise InvalidRequest("a list of messages is missing", field="messages")
         return dict(self._fields)
 
     def event(self, data: bytes) -> bytes:
+        """What the agent is sent for an event of the server's stream; `data` is what stands behind `data:`."""
         if not self._wants_usage and b'"usage"' in data and json_object(data).get("choices") == []:
             return b""
-        return b"data: %b\n\n" % data
+        return b"data: %b\n\n" % data.replace(b"\n", b"\ndata: ")
 
     def end(self, reply: ModelReply) -> bytes:
+        """What the agent is sent behind the last event."""
         return b""
 
     def whole(self, body: bytes, reply: ModelReply) -> bytes:
+        """The answer in one piece."""
         return body
 
     def broken(self, error: Json) -> bytes:
+        """What the agent is sent where a stream that has begun breaks off."""
         return b"data: %b\n\n" % _dump({"error": error})
 
 
@@ -240,6 +220,9 @@ class Response:
 
     def _begin(self) -> bytes:
         return self._say("response.created", response=self._response("in_progress", output=[]))
+
+
+Dialect = ChatCompletion | Response
 
 
 def _messages(instructions: str, given: object) -> list[Json]:

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Self, cast
 
@@ -15,9 +16,10 @@ from aiohttp import ClientConnectionError, web
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_gateway.dialects import ChatCompletion, Dialect, Json, Response, events
+from swe_ai_fleet.agents.model_gateway.screening import json_body, screened
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string, with_texts
+from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
@@ -33,21 +35,9 @@ _MOST_CONNECTIONS = 64
 _STALLED_SECONDS = 60.0
 _CHARACTERS_PER_TOKEN = 4
 _CHARACTERS_PER_TOKEN_AT_LEAST = 3
+_REMEMBERED_TEXTS = 512
+_LONGEST_REMEMBERED = 64 * 1024
 _SERVER_NAMED = re.compile(r"model server \S+")
-# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
-# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
-_OPERATORS = frozenset(
-    {
-        "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
-        "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
-        "logits_processors", "models", "options", "plugins", "priority", "provider", "request_id", "rid", "route",
-        "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
-    }
-)  # fmt: skip
-_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
-# Not those that a server would run by itself.
-_TOOLS = ("function", "custom")
-_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class _RefusalError(Exception):
@@ -100,6 +90,8 @@ class ModelGateway:
         directory: Path | None = None,
     ) -> None:
         self._model, self._budget, self._mask, self._name = model, budget, mask, name
+        # A conversation is sent again and again.
+        self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
         self._on_reply = on_reply
         self._parent = directory
         self._directory = Path()
@@ -168,26 +160,26 @@ class ModelGateway:
     async def _answer(
         self, request: web.Request, speaking: Callable[[Mapping[str, object]], Dialect]
     ) -> web.StreamResponse:
-        self._affordable()
         if self._under_way >= MOST_CALLS:
             raise _busy(f"{MOST_CALLS} calls are under way")
         self._under_way += 1
         try:
             async with self._body(request) as body:
-                dialect = speaking(_object(body))
-                asked, characters = self._checked(dialect.request())
+                # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
+                dialect, asked, characters = await asyncio.to_thread(self._read, body, speaking)
+                self._affordable()
                 await self._bound(asked, characters)
                 answer = _Answer(request, dialect, streams=asked.get("stream") is True)
-                reply = await self._ask(asked, characters, answer)
-                return await answer.finish(reply)
+                return await answer.finish(await self._ask(asked, characters, answer))
         except _GoneError:
-            # Nobody is there to read this.
-            return web.Response(status=499)
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
         finally:
             self._under_way -= 1
 
-    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply:
-        """The model's reply, paid for. Raises _RefusalError where none of the answer was sent."""
+    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
+        """The model's reply, or why there is none; paid for."""
         passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
         prompt = characters // _CHARACTERS_PER_TOKEN
         self._reserved += prompt
@@ -199,21 +191,18 @@ class ModelGateway:
                 reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
             usage = reply.usage
         except TimeoutError:
-            refusal = self._refused(StopReason.TIMEOUT)
+            return self._refused(StopReason.TIMEOUT)
         except FleetError as fault:
             usage = Usage() if not answer.pieces else None
-            refusal = _refusal(fault)
-        else:
-            if self._on_reply is not None:
-                self._on_reply(reply)
-            return reply
+            return _refusal(fault)
         finally:
             self._reserved -= prompt
             if usage is None or (usage.model_calls and not usage.total_tokens):
                 usage = Usage(prompt_tokens=prompt, completion_tokens=answer.pieces, model_calls=1)
             self._budget.settle(usage)
-        await answer.break_off(refusal)
-        raise refusal
+        if self._on_reply is not None:
+            self._on_reply(reply)
+        return reply
 
     def _affordable(self) -> None:
         spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
@@ -247,30 +236,22 @@ class ModelGateway:
         finally:
             self._bytes -= len(body)
 
-    def _checked(self, asked: Json) -> tuple[Json, int]:
-        """The fields that the agent may set, secrets masked, within the budget; and the characters of its texts."""
+    def _read(self, body: bytes, speaking: Callable[[Mapping[str, object]], Dialect]) -> tuple[Dialect, Json, int]:
+        """The call, the fields that the agent may set with secrets masked, and the characters of its texts."""
+        dialect = speaking(json_body(body))
         characters = 0
 
         def masked(text: str) -> str:
             nonlocal characters
             # Pictures count for little, and base64 for no text.
             characters += len(text) if not text.startswith("data:") else 0
-            return self._mask(text)
+            return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
-        kept = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
-        if kept.get("n") not in (None, 1):
-            raise InvalidRequest("one answer to a request is served", field="n")
-        for message in mappings(kept.get("messages")):
-            for part in mappings(message.get("content")):
-                _check_part(part)
-        kept["tools"] = [tool for tool in mappings(kept.get("tools")) if tool.get("type") in _TOOLS]
-        if not kept["tools"]:
-            kept = {name: value for name, value in kept.items() if name not in _WITH_TOOLS}
         try:
-            kept = cast("Json", with_texts(kept, masked))
+            asked = screened(cast("Json", with_texts(dialect.request(), masked)))
         except ValueError as error:
             raise InvalidRequest(f"the body is {error}") from None
-        return kept, characters
+        return dialect, asked, characters
 
     async def _bound(self, asked: Json, characters: int) -> None:
         """Bound the completion by the tokens that are left; without a bound that does not fit the context.
@@ -283,7 +264,7 @@ class ModelGateway:
         if bound is not None and room is not None and bound > room:
             bound = None
         if self._budget.tokens_left is not None:
-            left = max(1, self._budget.tokens_left - self._reserved)
+            left = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
             if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
                 bound = left
         if bound is not None:
@@ -312,28 +293,18 @@ class _Answer:
             told += self._dialect.event(event)
         await self._write(told)
 
-    async def finish(self, reply: ModelReply) -> web.StreamResponse:
-        """The whole answer, or the end of its stream."""
+    async def finish(self, outcome: ModelReply | _RefusalError) -> web.StreamResponse:
+        """The whole answer, or the end of its stream; a fault in the stream, where one has begun."""
+        if isinstance(outcome, _RefusalError):
+            if self._response is None:
+                return outcome.response()
+            return await self._write(self._dialect.broken(outcome.error))
         if not self._streams:
-            return web.Response(body=self._dialect.whole(self._whole, reply), content_type="application/json")
-        if self._buffer:
-            await self.send(b"\n\n")
-        await self._write(self._dialect.end(reply))
-        return await self._end()
+            return web.Response(body=self._dialect.whole(self._whole, outcome), content_type="application/json")
+        await self.send(b"\n\n")
+        return await self._write(self._dialect.end(outcome))
 
-    async def break_off(self, refusal: _RefusalError) -> None:
-        """Tell of a fault in the stream, where one has begun; the connection ends with it."""
-        if self._response is not None:
-            await self._write(self._dialect.broken(refusal.error))
-            await self._end()
-            raise _GoneError
-
-    async def _end(self) -> web.StreamResponse:
-        assert self._response is not None
-        await self._response.write_eof()
-        return self._response
-
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes) -> web.StreamResponse:
         try:
             async with asyncio.timeout(_STALLED_SECONDS):
                 if self._response is None:
@@ -342,6 +313,7 @@ class _Answer:
                     )
                     await self._response.prepare(self._request)
                 await self._response.write(data)
+                return self._response
         except (TimeoutError, OSError, ClientConnectionError) as error:
             # It must not pass for a fault of the server that the bytes come from.
             raise _GoneError from error
@@ -383,28 +355,6 @@ def _refusal(fault: FleetError) -> _RefusalError:
 
 def _busy(reason: str) -> _RefusalError:
     return _RefusalError(429, f"{reason}; try again", code="too_many_calls", kind="rate_limit_error")
-
-
-def _object(body: bytes) -> Mapping[str, object]:
-    try:
-        fields = parse_json(body, finite=True)
-    except ValueError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise InvalidRequest("the body is no JSON object")
-    return mapping(cast("object", fields))
-
-
-def _check_part(part: Mapping[str, object]) -> None:
-    """Refuse a part of a message that the server would have to fetch."""
-    for name, value in part.items():
-        if name.endswith("_url"):
-            url = string(value) or string(mapping(value).get("url"))
-            if not url.startswith("data:"):
-                raise InvalidRequest("send pictures and files as data: URLs, nothing is fetched", field="messages")
-        elif isinstance(value, list):
-            for inner in mappings(cast("object", value)):
-                _check_part(inner)
 
 
 def _unheard(text: str) -> None:
