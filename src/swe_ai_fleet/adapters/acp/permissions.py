@@ -26,6 +26,8 @@ from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
 
 _READING = frozenset({"read", "search", "think"})
 _CHANGING = frozenset({"edit", "delete", "move"})
+KINDS = _READING | _CHANGING | {"execute", "fetch"}
+"""What harnesses say their calls do, as far as the fleet tells it apart."""
 _PATHS = ("path", "file_path", "filePath", "filepath", "filename", "absolute_path")
 _UNKNOWN = OperationSpec(
     name=f"{HARNESS}_other",

@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.acp.peer import (
     Peer,
     RequestRefused,
 )
-from swe_ai_fleet.adapters.acp.permissions import Permissions, ToolUse
+from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
 from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault, OutsideRecord
@@ -135,6 +135,7 @@ class Session:
         self._files = HarnessFiles(handout.clone, pipeline)
         self._shell = ShellTool(handout.clone, pipeline)
         self._terminals: dict[str, asyncio.Task[ToolResult]] = {}
+        self._running: set[asyncio.Task[ToolResult]] = set()
         self._uses: dict[str, ToolUse] = {}
         self._text = self._said = ""
         self._plans: list[Plan] = []
@@ -178,9 +179,9 @@ class Session:
                     if not self._asking.done():
                         await self._peer.notify("session/cancel", {"sessionId": self._session_id})
                     await self._asking
-        for task in self._terminals.values():
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(self._peer.close(), *self._terminals.values(), return_exceptions=True)
+        await asyncio.gather(self._peer.close(), *self._running, return_exceptions=True)
         await self._process.close(grace_seconds=CANCEL_SECONDS)
         self._catch_up()
         for call_id, use in self._uses.items():
@@ -230,7 +231,7 @@ class Session:
 
     def _tell_use(self, call_id: str, use: ToolUse, outcome: Outcome) -> None:
         """What the harness did by itself: a step, and an entry in the audit that says whose word it is."""
-        operation_name = use.kind if use.kind.isalpha() and len(use.kind) < 20 else "other"
+        operation_name = use.kind if use.kind in KINDS else "other"
         arguments = {"title": use.title, "input": use.input, "paths": ", ".join(use.paths)}
         arguments = {name: value for name, value in arguments.items() if value}
         call = self._record.call(f"{HARNESS}_{operation_name}", arguments, text=self._taken())
@@ -371,9 +372,12 @@ class Session:
         if (directory := string(parameters.get("cwd"))) not in ("", self._handout.clone.mount):
             line = f"cd {shlex.quote(directory)} && {line}"
         terminal = uuid.uuid4().hex[:12]
-        self._terminals[terminal] = asyncio.create_task(
+        running = asyncio.create_task(
             self._carried_out(ShellTool.definitions["run_command"], self._shell, {"command": line})
         )
+        self._terminals[terminal] = running
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
         return {"terminalId": terminal}
 
     async def _terminal_output(self, parameters: Parameters) -> object:
