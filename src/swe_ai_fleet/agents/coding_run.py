@@ -56,15 +56,15 @@ class CodingRun:
                 return known
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
-            second_go: SecondGo | None = None
+            again: SecondGo | None = None
             # A checkpoint has the work that is revised in it.
             if assignment.revision is not None and run.earlier.checkpoint is None:
-                second_go = await second_go(assignment, assignment.revision, clone, self.services)
+                again = await second_go(assignment, assignment.revision, clone, self.services)
             solution = await Solver(
                 assignment,
                 clone,
                 run,
-                revision=second_go,
+                revision=again,
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
             ).solve()
