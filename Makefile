@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers hops mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers harnesses hops mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ hops: $(VENV)/ready ## The functions between a request and an agent's command, r
 
 bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
 	$(BIN)/python -m labs.bench.peers
+
+harnesses: $(VENV)/ready ## Agents of others (npm) beside ours on one task, in the sandbox, against the scripted model; one killed, one refused; docs/harnesses.md
+	$(BIN)/python -m labs.harnesses
 
 zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
 	@sh scripts/system_packages.sh go:golang-go cargo:cargo

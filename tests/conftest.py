@@ -19,6 +19,7 @@ from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
+from tests import acp_agent
 from tests.environments import home_at
 from tests.fleet_command import Shell, warm_fleet
 from tests.scripts import SCRIPT
@@ -115,6 +116,7 @@ async def fleet(
         search_url=search_server.url,
         otlp_endpoint=collector.url,
         metrics_listen="127.0.0.1:0",
+        harnesses={"small": acp_agent.settings("good", acp_agent.install(tmp_path_factory.mktemp("harness")))},
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)

@@ -47,6 +47,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
     "docs/function-calling.md": (FUNCTIONS,) * 4,
+    "docs/harnesses.md": ("e2e/test_cli.py::test_a_harness_solves_beside_an_agent_of_ours",),
     "docs/http.md": (HERE,),
     "docs/images.md": (IMAGES, IMAGES),
     "docs/intake.md": (LIBRARY,),

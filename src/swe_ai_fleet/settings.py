@@ -411,6 +411,12 @@ class Settings(BaseSettings):
     agent_service_token: str = Field(
         default="", description="Bearer token shown to agents that others run, over TLS only.", repr=False
     )
+    harnesses: dict[str, dict[str, JsonValue]] = Field(
+        default_factory=dict[str, dict[str, JsonValue]],
+        description="Agents of others that run in the workspace (Agent Client Protocol) by name, as JSON: "
+        '{"opencode": {"command": […], "version": …, "directory": …, "variables": {…}, "home": …}}, or as tables '
+        "[harnesses.NAME] in the file. Seats of councils and tasks name them as acp:NAME.",
+    )
     cpu_slots: int = Field(
         default=0,
         ge=0,

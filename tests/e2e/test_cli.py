@@ -94,6 +94,25 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tup
     assert git(repository, "status", "--porcelain") == ""
 
 
+async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
+    where, name = make_repository(tmp_path / "repository", HELLO_FILES), task_id()
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(where), "--rounds", "0", "--check", CHECK, "--task-id", name),
+        *("--seats", "fleet,acp:small", f"{GREETINGS} Greet."),
+    )
+    by_agent = {one["candidate_id"]: one for one in ran.document["candidates"]}
+    assert set(by_agent) == {"agent-dev-1", "small-2"} and ran.code == 0
+    assert "Network: closed" in by_agent["small-2"]["answer"] and by_agent["small-2"]["accepted"]
+    options = ("--format", "atif", "--agent", "small-2")
+    audit, exported = await asyncio.gather(
+        shell.fleet("audit", "verify", name, "--json"), shell.fleet("export", name, *options)
+    )
+    assert audit.code == 0 and audit.document["intact"]
+    assert {"files_write_file", "harness_execute"} <= {
+        call["function_name"] for step in json.loads(exported.out)["steps"] for call in step.get("tool_calls") or ()
+    }
+
+
 @pytest.mark.slow  # quick: run ends with the candidate
 async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> None:
     places = [make_repository(tmp_path / name, HELLO_FILES) for name in "abc"]
@@ -124,6 +143,8 @@ async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Pat
     patch = ("--patch", str(repository / "fix.patch"))
     attempts = (
         ((*work, "--agents", "100000"), "options.num_agents", "--agents"),
+        ((*work, "--seats", "fleet,acp:nobody"), "seats[1]", "--seats"),
+        ((*work, "--seats", "fleet,fleet", "--agents", "3"), "options.num_agents", "--agents"),
         ((*work, "--deliberate-only", "--agents", "100000"), "num_agents", "--agents"),
         ((*work, "--rounds", "100000"), "rounds", "--rounds"),
         (work, "orchestrate.repo.path", "--repo"),

@@ -17,7 +17,7 @@ from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceServicer
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.agents import external_agent
+from swe_ai_fleet.agents import external_agent, outside_record
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
@@ -318,7 +318,7 @@ def new_file(name: str, mode: str = "100644") -> bytes:
         (hands_in(b"x" * (external_agent.MAX_PATCH_BYTES + 1)), "more than"),
         (hands_in(b"x" * (external_agent.MAX_PATCH_BYTES + 2 * 1024 * 1024)), "RESOURCE_EXHAUSTED"),
         (says(), "without a result"),
-        (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (external_agent.MAX_MESSAGES + 1)), "more than"),
+        (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (outside_record.MAX_MESSAGES + 1)), "more than"),
         (ends_with(grpc.StatusCode.FAILED_PRECONDITION, f"not mine {SECRET}"), "FAILED_PRECONDITION: not mine"),
         (ends_with(grpc.StatusCode.UNAVAILABLE, "gone"), "cannot be reached"),
     ],
@@ -344,7 +344,7 @@ async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository:
     assert len(candidate.summary) < 16_200 and SECRET[:8] not in candidate.summary
     bodies = await place.bodies(task)
     said = [body.reply.message.content for body in bodies if isinstance(body, ModelReplied)]
-    assert len(said) == external_agent.MAX_KEPT_MESSAGES + 1
+    assert len(said) == outside_record.MAX_KEPT_MESSAGES + 1
     assert max(len(text) for text in said[:-1]) < 4_200
 
 

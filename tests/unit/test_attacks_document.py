@@ -58,6 +58,7 @@ def test_each_tool_of_the_catalogue_that_can_be_attacked_has_rows() -> None:
         "Databases",
         "Python and the calculator",
         "MCP servers",
+        "Harnesses",
         "Approvals",
         "The gateway and what comes in through it",
     ]

@@ -30,7 +30,10 @@ TASK = Task(
 )
 PINNED = PinnedRepository(tenant=TENANT, location="/r", commit="a" * 40)
 RULES = CouncilRules(
-    profiles=("small", "large"), endpoints=EndpointRules(patterns=("127.0.0.1:7000", "*.example.org:443")), max_agents=5
+    profiles=("small", "large"),
+    endpoints=EndpointRules(patterns=("127.0.0.1:7000", "*.example.org:443")),
+    harnesses=("opencode",),
+    max_agents=5,
 )
 
 
@@ -113,6 +116,31 @@ class TestSeats:
 
 
 class TestCouncilStore:
+    async def test_a_task_names_who_sits_in_it(self) -> None:
+        """In place of its council's members; harnesses stay where people are asked, and sit as often as it takes."""
+        councils = council_store(None, council(own("a"), outside("x"), own("h", endpoint="acp:opencode"), rounds=3))
+        task = replace(TASK, num_agents=0, seats=("fleet", "acp:opencode", "fleet"), rounds=COUNCIL_ROUNDS)
+        its = await council_for(task, councils)
+        assert its is not None and seated(task, its).rounds == 3
+        sitting = {each.agent_id: each.perspective.endpoint for each in assignments(task, PINNED, its)}
+        assert sitting == {"agent-dev-1": "", "opencode-2": "acp:opencode", "agent-dev-3": ""}
+        asking = await council_for(replace(TASK, approval=ApprovalPolicy.EVERY, num_agents=4), councils)
+        assert [seat.agent_id for seat in seats(replace(TASK, num_agents=4), asking)] == [
+            "a",
+            "h",
+            "a-seat2",
+            "h-seat2",
+        ]
+        for changes, field in (
+            ({"seats": ("fleet", "acp:nobody")}, "seats[1]"),
+            ({"seats": ("someone",)}, "seats[0]"),
+            ({"seats": ("127.0.0.1:7000",)}, "seats[0]"),
+            ({"seats": ("fleet",), "num_agents": 2}, "num_agents"),
+        ):
+            with pytest.raises(InvalidRequest) as fault:
+                await council_for(replace(task, **changes), councils)
+            assert fault.value.field == field
+
     async def test_who_may_join_and_who_is_left(self) -> None:
         councils = council_store(None, council(own("a"), own("b")))
         again = await councils.register(TENANT, Role.DEV, own("a", languages=("go",)))

@@ -56,15 +56,15 @@ class CodingRun:
                 return known
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
-            second_go: SecondGo | None = None
+            again: SecondGo | None = None
             # A checkpoint has the work that is revised in it.
             if assignment.revision is not None and run.earlier.checkpoint is None:
-                second_go = await _second_go(assignment, assignment.revision, clone, self.services)
+                again = await second_go(assignment, assignment.revision, clone, self.services)
             solution = await Solver(
                 assignment,
                 clone,
                 run,
-                revision=second_go,
+                revision=again,
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
             ).solve()
@@ -106,7 +106,7 @@ class OpeningRun:
         return await opening_of(Solver(coding, clone, run), run)
 
 
-async def _second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
+async def second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
     """Apply the patch of the candidate that is revised; what the author is told.
 
     It begins with what the author's first run began with, to the byte: a model server has that in its cache, and the

@@ -1,36 +1,34 @@
-"""External agents: the interface of an agent that somebody else runs, and a run of one.
+"""External agents: the interface of an agent that is not the fleet's own, and a run of one.
 
-Such a run is recorded, bounded and handed in like a run of our own.
+Some are run by somebody else, behind an endpoint, and hand in a patch; others are programs that work in the workspace
+itself. Both runs are recorded, bounded and handed in like a run of the fleet's own agents.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from swe_ai_fleet.agents.coding_run import hand_in, handed_in
-from swe_ai_fleet.agents.recorded_run import run_finished
+from swe_ai_fleet.agents.coding_run import candidate_of, hand_in, handed_in, second_go
+from swe_ai_fleet.agents.opening import ROLES, opening_messages
+from swe_ai_fleet.agents.outside_record import AgentFault, OutsideRecord
+from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.agents.recorded_run import resume, run_finished
 from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
-from swe_ai_fleet.domain.errors import FleetError, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import ModelReplied, RunStarted
-from swe_ai_fleet.domain.integration import RepositoryBundle
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.council import is_harness
+from swe_ai_fleet.domain.errors import ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import RunStarted
+from swe_ai_fleet.domain.message import UserMessage
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import Clone, ResultBus
-from swe_ai_fleet.tools.truncation import beginning
-
-
-class AgentFault(FleetError):
-    """An agent that somebody else runs cannot be reached, refuses, or answers what is no answer."""
+from swe_ai_fleet.ports import BlobStore, Clone, ResultBus
+from swe_ai_fleet.tools.pipeline import ToolLimits
 
 
 class AgentBusy(AgentFault):
@@ -38,66 +36,63 @@ class AgentBusy(AgentFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handout:
-    """What an outside agent is given. A `revised_patch` goes with an assignment that has a revision."""
-
-    assignment: CodingAssignment
-    repository: RepositoryBundle
-    revised_patch: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What an outside agent says that it does: untrusted text, of any length."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedIn:
-    """What an outside agent leaves; all of it untrusted, its own count of what it spent too."""
+    """What an external agent leaves; all of it untrusted, its own count of what it spent too.
 
-    patch: bytes
+    A `patch` is against the base commit; one that works in the clone leaves its changes there instead. With the stop
+    reason `awaiting_approval` nothing is handed in yet.
+    """
+
+    patch: bytes = b""
     summary: str = ""
     usage: Usage = field(default_factory=Usage)
+    stop: StopReason = StopReason.FINAL_ANSWER
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handout:
+    """What an external agent is given, and where it is written down what it does.
+
+    `prompt` is the task in words. A clone that it works in holds the author's earlier work where there is a revision.
+    """
+
+    assignment: CodingAssignment
+    clone: Clone
+    prompt: str
+    record: OutsideRecord
+    blobs: BlobStore
+
+    async def revised_patch(self) -> bytes:
+        """What a revision begins with; empty where there is nothing. Raises NotFound, Unavailable."""
+        revision = self.assignment.revision
+        ref = revision.candidate.artifacts.patch if revision is not None else None
+        return await self.blobs.get(ref) if ref is not None else b""
 
 
 class OutsideAgent(Protocol):
-    """The way to agents that somebody else runs."""
+    """The way to external agents; `in_place` says whether they work in the clone."""
+
+    @property
+    def in_place(self) -> bool: ...
 
     async def describe(self, endpoint: str) -> str:
-        """The name of the agent that answers there. Raises AgentFault."""
+        """The name under which the agent's work is shown. Raises AgentFault."""
         ...
 
-    def solve(self, endpoint: str, handout: Handout) -> AsyncGenerator[Said | HandedIn, None]:
-        """What the agent says, and last what it hands in. Closing the generator cancels its work.
+    async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
+        """Let the agent work; what it says goes into the record. A cancellation ends its work.
 
-        Raises AgentFault, AgentBusy.
+        Raises AgentFault, AgentBusy, PreconditionFailed, ResourceExhausted.
         """
         ...
 
 
 MAX_PATCH_BYTES = 16 * 1024 * 1024
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024
-MAX_KEPT_MESSAGES = 200
-MAX_MESSAGES = 5_000
-MAX_MESSAGE_CHARS = 4_000
-MAX_SUMMARY_CHARS = 16_000
 MAX_NAME_CHARS = 100
 _FAULT_CHARS = 2_000
 _LONGEST_PAUSE_SECONDS = 30.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    """What is known of a run while it goes on."""
-
-    model: str
-    started_at: float
-    steps: int = 0
-    usage: Usage = field(default_factory=Usage)
-    answer: str = ""
-    waiting: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,20 +102,24 @@ class ExternalRun:
     Attributes:
         services: What runs share.
         results: Hears of the result.
-        outside: The way to the agents.
+        outside: The way to agents that somebody else runs.
+        harnesses: The way to those that work in the workspace.
         pause_seconds: How long to wait for an agent that is busy, the first time; longer each time after that.
     """
 
     services: RunServices
     results: ResultBus
     outside: OutsideAgent
+    harnesses: OutsideAgent
     pause_seconds: float = 2.0
 
     async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
-        """Let the agent solve the task, put its patch into the clean clone, and hand in what the clone then holds.
+        """Let the agent solve the task, and hand in what the clone then holds, whatever ended the work.
 
-        Whatever the agent does wrong is a candidate without changes that says so. A run that was lost begins anew.
-        Raises Fenced, Unavailable; a cancellation passes after it was recorded, and the agent's call is cancelled.
+        What the agent does wrong is told by the candidate. A lost run of an agent behind an endpoint begins anew; one
+        in the workspace goes on from what was kept of that, in a new process of its own.
+
+        Raises Fenced, Unavailable; a cancellation passes after it was recorded, and ends the agent's work.
         """
         async with self.services.claimed(assignment, clone) as run:
             if (known := handed_in(assignment, run)) is not None:
@@ -128,25 +127,30 @@ class ExternalRun:
             return await self._hand_in(assignment, clone, run)
 
     async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
-        stop, error = StopReason.FINAL_ANSWER, ""
+        agents = self._agents(assignment.perspective.endpoint)
+        left = HandedIn(stop=StopReason.MODEL_ERROR)
         limit = assignment.task.constraints.limits.timeout_seconds
-        work = _Work(model="external", started_at=time.monotonic())
-        diff = Diff(patch=b"")
+        record = OutsideRecord(run, model="external")
         try:
-            async with asyncio.timeout(limit):
-                await self._work(assignment, clone, run, work)
-            diff = await clone.diff()
+            async with asyncio.timeout(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
+                left = await self._work(agents, assignment, clone, record)
         except TimeoutError:
-            stop, error = StopReason.TIMEOUT, f"the limit of {limit:g} seconds was reached"
-            error = f"{error}; {work.waiting}" if work.waiting else error
+            told = f"the limit of {limit:g} seconds was reached"
+            left = replace(left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (told, record.waiting))))
         except PatchRejected as fault:
-            stop, error = StopReason.MODEL_ERROR, f"the agent's patch does not apply: {fault}"
-        except (AgentFault, ResourceExhausted, PreconditionFailed) as fault:
-            stop, error = StopReason.MODEL_ERROR, str(fault)
+            left = replace(left, error=f"the agent's patch does not apply: {fault}")
+        except (AgentFault, ModelError, ResourceExhausted, PreconditionFailed) as fault:
+            left = replace(left, error=str(fault))
+        usage = record.spent
+        if left.stop is StopReason.AWAITING_APPROVAL:
+            return candidate_of(assignment, run_finished(run.trail, left.stop, usage), model=record.model, at=now())
+        diff = await clone.diff()
+        if agents.in_place and diff.files:
+            record.left(diff)
         finished = run_finished(
             run.trail,
-            stop,
-            replace(work.usage, duration_ms=_milliseconds_since(work.started_at)),
+            left.stop,
+            usage,
             artifacts=Artifacts(
                 commit_sha=clone.base_commit,
                 patch=await self.services.keep_patch(assignment, diff.patch),
@@ -154,89 +158,85 @@ class ExternalRun:
                 insertions=diff.insertions,
                 deletions=diff.deletions,
             ),
-            answer=work.answer,
-            error=self._shown(error, _FAULT_CHARS),
+            answer=record.answer,
+            error=record.shown(left.error, _FAULT_CHARS),
         )
-        log, patch = self.services.log, diff.patch
-        return await hand_in(assignment, run, finished, patch, model=work.model, log=log, results=self.results)
+        log = self.services.log
+        return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
 
-    async def _work(self, assignment: CodingAssignment, clone: Clone, run: RunContext, work: _Work) -> None:
-        """From the first call to the patch in the clone. Raises AgentFault, PatchRejected, ResourceExhausted."""
-        endpoint, task = assignment.perspective.endpoint, assignment.task
-        work.model = f"external:{self._shown(await self.outside.describe(endpoint), MAX_NAME_CHARS)}"
-        run.begin(
-            RunStarted(
-                role=task.role,
-                model=work.model,
-                messages=(UserMessage(content=self.services.equipment.mask(task.description)),),
-                tools=(),
-                temperature=assignment.perspective.temperature,
-                seed=assignment.perspective.seed,
-                environment=clone.environment.key,
-            )
+    def _agents(self, endpoint: str) -> OutsideAgent:
+        return self.harnesses if is_harness(endpoint) else self.outside
+
+    async def _work(
+        self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
+    ) -> HandedIn:
+        """From the first call to the changes in the clone. Raises as `solve` does, PatchRejected."""
+        endpoint, task, run = assignment.perspective.endpoint, assignment.task, record.run
+        record.model = record.shown(await agents.describe(endpoint), MAX_NAME_CHARS)
+        prompt = (
+            await self._prepared(assignment, clone, run) if agents.in_place else run.equipment.mask(task.description)
         )
-        handout = await self._handout(assignment, clone)
+        if run.earlier.started is None or not agents.in_place:
+            run.begin(
+                RunStarted(
+                    role=task.role,
+                    model=record.model,
+                    messages=(UserMessage(content=prompt),),
+                    tools=(),
+                    temperature=assignment.perspective.temperature,
+                    seed=assignment.perspective.seed,
+                    environment=clone.environment.key,
+                )
+            )
+        handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.services.blobs)
+        left = await self._asked(agents, endpoint, handout)
+        if len(left.patch) > MAX_PATCH_BYTES:
+            raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
+        if left.patch and not task.enable_tools:
+            raise AgentFault("the agent hands in changes where only an answer is wanted")
+        if left.stop is not StopReason.AWAITING_APPROVAL:
+            record.conclude(left.summary or record.answer, left.usage)
+        if not agents.in_place:
+            await clone.apply(left.patch)
+        return left
+
+    async def _asked(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
+        """What the agent hands in, asked again while it is busy."""
         pause = self.pause_seconds
         while True:
             try:
-                handed_in = await self._ask(endpoint, handout, run, work)
-                break
+                left = await agents.solve(endpoint, handout)
+                handout.record.waiting = ""
+                return left
             except AgentBusy as busy:
-                work.waiting = str(busy)
+                handout.record.waiting = str(busy)
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        work.waiting = ""
-        if len(handed_in.patch) > MAX_PATCH_BYTES:
-            raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
-        if handed_in.patch and not task.enable_tools:
-            raise AgentFault("the agent hands in changes where only an answer is wanted")
-        self._note(Said(text=handed_in.summary), run, work, usage=handed_in.usage, limit=MAX_SUMMARY_CHARS)
-        await clone.apply(handed_in.patch)
 
-    async def _ask(self, endpoint: str, handout: Handout, run: RunContext, work: _Work) -> HandedIn:
-        """One call, to its result."""
-        heard = 0
-        async with aclosing(self.outside.solve(endpoint, handout)) as answers:
-            async for answer in answers:
-                if isinstance(answer, HandedIn):
-                    return answer
-                heard += 1
-                if heard > MAX_MESSAGES:
-                    raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
-                if work.steps < MAX_KEPT_MESSAGES:
-                    self._note(answer, run, work)
-        raise AgentFault("the agent ended without a result")
-
-    async def _handout(self, assignment: CodingAssignment, clone: Clone) -> Handout:
-        repository = await clone.bundle(max_bytes=MAX_BUNDLE_BYTES)
-        revised = b""
-        if assignment.revision is not None and (ref := assignment.revision.candidate.artifacts.patch) is not None:
-            revised = await self.services.blobs.get(ref)
-        return Handout(assignment=assignment, repository=repository, revised_patch=revised)
-
-    def _note(
-        self,
-        said: Said,
-        run: RunContext,
-        work: _Work,
-        *,
-        usage: Usage | None = None,
-        limit: int = MAX_MESSAGE_CHARS,
-    ) -> None:
-        """Record what the agent says as a step of its own."""
-        work.steps += 1
-        text = self._shown(said.text, limit)
-        if usage is not None:
-            work.usage, work.answer = usage, text
-        reply = ModelReply(
-            message=AssistantMessage(content=text), finish_reason="stop", usage=usage or Usage(), model=work.model
+    async def _prepared(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> str:
+        """The clone as the run goes on in it, and the task in words for an agent that works there."""
+        task, environment, keeper = assignment.task, clone.environment, run.keeper
+        _, told = opening_messages(
+            task,
+            workspace=clone,
+            limits=ToolLimits(),
+            perspective=assignment.perspective,
+            background=assignment.background,
         )
-        run.post(ModelReplied(step=work.steps, reply=reply, duration_ms=_milliseconds_since(work.started_at)))
-
-    def _shown(self, text: str, limit: int) -> str:
-        # Secrets are looked for in more than is shown: a cut could hide one from the mask.
-        return beginning(self.services.equipment.mask(well_formed(text[: 2 * limit])), limit)
-
-
-def _milliseconds_since(started_at: float) -> int:
-    return round((time.monotonic() - started_at) * 1000)
+        prompt = rendered(
+            "harness",
+            role_article=ROLES[task.role],
+            mount=clone.mount,
+            read_only=not task.enable_tools,
+            test_command=shlex.join(environment.test_command),
+            notes=environment.notes,
+            task=told.content,
+        )
+        # A checkpoint has the work that is revised in it.
+        if assignment.revision is not None and run.earlier.checkpoint is None:
+            again = await second_go(assignment, assignment.revision, clone, self.services)
+            prompt = f"{prompt}\n\n{again.text}"
+        if keeper is not None:
+            keeper.max_bytes = assignment.checkpoint_bytes
+            run.earlier = await resume(run.earlier, keeper, self.services.blobs)
+        return run.equipment.mask(prompt)

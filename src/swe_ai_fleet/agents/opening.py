@@ -22,7 +22,7 @@ from swe_ai_fleet.ports import Baselines, SecretMask, Workspace
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
 TITLE = "Tests on the untouched commit: "
-_ROLES = {
+ROLES = {
     Role.DEV: "a software developer",
     Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
     Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
@@ -89,7 +89,7 @@ def opening_messages(
     constraints, environment, facts = task.constraints, workspace.environment, facts or RepositoryFacts()
     system = rendered(
         "system",
-        role_article=_ROLES[task.role],
+        role_article=ROLES[task.role],
         mount=workspace.mount,
         command_seconds=f"{limits.command_timeout_seconds:g}",
         observation_chars=limits.observation_chars,

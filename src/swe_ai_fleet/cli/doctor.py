@@ -85,6 +85,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _nats(settings),
         _ray(settings),
         model(settings, server=server, token=token),
+        _harnesses(settings),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),
@@ -230,6 +231,12 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
     return ok("model server", f"{found.model}: {calls}{strict}{length}", version=found.server)
+
+
+async def _harnesses(settings: Settings) -> list[Finding]:
+    from swe_ai_fleet.cli.service_findings import harness
+
+    return [await harness(settings, name) for name in settings.harnesses]
 
 
 async def _vllm(settings: Settings) -> Finding:

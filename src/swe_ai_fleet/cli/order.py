@@ -33,6 +33,10 @@ _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
 
 
+def _seats(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
@@ -59,6 +63,17 @@ class Order:
             min=0,
         ),
     ] = 0
+    seats: Annotated[
+        tuple[str, ...],
+        option(
+            "Who solves it: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
+            "seats",
+            kind=str,
+            default="",
+            turn=_seats,
+            metavar="SEATS",
+        ),
+    ] = ()
     probes: Annotated[
         bool,
         option(

@@ -13,8 +13,15 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.task import Role
 
+HARNESS = "acp:"
+"""How the endpoint of an agent begins that is a harness: a program that the fleet runs in the workspace itself."""
 _TLS = "https://"
 _HINT = "such as agents.example.org:50060, or https://agents.example.org:443 for TLS"
+
+
+def is_harness(endpoint: str) -> bool:
+    """Whether an endpoint names a harness of this installation, `acp:NAME`."""
+    return endpoint.startswith(HARNESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,11 @@ class EndpointRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouncilMember:
-    """An agent of a council. With an `endpoint` somebody else runs it, behind `fleet.agent.v1.AgentService`."""
+    """An agent of a council.
+
+    With an `endpoint` somebody else runs it, behind `fleet.agent.v1.AgentService`; one of `acp:NAME` is a harness,
+    which the fleet runs in the workspace.
+    """
 
     agent_id: str
     model_profile: str = ""
@@ -99,6 +110,11 @@ class CouncilMember:
     languages: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     registered_at: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether somebody else runs it."""
+        return bool(self.endpoint) and not is_harness(self.endpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

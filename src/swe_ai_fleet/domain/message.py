@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -96,6 +96,33 @@ class Sampling:
     extra: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+"""What servers call the bound of a completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passthrough:
+    """A chat completion that somebody else's agent asks for, in the API's own words, which reach the server.
+
+    Attributes:
+        fields: The body of the request; its model is replaced. Where it says `stream`, the answer is a stream.
+        characters: The length of the texts in it, by which its tokens are estimated.
+        send: Is given the answer's bytes as they come in, a plain answer's all at once. It is waited for, so that
+            nothing piles up. A call whose answer has begun is not tried again, nor one at which the server itself
+            broke: the request may have brought that about.
+    """
+
+    fields: Mapping[str, object]
+    characters: int
+    send: Callable[[bytes], Awaitable[None]]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The bound of the completion, where there is one."""
+        bounds = [self.fields.get(name) for name in LIMIT_FIELDS]
+        return min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """What a model is asked.
@@ -112,6 +139,7 @@ class ModelRequest:
             alone.
         on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
             begins anew.
+        passthrough: Is asked in place of all the above but `session` and `on_delta`.
     """
 
     messages: Sequence[Message]
@@ -121,6 +149,7 @@ class ModelRequest:
     top_logprobs: int = 0
     session: str = ""
     on_delta: Callable[[str], None] | None = None
+    passthrough: Passthrough | None = None
 
 
 class ToolProtocol(StrEnum):

@@ -255,8 +255,9 @@ class Task:
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
     Up to `max_agents` in all begin while no candidate of those before is convincing; 0: none but the first.
     With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `custom_params`
-    go before those of its council. `patches` are what a task of the kind `judge` is about. `traceparent` (W3C Trace
-    Context) is the span that its work belongs to, where somebody traces it.
+    go before those of its council. `seats` say who sits in it instead, `fleet` or `acp:NAME` each. `patches` are what a
+    task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work belongs to, where
+    somebody traces it.
     """
 
     task_id: str
@@ -292,6 +293,7 @@ class Task:
     custom_params: Mapping[str, str] = field(default_factory=dict[str, str])
     workflow: WorkflowTask | None = None
     patches: tuple[SubmittedPatch, ...] = ()
+    seats: tuple[str, ...] = ()
     traceparent: str = ""
 
     @property
@@ -402,6 +404,7 @@ _PLAIN = {
     "context_options": ContextOptions(),
     "workflow": None,
     "patches": (),
+    "seats": (),
     "max_agents": 0,
     "probes": False,
     "custom_params": dict[str, str](),

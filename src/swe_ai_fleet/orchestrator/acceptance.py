@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
-from swe_ai_fleet.orchestrator.councils import check_parameters, seated
+from swe_ai_fleet.orchestrator.councils import check_parameters, council_of, seated
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
@@ -163,7 +163,10 @@ class Acceptance:
         """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
         if task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE):
             return None
-        council = await council_for(task, self._councils) if self._councils is not None else None
+        if self._councils is not None:
+            council = await council_for(task, self._councils)
+        else:
+            council = council_of(task, None, ()) if task.seats else None
         self._check(seated(task, council).validated(max_agents=self._room.agents))
         return council
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
-from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, CouncilRules, adopted, agent_name, council_name
+from swe_ai_fleet.orchestrator.councils import (
+    OUTSIDE_AGENTS,
+    CouncilRules,
+    adopted,
+    agent_name,
+    council_name,
+    council_of,
+)
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.rewriting import rewritten
 
@@ -138,7 +145,7 @@ class CouncilStore:
         Raises InvalidRequest naming the field, PreconditionFailed (the council is full), Unavailable.
         """
         member = replace(member, registered_at=self._now())
-        if member.endpoint and self._places is not None:
+        if member.elsewhere and self._places is not None:
             self._rules.endpoints.check(member.endpoint)
             self._places(tenant).check(member.endpoint)
 
@@ -172,6 +179,11 @@ class CouncilStore:
 
         return await self._change(tenant, role, remove)
 
+    @property
+    def harnesses(self) -> Collection[str]:
+        """The harnesses there are."""
+        return self._rules.harnesses
+
     def reachable(self, tenant: str, council: Council) -> Council:
         """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
         default = self._defaults.get(council.role)
@@ -181,7 +193,7 @@ class CouncilStore:
 
     def _may_be_at(self, tenant: str, endpoint: str) -> bool:
         """Whether a tenant may have an agent there; the fleet's own agents are at no endpoint."""
-        if not endpoint or self._places is None:
+        if not endpoint or is_harness(endpoint) or self._places is None:
             return True
         try:
             self._places(tenant).check(endpoint)
@@ -224,6 +236,8 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
     PreconditionFailed where the council has no agent for the task, Unavailable.
     """
     council = await store.get(task.tenant, task.role)
+    if task.seats:
+        return adopted(task, council_of(task, council, store.harnesses))
     if council is None:
         return None
     council = store.reachable(task.tenant, council)
@@ -234,7 +248,7 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
             hint="register one, or delete the council",
         )
     if task.approval is not ApprovalPolicy.NONE:
-        council = replace(council, members=tuple(member for member in council.members if not member.endpoint))
+        council = replace(council, members=tuple(member for member in council.members if not member.elsewhere))
         if not council.members:
             raise PreconditionFailed(
                 f"no agent in the council of {task.role} can ask for approvals",

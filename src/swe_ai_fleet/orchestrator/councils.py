@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.council import HARNESS, Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
     check_identifier,
 )
+from swe_ai_fleet.domain.text import nearest
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
@@ -69,6 +70,32 @@ def adopted(task: Task, council: Council) -> Council:
     return replace(council, model_profile=task.model_profile, members=members)
 
 
+def council_of(task: Task, council: Council | None, harnesses: Collection[str]) -> Council:
+    """The council of a task that names who sits in it; all but the members is the role's own, where it has one.
+
+    Raises InvalidRequest.
+    """
+    if task.num_agents not in (0, len(task.seats)):
+        raise InvalidRequest(
+            f"there are {len(task.seats)} seats, and num_agents is {task.num_agents}",
+            field="num_agents",
+            hint="leave it out",
+        )
+    members: list[CouncilMember] = []
+    for number, seat in enumerate(task.seats, start=1):
+        field = f"seats[{number - 1}]"
+        if seat == OWN_SEAT:
+            members.append(CouncilMember(agent_id=agent_name(task.role, number)))
+            continue
+        if not is_harness(seat):
+            hint = f"{OWN_SEAT}, or acp:NAME for a harness"
+            raise InvalidRequest(f"{seat[:64]!r} is no seat", field=field, hint=hint)
+        check_harness(seat, harnesses, field=field)
+        members.append(CouncilMember(agent_id=f"{seat.removeprefix(HARNESS)}-{number}", endpoint=seat))
+    base = council or Council(council_id=council_name(task.role), role=task.role, members=())
+    return replace(base, members=tuple(members), agent_type="")
+
+
 def seated(task: Task, council: Council | None = None) -> Task:
     """The task as it is carried out: what it leaves open is the council's, or else the fleet's own default.
 
@@ -77,7 +104,7 @@ def seated(task: Task, council: Council | None = None) -> Task:
     """
     if task.kind is TaskKind.JUDGE:
         return replace(task, num_agents=0, max_agents=0, rounds=0)
-    agents = task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
+    agents = len(task.seats) or task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
     rounds = task.rounds
     if rounds == COUNCIL_ROUNDS:
         reviewed = council is None or council.peer_review
@@ -101,7 +128,7 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
     turn = 0
     while len(found) < task.most_agents:
         turn += 1
-        free = [one for one in council.members if not one.endpoint or one.max_concurrent_tasks >= turn]
+        free = [one for one in council.members if not one.elsewhere or one.max_concurrent_tasks >= turn]
         if not free:
             break
         for member in free[: task.most_agents - len(found)]:
@@ -165,12 +192,13 @@ def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective
     given = {**(council.custom_params if council else {}), **task.custom_params}
     words = "\n".join(filter(None, (given.get(INSTRUCTIONS, ""), view.instructions)))
     temperature = float(given[TEMPERATURE]) if TEMPERATURE in given else view.temperature
-    profile = "" if seat.member.endpoint else seat.member.model_profile or view.model_profile
+    profile = "" if seat.member.elsewhere else seat.member.model_profile or view.model_profile
     return replace(
         view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
     )
 
 
+OWN_SEAT = "fleet"
 OWN_AGENTS = "tools"
 OUTSIDE_AGENTS = "external"
 AGENT_TYPES = ("", OWN_AGENTS, OUTSIDE_AGENTS)
@@ -191,11 +219,13 @@ class CouncilRules:
     Attributes:
         profiles: The model profiles there are.
         endpoints: Where agents that others run may be.
+        harnesses: The harnesses there are.
         max_agents: The most agents one council may have.
     """
 
     profiles: Collection[str] = ()
     endpoints: EndpointRules = field(default_factory=EndpointRules)
+    harnesses: Collection[str] = ()
     max_agents: int = 300
 
     def check(self, council: Council) -> None:
@@ -261,7 +291,9 @@ class CouncilRules:
 
     def _check_endpoint(self, council: Council, member: CouncilMember, where: str) -> None:
         name = f"{where}endpoint"
-        if member.endpoint:
+        if is_harness(member.endpoint):
+            check_harness(member.endpoint, self.harnesses, field=name)
+        elif member.endpoint:
             self.endpoints.check(member.endpoint, field=name)
         if member.endpoint and council.agent_type == OWN_AGENTS:
             raise InvalidRequest(
@@ -274,6 +306,14 @@ class CouncilRules:
         if name not in self.profiles:
             known = ", ".join(sorted(self.profiles)) or "none is configured"
             raise InvalidRequest(f"there is no model profile {name[:64]!r}", field=field_name, hint=known)
+
+
+def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> None:
+    """Whether there is the harness that `acp:NAME` names. Raises InvalidRequest."""
+    name = endpoint.removeprefix(HARNESS)
+    if name not in harnesses:
+        hint = nearest(name, harnesses) or "none is configured (FLEET_HARNESSES)"
+        raise InvalidRequest(f"there is no harness {name[:64]!r}", field=field, hint=hint)
 
 
 def check_parameters(given: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
 
+from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
@@ -31,6 +32,7 @@ from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, targ
 from swe_ai_fleet.runtime.factories import model_admission, open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import SharedResults
 
 _PROFILE_FIELDS = ("model", "url", "api_key")
@@ -142,7 +144,10 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
         tenants: Where each tenant may have agents that others run, within what settings allow; None: anywhere there.
     """
     rules = CouncilRules(
-        profiles=profile_settings(settings), endpoints=_endpoints(settings), max_agents=settings.max_agents
+        profiles=profile_settings(settings),
+        endpoints=_endpoints(settings),
+        harnesses=settings.harnesses,
+        max_agents=settings.max_agents,
     )
     defaults = read_councils(settings.councils_file) if settings.councils_file else ()
     return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
@@ -156,6 +161,28 @@ def council_models(settings: Settings) -> Mapping[str, str]:
 def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
     """The way to agents that others run. Raises InvalidRequest naming a malformed setting."""
     return AgentServiceClient(_endpoints(settings), mask=mask, token=settings.agent_service_token)
+
+
+def harnesses(settings: Settings) -> Mapping[str, Harness]:
+    """The harnesses that settings name. Raises InvalidRequest naming a malformed setting."""
+    found: dict[str, Harness] = {}
+    for name, table in settings.harnesses.items():
+        try:
+            found[name] = from_plain(Harness, table)
+        except ValueError as error:
+            words = str(error).splitlines()[0]
+            raise InvalidRequest(f"the harness {name!r} is malformed: {words}", field=f"harnesses.{name}") from None
+        found[name].check(name)
+    return found
+
+
+def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
+    """The way to the harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
+    return HarnessAgents(
+        harnesses=harnesses(settings),
+        sandbox=access.sandbox,
+        approval_timeout_seconds=settings.approval_timeout_seconds,
+    )
 
 
 def _places(tenants: Rules) -> Callable[[str], EndpointRules]:

@@ -17,6 +17,7 @@ from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, RecordedN
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.candidate import Diff
+from swe_ai_fleet.domain.council import HARNESS
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import Sampling
@@ -69,11 +70,17 @@ async def replay(
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 
-    Raises InvalidRequest for a run without a beginning, one that worked by a plan or that is no first draft, or a fork
-    behind its end, and FleetErrors of the repository, the sandbox and the model server.
+    Raises InvalidRequest for a run without a beginning, one of an external agent, one that worked by a plan or that is
+    no first draft, or a fork behind its end, and FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
         raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
+    if run.started.model.startswith((HARNESS, "external:")):
+        raise InvalidRequest(
+            f"{run.agent_id} is no agent of the fleet's own: what it did by itself cannot be done again",
+            field="agent",
+            hint="its recording can be watched and exported",
+        )
     if any(PlanCallId.read(call.call_id) is not None for step in run.steps for call in step.reply.tool_calls):
         raise InvalidRequest(
             f"{run.agent_id} worked by a plan", field="agent", hint="only runs that go step by step can be replayed"

@@ -1,4 +1,4 @@
-"""Runs inside a networked sandbox: TCP on the sandbox's own loopback -> the proxy's unix socket.
+"""Runs inside a sandbox: TCP on the sandbox's own loopback -> a unix socket, of the proxy or of a gateway.
 
 A script of its own (`python -I -S forwarder.py PORT SOCKET`): it imports nothing of the fleet, which is not visible
 there. It returns to its caller once it listens, and serves from a child.

@@ -11,8 +11,8 @@ import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.domain.command import Output
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -39,7 +39,7 @@ while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
-# Inside, before the program: its variables, the limits that only work there, and the path to the proxy.
+# Inside, before the program: its variables, the limits that only work there, and the ways out.
 _INSIDE = """\
 . {variables}
 cd || exit 126
@@ -54,16 +54,34 @@ class InteractiveCommand:
     """An argv that runs until its pipes are closed.
 
     It starts in a home of its own rather than in the workspace, whose files could otherwise pass for modules or
-    programs of it; `{workspace}` in an argument stands for where it sees the workspace. `variables` come on top of the
-    sandbox's own; none of the repository's environment is passed on.
+    programs of it, with `files` in it, by their paths there. `variables` come on top of the sandbox's own; of the
+    repository's environment only `environment` is passed on. `gateway` is a unix socket that it reaches beside its
+    network, at a port of its own loopback. In arguments, variables and files `{workspace}` stands for where it sees the
+    workspace, and `{gateway}` for the URL of that port.
     """
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     mounts: tuple[Mount, ...] = ()
+    environment: Environment = field(default_factory=Environment)
     network: NetworkGrant | None = None
+    gateway: Path | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     read_only_workspace: bool = False
     confined: bool = True
+
+    def at(self, workspace: str) -> InteractiveCommand:
+        """The command where the workspace is seen at a place, its words filled in."""
+
+        def filled(text: str) -> str:
+            return text.replace("{workspace}", workspace).replace("{gateway}", jail.GATEWAY_URL)
+
+        return replace(
+            self,
+            argv=tuple(map(filled, self.argv)),
+            variables={name: filled(value) for name, value in self.variables.items()},
+            files={path: filled(text) for path, text in self.files.items()},
+        )
 
 
 class InteractiveProcess:
@@ -97,6 +115,8 @@ class InteractiveProcess:
         """
         if command.confined and policy.level is not IsolationLevel.BUBBLEWRAP:
             raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.level}")
+        if command.gateway is not None and not command.confined:
+            raise PreconditionFailed("a gateway is reached from inside of a sandbox only")
         occupants = Occupants.of(root) if command.confined and not command.read_only_workspace else None
         if occupants is not None:
             occupants.ever = True
@@ -251,9 +271,18 @@ class _Ground:
 
     async def launch(self, root: Path, command: InteractiveCommand) -> tuple[list[str], dict[str, str], str]:
         """The argv, the variables, and the bytes by which an unconfined process and its children are known."""
-        seen_at = jail.WORKSPACE if self.bubblewrap else str(root)
-        argv = [word.replace("{workspace}", seen_at) for word in command.argv]
-        environment = Environment(variables=command.variables, mounts=command.mounts)
+        command = command.at(jail.WORKSPACE if self.bubblewrap else str(root))
+        argv = command.argv
+        for name, text in command.files.items():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"{name!r} is no path in a home")
+            (self.scratch.home / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.scratch.home / name).write_text(text)
+        environment = replace(
+            command.environment,
+            variables={**command.environment.variables, **command.variables},
+            mounts=(*command.environment.mounts, *command.mounts),
+        )
         groups = [str(entrance) for entrance in self.group.entrances] if self.group else []
         outside = [jail.shell(), "-c", _OUTSIDE, "fleet", *groups, "--"]
         if self.bubblewrap is None:
@@ -277,18 +306,19 @@ class _Ground:
             scratch=self.scratch,
             environment=environment,
             networked=networked,
+            gateway=command.gateway,
             read_only=command.read_only_workspace,
         )
-        forward = ":"
-        if networked:
-            forward = f"{shlex.join(jail.forwarding())} </dev/null >/dev/null || exit 125"
+        ways = [jail.forwarding()] if networked else []
+        if command.gateway is not None:
+            ways.append(jail.forwarding(jail.GATEWAY_PORT, jail.GATEWAY))
         inside = _INSIDE.format(
             variables=jail.VARIABLES,
             limits=shell_limits(
                 max_file_bytes=self.policy.max_file_bytes,
                 max_processes=self.policy.max_processes if limits_per_namespace() else None,
             ),
-            forward=forward,
+            forward="\n".join(f"{shlex.join(way)} </dev/null >/dev/null || exit 125" for way in ways),
         )
         arguments += [jail.RUNNER, "-c", inside, "fleet", *argv]
         return [*outside, *arguments], dict(LAUNCHER_VARIABLES), ""

@@ -30,11 +30,14 @@ HOME = "/home/agent"
 TMP = "/tmp"  # noqa: S108  (private inside)
 PROXY_PORT = 3128
 PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+GATEWAY_PORT = 3129
+GATEWAY_URL = f"http://127.0.0.1:{GATEWAY_PORT}"
 _UID = 1000
 _FLEET = "/run/fleet"
 RUNNER = f"{_FLEET}/sh"
 FORWARDER = f"{_FLEET}/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
+GATEWAY = f"{_FLEET}/gateway"
 VARIABLES = f"{_FLEET}/variables"
 _PROXY_SOCKET = "proxy.sock"
 _KEYS = Path("/proc/keys")
@@ -169,9 +172,12 @@ def python() -> str:
     return str(own_interpreter())
 
 
-def forwarding() -> tuple[str, ...]:
-    """The argv that opens the way from a networked session's own loopback to its proxy; it ends once that is open."""
-    return (python(), "-I", "-S", FORWARDER, str(PROXY_PORT), f"{PROXY}/{_PROXY_SOCKET}")
+def forwarding(port: int = PROXY_PORT, socket: str = f"{PROXY}/{_PROXY_SOCKET}") -> tuple[str, ...]:
+    """The argv that opens the way from a port of a session's own loopback to a socket that it sees, or to its proxy.
+
+    It ends once that is open.
+    """
+    return (python(), "-I", "-S", FORWARDER, str(port), socket)
 
 
 def variables(
@@ -232,11 +238,12 @@ def bubblewrap_arguments(
     environment: Environment,
     writable: tuple[Mount, ...] = (),
     networked: bool = False,
+    gateway: Path | None = None,
     read_only: bool = False,
 ) -> list[str]:
     """The argv of a session up to the program it runs; the caller opens descriptor 6 for bubblewrap's report.
 
-    With `read_only` the workspace is.
+    It sees the socket `gateway`, if there is one. With `read_only` the workspace is.
     """
     arguments = [
         *_filtered(bubblewrap), "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid",
@@ -270,9 +277,12 @@ def bubblewrap_arguments(
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
     for place in (concealment.code(), concealment.packages()):
         arguments += ["--ro-bind", place.outside, place.inside]
+    if networked or gateway:
+        arguments += ["--ro-bind", str(Path(__file__).with_name("forwarder.py")), FORWARDER]
     if networked:
-        forwarder = Path(__file__).with_name("forwarder.py")
-        arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
+        arguments += ["--ro-bind", str(scratch.proxy), PROXY]
+    if gateway:
+        arguments += ["--ro-bind", str(gateway), GATEWAY]
     arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
     arguments += ["--ro-bind" if read_only else "--bind", str(root), WORKSPACE]
     for mount in environment.mounts:

@@ -82,6 +82,18 @@ class _Head:
         return [value for key, value in self.headers if key.lower() == name]
 
 
+def unix_listener(path: Path) -> socket.socket:
+    """A socket bound to a path of any length, whose directory nobody else should be able to enter."""
+    listener = socket.socket(socket.AF_UNIX)
+    # A unix address holds some hundred bytes; through its directory's descriptor any path fits.
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
+    return listener
+
+
 class FilteringProxy:
     """Serves CONNECT and absolute-URI HTTP requests, to granted hosts at checked addresses only.
 
@@ -104,14 +116,7 @@ class FilteringProxy:
 
     async def start(self, path: Path) -> None:
         """Listen on `path`, whose directory nobody else should be able to enter."""
-        listener = socket.socket(socket.AF_UNIX)
-        # A unix address holds some hundred bytes; through its directory's descriptor any path fits.
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-        try:
-            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-        finally:
-            os.close(directory)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=_HEAD_LIMIT)
+        self._server = await asyncio.start_unix_server(self._accept, sock=unix_listener(path), limit=_HEAD_LIMIT)
 
     async def start_on_loopback(self) -> str:
         """Listen on a free port of loopback; the URL, with the password without which nothing is served."""

@@ -199,7 +199,7 @@ COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
 
 class DeliberateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents", "probes")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents", "probes", "seats")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class DeliberateRequest(_message.Message):
     ENABLE_PEER_REVIEW_FIELD_NUMBER: _ClassVar[int]
     MAX_AGENTS_FIELD_NUMBER: _ClassVar[int]
     PROBES_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -242,7 +243,8 @@ class DeliberateRequest(_message.Message):
     enable_peer_review: bool
     max_agents: int
     probes: bool
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ..., probes: _Optional[bool] = ...) -> None: ...
+    seats: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ..., max_agents: _Optional[int] = ..., probes: _Optional[bool] = ..., seats: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
     __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads", "expenses")
@@ -649,7 +651,7 @@ class DeliverCandidateResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class OrchestrateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "options", "case_id", "story_id", "plan_id", "context_options", "repo", "context", "model_profile", "approval", "delivery", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "options", "case_id", "story_id", "plan_id", "context_options", "repo", "context", "model_profile", "approval", "delivery", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "seats")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -671,6 +673,7 @@ class OrchestrateRequest(_message.Message):
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -692,7 +695,8 @@ class OrchestrateRequest(_message.Message):
     tools: _containers.RepeatedScalarFieldContainer[str]
     attempt: int
     priority: int
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+    seats: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., seats: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OrchestrateResponse(_message.Message):
     __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage", "verdict", "verdict_reasons", "audit_heads", "expenses")

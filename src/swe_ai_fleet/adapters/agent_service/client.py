@@ -18,12 +18,15 @@ import grpc.aio
 
 from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceStub
-from swe_ai_fleet.agents.external_agent import MAX_PATCH_BYTES, AgentBusy, AgentFault, HandedIn, Handout, Said
+from swe_ai_fleet.agents.external_agent import MAX_BUNDLE_BYTES, MAX_PATCH_BYTES, AgentBusy, HandedIn, Handout
+from swe_ai_fleet.agents.outside_record import AgentFault
 from swe_ai_fleet.contract import from_message, to_message
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.council import AgentEndpoint, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import well_formed
@@ -92,25 +95,15 @@ _MOST_FINDINGS = 50
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
 
 
-def requests_of(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
-    """The messages of one call: the assignment, the bundle, the revised patch."""
+async def _requests(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
+    """The messages of one call: assignment, bundle, revised patch. Raises ResourceExhausted, Unavailable."""
+    repository, revised = await handout.clone.bundle(max_bytes=MAX_BUNDLE_BYTES), await handout.revised_patch()
+    told = _assignment(handout.assignment, repository, revised, lambda text: mask(well_formed(text)))
     return chain(
-        (pb.SolveRequest(assignment=_assignment(handout, lambda text: mask(well_formed(text)))),),
-        (pb.SolveRequest(bundle=chunk) for chunk in _chunks(handout.repository.data)),
-        (pb.SolveRequest(revised_patch=chunk) for chunk in _chunks(handout.revised_patch)),
+        (pb.SolveRequest(assignment=told),),
+        (pb.SolveRequest(bundle=chunk) for chunk in _chunks(repository.data)),
+        (pb.SolveRequest(revised_patch=chunk) for chunk in _chunks(revised)),
     )
-
-
-def answer_of(response: pb.SolveResponse) -> Said | HandedIn:
-    """What an agent says. Raises AgentFault for a message that says nothing."""
-    match response.WhichOneof("part"):
-        case "progress":
-            return Said(text=response.progress.text)
-        case "result":
-            result = response.result
-            return HandedIn(patch=result.patch, summary=result.summary, usage=_usage(result.usage))
-        case _:
-            raise AgentFault("the agent sent a message without progress or result")
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:
@@ -118,8 +111,9 @@ def _chunks(data: bytes) -> Iterator[bytes]:
         yield data[offset : offset + CHUNK_BYTES]
 
 
-def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
-    given = handout.assignment
+def _assignment(
+    given: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
+) -> pb.Assignment:
     task, revision = given.task, given.revision
     told = pb.Assignment(
         execution_id=given.execution_id,
@@ -131,11 +125,11 @@ def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
         context=mask(task.context),
         constraints=_constraints(task, mask),
         repository=pb.Repository(
-            base_commit=handout.repository.commit,
+            base_commit=repository.commit,
             branch=given.repository.branch,
             subdirectory=given.repository.subdirectory,
-            bundle_bytes=len(handout.repository.data),
-            without_history=handout.repository.without_history,
+            bundle_bytes=len(repository.data),
+            without_history=repository.without_history,
         ),
         perspective=to_message(pb.Perspective, given.perspective),
     )
@@ -143,7 +137,7 @@ def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
         told.revision.CopyFrom(
             pb.Revision(
                 round=revision.round,
-                patch_bytes=len(handout.revised_patch),
+                patch_bytes=len(revised),
                 checks=_checks(revision.report, mask),
                 critiques=[_critique(one, mask) for one in revision.critiques[:MAX_CRITIQUES] if not one.error],
             )
@@ -255,6 +249,8 @@ class AgentServiceClient:
         self._token = token
         self._roots = roots
 
+    in_place = False
+
     async def describe(self, endpoint: str) -> str:
         """The name of the agent that answers there. Raises AgentFault."""
         async with self._connected(endpoint) as (stub, metadata, place):
@@ -267,21 +263,30 @@ class AgentServiceClient:
                     f"the agent at {place} speaks version {told.protocol_version} of the protocol",
                     hint=f"this fleet speaks version {PROTOCOL_VERSION}",
                 )
-            return told.name or str(place)
+            return f"external:{told.name or place}"
 
-    async def solve(self, endpoint: str, handout: Handout) -> AsyncGenerator[Said | HandedIn, None]:
-        """What the agent says, and last what it hands in. Closing the generator cancels its work. Raises AgentFault."""
+    async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
+        """What the agent hands in; see `OutsideAgent`."""
+        requests = await _requests(handout, self._mask)
         async with self._connected(endpoint) as (stub, metadata, place):
-            call = stub.Solve(_sent(requests_of(handout, self._mask)), metadata=metadata)
+            call = stub.Solve(_sent(requests), metadata=metadata)
             try:
                 with _explained(place):
                     # What cannot be read comes as None.
                     async for response in cast("AsyncIterator[pb.SolveResponse | None]", call):
                         if response is None:
                             raise AgentFault(f"what the agent at {place} says cannot be read")
-                        yield answer_of(response)
+                        match response.WhichOneof("part"):
+                            case "progress":
+                                handout.record.say(response.progress.text)
+                            case "result":
+                                result = response.result
+                                return HandedIn(patch=result.patch, summary=result.summary, usage=_usage(result.usage))
+                            case _:
+                                raise AgentFault("the agent sent a message without progress or result")
             finally:
                 call.cancel()
+        raise AgentFault("the agent ended without a result")
 
     @asynccontextmanager
     async def _connected(

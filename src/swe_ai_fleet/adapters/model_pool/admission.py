@@ -287,6 +287,8 @@ class LeasedAdmission:
 
 def estimated_tokens(request: ModelRequest) -> int:
     """About how many tokens a call may take: four characters each, and its bound for the completion or 1,024."""
+    if (foreign := request.passthrough) is not None:
+        return foreign.characters // _CHARACTERS_PER_TOKEN + (foreign.most_tokens or _UNBOUNDED_COMPLETION)
     characters = 0
     for message in request.messages:
         characters += len(message.content)

@@ -11,7 +11,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
@@ -23,8 +23,18 @@ from swe_ai_fleet.adapters.openai_model.faults import Feature, Quirks
 from swe_ai_fleet.adapters.openai_model.probing import Findings, ListedModel, read_models
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
 from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields
-from swe_ai_fleet.domain.errors import ModelError, ModelRejected
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolProtocol, UserMessage
+from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.message import (
+    LIMIT_FIELDS,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    Passthrough,
+    ToolProtocol,
+    UserMessage,
+)
 
 _THOUGHT_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
 # Whole characters of a JSON string; half a surrogate pair waits for the other half.
@@ -35,15 +45,22 @@ _LONGEST_HEAD = 64
 _LONGEST_ESCAPE = 12
 _FRESH_SECONDS = 5.0
 _PING_SECONDS = 10.0
+# Of HTTP: an answer that is no completion, and the server's own faults; not those of what stands before it.
+_PROVOKED = (200, 500, 501)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A body, how to read its answer, and which features of the server it uses, the first to be given up first."""
+    """A body, how to read its answer, and which features of the server it uses, the first to be given up first.
+
+    `streams`: the answer is to be a stream; `send` is given its bytes, for a request of somebody else's agent.
+    """
 
     body: bytes
     asked: Asked
     uses: tuple[Feature, ...]
+    streams: bool = False
+    send: Callable[[bytes], Awaitable[None]] | None = None
 
 
 class RequestWriter:
@@ -55,6 +72,8 @@ class RequestWriter:
 
     def write(self, wanted: ModelRequest, findings: Findings) -> Request:
         """The request for one reply, which comes as a stream where somebody hears it come in."""
+        if wanted.passthrough is not None:
+            return self._passed_on(wanted.passthrough, findings)
         messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
         capabilities = self._quirks.known(findings.capabilities)
         protocol = capabilities.protocol
@@ -82,7 +101,22 @@ class RequestWriter:
         else:
             body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=held_to)
         asked = Asked(protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None)
-        return Request(body=body, asked=asked, uses=tuple(uses))
+        return Request(body=body, asked=asked, uses=tuple(uses), streams=Feature.STREAM in uses)
+
+    def _passed_on(self, wanted: Passthrough, findings: Findings) -> Request:
+        """A request in somebody else's words, with the model's name, the server's name for its bound, and a stream that
+        says what it cost."""
+        fields = {name: value for name, value in wanted.fields.items() if name not in LIMIT_FIELDS}
+        fields["model"] = findings.capabilities.model
+        if wanted.most_tokens is not None:
+            fields[findings.limit_field] = wanted.most_tokens
+        streams, uses = fields.get("stream") is True, list[Feature]()
+        fields.pop("stream_options", None)
+        if streams and self._quirks.allow(Feature.STREAM_OPTIONS):
+            fields["stream_options"] = {**mapping(wanted.fields, "stream_options"), "include_usage": True}
+            uses.append(Feature.STREAM_OPTIONS)
+        asked = Asked(protocol=ToolProtocol.NATIVE, tools_offered=True, raw=True)
+        return Request(body=dump_json(fields), asked=asked, uses=tuple(uses), streams=streams, send=wanted.send)
 
     def _stream_fields(self, wanted: bool) -> tuple[dict[str, object], list[Feature]]:
         if not wanted or not self._quirks.allow(Feature.STREAM):
@@ -268,14 +302,24 @@ class OpenAIChatModel:
         on_delta: Callable[[str], None] | None,
         headers: Mapping[str, str],
     ) -> ModelReply:
-        streams = Feature.STREAM in request.uses
-
         async def attempt() -> ModelReply:
-            answer, repairs = b"", list[str]()
+            answer, repairs, begun = b"", list[str](), False
+            stream = StreamedCompletion(_hearer(request.asked, on_delta))
+
+            async def take(chunk: bytes) -> bool:
+                nonlocal begun
+                whole = stream.take(chunk)
+                if request.send is None or stream.failed:
+                    return whole
+                if stream.is_plain:
+                    raise ModelRejected(f"model server {faults.public_url(self._connection.base_url)} does not stream")
+                begun = True
+                await request.send(chunk)
+                return whole
+
             try:
-                if streams:
-                    stream = StreamedCompletion(_hearer(request.asked, on_delta))
-                    await self._connection.stream(request.body, stream.take, headers)
+                if request.streams:
+                    await self._connection.stream(request.body, take, headers)
                     answer = stream.beginning
                     completion, repairs = stream.completion(), stream.repairs
                 else:
@@ -290,14 +334,27 @@ class OpenAIChatModel:
                     duration_ms=duration_ms,
                 )
             except ValueError as error:
-                raise self._connection.unreadable(answer) from error
+                fault, cause = self._connection.unreadable(answer), error
             except BrokenStream as error:
-                raise faults.broken_off(self._connection.base_url) from error
+                fault, cause = faults.broken_off(self._connection.base_url), error
             except ErrorAnswer as error:
-                raise self._connection.refused(error.refusal) from error
-            if on_delta is not None and not streams and reply.message.content:
-                on_delta(reply.message.content)
-            return reply
+                fault, cause = self._connection.refused(error.refusal), error
+            except ModelUnavailable as error:
+                fault, cause = error, error.__cause__
+            else:
+                if request.send is not None and not request.streams:
+                    await request.send(answer)
+                if on_delta is not None and not request.streams and reply.message.content:
+                    on_delta(reply.message.content)
+                return reply
+            fault.__cause__ = cause
+            # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
+            # brought about says nothing of the server.
+            if begun:
+                raise ModelError(faults.broken_off(self._connection.base_url).message) from cause
+            if request.send is not None and faults.pushback(fault)[0] in _PROVOKED:
+                raise ModelError(fault.message) from cause
+            raise fault
 
         return await self._connection.retry(attempt)
 

@@ -118,7 +118,7 @@ class Connection:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
         return await self._whole("POST", path, body, headers)
 
-    async def stream(self, body: bytes, take: Callable[[bytes], bool], headers: Mapping[str, str]) -> None:
+    async def stream(self, body: bytes, take: Callable[[bytes], Awaitable[bool]], headers: Mapping[str, str]) -> None:
         """Hand over the answer to a request as it comes in, until `take` says that it is whole, or ends.
 
         Raises ModelError, and what `take` raises.
@@ -126,7 +126,7 @@ class Connection:
         async with self._answer("POST", _CHAT, body, headers) as response:
             chunks = response.content.iter_any()
             async for chunk in chunks:
-                if take(chunk):
+                if await take(chunk):
                     break
             # Read to its end, the connection can carry the next request.
             with suppress(TimeoutError):

@@ -114,6 +114,16 @@ class StreamedCompletion:
         self._usage: object = None
         self._model: object = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer turned out to be no stream."""
+        return self._plain is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error came in place of an event."""
+        return self._error is not None
+
     def take(self, chunk: bytes) -> bool:
         """Read on; whether the answer is whole. Raises ValueError for one that is too long."""
         self._size += len(chunk)

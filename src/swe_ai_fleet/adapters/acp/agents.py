@@ -1,0 +1,139 @@
+"""Agents in the workspace: a harness is started over the clone, in its sandbox, and works there on one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from swe_ai_fleet.adapters.acp.harness import Harness
+from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused
+from swe_ai_fleet.adapters.acp.permissions import Permissions
+from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session, opened
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.external_agent import HandedIn, Handout
+from swe_ai_fleet.agents.model_gateway import ModelGateway
+from swe_ai_fleet.agents.outside_record import AgentFault
+from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.agents.solving import policy_of
+from swe_ai_fleet.domain.council import HARNESS
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.jail import WORKSPACE
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarnessAgents:
+    """An `OutsideAgent` for the harnesses of an installation, at endpoints `acp:NAME`.
+
+    Attributes:
+        harnesses: By name.
+        sandbox: What confines them.
+        approval_timeout_seconds: How long people have to decide what one of them asks; 0: for ever.
+    """
+
+    harnesses: Mapping[str, Harness]
+    sandbox: SandboxPolicy
+    approval_timeout_seconds: float = 0.0
+    in_place = True
+
+    async def describe(self, endpoint: str) -> str:
+        """`acp:NAME VERSION`, as settings have it. Raises AgentFault."""
+        return f"{endpoint} {self._harness(endpoint).version}".strip()
+
+    async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
+        """Let the harness work in the clone; once this returns none of its processes lives. See `OutsideAgent`."""
+        task, run = handout.assignment.task, handout.record.run
+        policy = policy_of(task)
+        permissions = Permissions(handout, policy, timeout_seconds=self.approval_timeout_seconds)
+        decisions = await permissions.settle()
+        if permissions.gate.rejection:
+            return HandedIn(stop=StopReason.REJECTED, error=permissions.gate.rejection)
+        pipeline = Pipeline(
+            trail=run.trail,
+            policy=policy,
+            mask=run.equipment.mask,
+            store=run.store,
+            limits=ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds),
+        )
+        budget = Budget(task.constraints.limits, spent=run.earlier.usage)
+        model, capabilities = await run.model(task, handout.assignment.perspective, budget)
+        handout.record.budget = budget
+        async with ModelGateway(model, budget, mask=run.equipment.mask) as gateway:
+            command = self._harness(endpoint).started(
+                handout.clone.environment,
+                gateway=gateway.socket,
+                model=capabilities.model,
+                read_only=not task.enable_tools or permissions.gate.wants_proposal,
+            )
+            try:
+                left = await self._worked(command, handout, pipeline, permissions, prompt=_prompt(handout, decisions))
+            except AgentFault:
+                if gateway.spent is None:
+                    raise
+                left = HandedIn(summary=handout.record.answer)
+            if gateway.spent is not None and left.stop is not StopReason.AWAITING_APPROVAL:
+                left = replace(left, stop=gateway.spent, error=f"its model is not asked any more: {gateway.spent}")
+            return left
+
+    async def _worked(
+        self,
+        command: InteractiveCommand,
+        handout: Handout,
+        pipeline: Pipeline,
+        permissions: Permissions,
+        *,
+        prompt: str,
+    ) -> HandedIn:
+        """What a program leaves that speaks the protocol."""
+        sandbox = replace(self.sandbox, tenant=handout.assignment.task.tenant)
+        try:
+            process = await InteractiveProcess.start(handout.clone.root, command, policy=sandbox)
+        except Unavailable as fault:
+            raise AgentFault(f"the harness did not start: {fault.message}") from None
+        session = Session(process, handout, pipeline, permissions)
+        try:
+            return await session.work(prompt)
+        finally:
+            await uninterrupted(session.close())
+
+    async def greeted(self, name: str, directory: Path, gateway: Path | None) -> str:
+        """Start a harness over an absolute directory without links, and end it; how it calls itself and its version.
+
+        Raises AgentFault, PreconditionFailed, Unavailable.
+        """
+
+        async def refuse(method: str, _: Parameters) -> object:
+            raise RequestRefused(f"{method[:100]} is not served here", METHOD_NOT_FOUND)
+
+        command = self._harness(f"{HARNESS}{name}").started(Environment(), gateway=gateway, model="model")
+        process = await InteractiveProcess.start(directory, command, policy=self.sandbox)
+        peer = Peer(process, refuse, lambda _method, _told: None)
+        try:
+            _, told = await opened(peer, WORKSPACE)
+            return told
+        finally:
+            await uninterrupted(peer.close())
+            await uninterrupted(process.close(grace_seconds=CANCEL_SECONDS))
+
+    def _harness(self, endpoint: str) -> Harness:
+        harness = self.harnesses.get(endpoint.removeprefix(HARNESS))
+        if harness is None:
+            known = ", ".join(sorted(self.harnesses)) or "none is configured"
+            raise AgentFault(f"there is no harness {endpoint[:60]!r} here", hint=known)
+        return harness
+
+
+def _prompt(handout: Handout, decisions: tuple[str, ...]) -> str:
+    """The task, and for a run that goes on what an earlier process of it came to."""
+    earlier = handout.record.run.earlier
+    if not earlier.steps:
+        return handout.prompt
+    said = [step.reply.content for step in earlier.steps if step.reply.content]
+    again = rendered("harness_again", said=said[-1] if said else "", decisions=decisions)
+    return f"{handout.prompt}\n\n{again}"

@@ -1,0 +1,361 @@
+"""A server on a unix socket that answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` for one run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Self, cast
+
+from aiohttp import ClientConnectionError, web
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.model_gateway.dialects import ChatCompletion, Dialect, Json, Response, events
+from swe_ai_fleet.agents.model_gateway.screening import json_body, screened
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.json_values import with_texts
+from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.sandbox.proxy import unix_listener
+from swe_ai_fleet.tools.secrets import Secrets
+
+LONGEST_BODY = 16 * 1024 * 1024
+"""Bytes of one request, and of all that are under way together."""
+MOST_CALLS = 8
+"""Calls at once."""
+_MOST_CONNECTIONS = 64
+# Of an agent that does not read what it has asked for.
+_STALLED_SECONDS = 60.0
+_CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_PER_TOKEN_AT_LEAST = 3
+_REMEMBERED_TEXTS = 512
+_LONGEST_REMEMBERED = 64 * 1024
+_SERVER_NAMED = re.compile(r"model server \S+")
+
+
+class _RefusalError(Exception):
+    def __init__(
+        self, status: int, message: str, *, code: str, kind: str = "invalid_request_error", param: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error: Json = {"message": message, "type": kind, "param": param or None, "code": code}
+
+    def response(self) -> web.Response:
+        headers = {"Retry-After": "1"} if self.status == 429 else {}
+        return web.json_response({"error": self.error}, status=self.status, headers=headers)
+
+
+class _GoneError(Exception):
+    """The agent does not listen any more."""
+
+
+class ModelGateway:
+    """The model of one agent run, for as long as the context lasts, at the unix socket `socket`.
+
+    What an agent asks for goes to the run's own model as it is, but for its model's name, secrets, and what only the
+    operator decides; so the fleet's admission, limits, retries and session headers hold. The agent needs no key, and
+    what it sends for one is not looked at. Whoever can open the socket can spend the budget: it lies in a directory
+    that only this process's user may enter, and sandboxes see it where it is mounted.
+
+    Answers are OpenAI's, refusals too: 402 (`budget_spent`) where a limit of the run is reached, which clients do not
+    try again, 413 for a body above 16 MiB, 429 above eight calls at once, 400 for what is no request or is refused by
+    the server, 503 where no server answers.
+
+    Args:
+        model: The run's own.
+        budget: What the run may spend. A call counts as an iteration, and costs what the server says; one that breaks
+            off or is given up costs an estimate.
+        mask: Hides secrets from the model.
+        name: What the model is called here; empty: as on its server. Agents may call it what they like.
+        on_reply: Hears each reply that came to its end.
+        directory: Where to make the socket's directory; None: where temporary files go.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        budget: Budget,
+        *,
+        mask: Secrets,
+        name: str = "",
+        on_reply: Callable[[ModelReply], None] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self._model, self._budget, self._mask, self._name = model, budget, mask, name
+        # A conversation is sent again and again.
+        self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
+        self._on_reply = on_reply
+        self._parent = directory
+        self._directory = Path()
+        self.calls = 0
+        """How many calls the model was asked."""
+        self.spent: StopReason | None = None
+        """The limit of the run at which a call was refused, once one was."""
+        self._under_way = self._bytes = self._reserved = 0
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._directory / "model.sock"
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(middlewares=[_refusing])
+        application.router.add_get("/v1/models", self._models)
+        application.router.add_get("/v1/models/{name:.+}", self._models)
+        application.router.add_post("/v1/chat/completions", self._chat)
+        application.router.add_post("/v1/responses", self._responses)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5, auto_decompress=False
+        )
+        await self._runner.setup()
+        serve = self._runner.server
+        assert serve is not None
+        self._directory = Path(tempfile.mkdtemp(prefix="fleet-model-", dir=self._parent))
+
+        def accept() -> asyncio.BaseProtocol:
+            return serve() if len(serve.connections) < _MOST_CONNECTIONS else _Closed()
+
+        try:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(accept, sock=unix_listener(self.socket))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        capabilities = await self._model.probe()
+        entry: Json = {
+            "id": self._name or capabilities.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "fleet",
+            **({"max_model_len": capabilities.max_model_len} if capabilities.max_model_len else {}),
+        }
+        return web.json_response(entry if "name" in request.match_info else {"object": "list", "data": [entry]})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, ChatCompletion)
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, Response)
+
+    async def _answer(
+        self, request: web.Request, speaking: Callable[[Mapping[str, object]], Dialect]
+    ) -> web.StreamResponse:
+        if self._under_way >= MOST_CALLS:
+            raise _busy(f"{MOST_CALLS} calls are under way")
+        self._under_way += 1
+        try:
+            async with self._body(request) as body:
+                # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
+                dialect, asked, characters = await asyncio.to_thread(self._read, body, speaking)
+                self._affordable()
+                await self._bound(asked, characters)
+                answer = _Answer(request, dialect, streams=asked.get("stream") is True)
+                return await answer.finish(await self._ask(asked, characters, answer))
+        except _GoneError:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+        finally:
+            self._under_way -= 1
+
+    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
+        """The model's reply, or why there is none; paid for."""
+        passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
+        prompt = characters // _CHARACTERS_PER_TOKEN
+        self._reserved += prompt
+        self.calls += 1
+        usage: Usage | None = None
+        try:
+            async with asyncio.timeout(self._budget.seconds_left):
+                # What a foreign agent says it tells its client; its further calls (a title, a summary) are no news.
+                reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
+            usage = reply.usage
+        except TimeoutError:
+            return self._refused(StopReason.TIMEOUT)
+        except FleetError as fault:
+            usage = Usage() if not answer.pieces else None
+            return _refusal(fault)
+        finally:
+            self._reserved -= prompt
+            if usage is None or (usage.model_calls and not usage.total_tokens):
+                usage = Usage(prompt_tokens=prompt, completion_tokens=answer.pieces, model_calls=1)
+            self._budget.settle(usage)
+        if self._on_reply is not None:
+            self._on_reply(reply)
+        return reply
+
+    def _affordable(self) -> None:
+        spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
+        if not self._budget.seconds_left:
+            spent = StopReason.TIMEOUT
+        elif spent is None and left is not None and left <= self._reserved:
+            spent = StopReason.MAX_TOKENS
+        if spent is not None:
+            raise self._refused(spent)
+
+    def _refused(self, spent: StopReason) -> _RefusalError:
+        self.spent = spent
+        text = f"the budget of this run is spent: {spent.value}"
+        return _RefusalError(402, text, code="budget_spent", kind="insufficient_quota")
+
+    @asynccontextmanager
+    async def _body(self, request: web.Request) -> AsyncGenerator[bytes]:
+        """The request's body, counted among those that are held for as long as it is."""
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise _RefusalError(415, "send the body as it is, not compressed", code="unsupported_encoding")
+        body = bytearray()
+        try:
+            async for chunk in request.content.iter_any():
+                body += chunk
+                self._bytes += len(chunk)
+                if len(body) > LONGEST_BODY:
+                    raise _RefusalError(413, f"the body is larger than {LONGEST_BODY} bytes", code="body_too_large")
+                if self._bytes > LONGEST_BODY:
+                    raise _busy("the requests under way are too large together")
+            yield bytes(body)
+        finally:
+            self._bytes -= len(body)
+
+    def _read(self, body: bytes, speaking: Callable[[Mapping[str, object]], Dialect]) -> tuple[Dialect, Json, int]:
+        """The call, the fields that the agent may set with secrets masked, and the characters of its texts."""
+        dialect = speaking(json_body(body))
+        characters = 0
+
+        def masked(text: str) -> str:
+            nonlocal characters
+            # Pictures count for little, and base64 for no text.
+            characters += len(text) if not text.startswith("data:") else 0
+            return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
+
+        try:
+            asked = screened(cast("Json", with_texts(dialect.request(), masked)))
+        except ValueError as error:
+            raise InvalidRequest(f"the body is {error}") from None
+        return dialect, asked, characters
+
+    async def _bound(self, asked: Json, characters: int) -> None:
+        """Bound the completion by the tokens that are left; without a bound that does not fit the context.
+
+        Servers refuse a bound that they could not keep, and agents choose theirs without knowing the context.
+        """
+        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := asked.pop(name, None), int)), default=None)
+        longest = (await self._model.probe()).max_model_len
+        room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None
+        if bound is not None and room is not None and bound > room:
+            bound = None
+        if self._budget.tokens_left is not None:
+            left = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
+            if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
+                bound = left
+        if bound is not None:
+            asked[LIMIT_FIELDS[0]] = bound
+
+
+class _Answer:
+    """What one call's agent is sent. `pieces` counts the events of its stream."""
+
+    def __init__(self, request: web.Request, dialect: Dialect, *, streams: bool) -> None:
+        self._request, self._dialect, self._streams = request, dialect, streams
+        self._response: web.StreamResponse | None = None
+        self._whole = b""
+        self._buffer = bytearray()
+        self.pieces = 0
+
+    async def send(self, data: bytes) -> None:
+        """Pass the server's bytes on. Raises _GoneError where nobody reads them."""
+        if not self._streams:
+            self._whole = data
+            return
+        self._buffer += data
+        told = b""
+        for event in events(self._buffer):
+            self.pieces += 1
+            told += self._dialect.event(event)
+        await self._write(told)
+
+    async def finish(self, outcome: ModelReply | _RefusalError) -> web.StreamResponse:
+        """The whole answer, or the end of its stream; a fault in the stream, where one has begun."""
+        if isinstance(outcome, _RefusalError):
+            if self._response is None:
+                return outcome.response()
+            return await self._write(self._dialect.broken(outcome.error))
+        if not self._streams:
+            return web.Response(body=self._dialect.whole(self._whole, outcome), content_type="application/json")
+        await self.send(b"\n\n")
+        return await self._write(self._dialect.end(outcome))
+
+    async def _write(self, data: bytes) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(_STALLED_SECONDS):
+                if self._response is None:
+                    self._response = web.StreamResponse(
+                        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+                    )
+                    await self._response.prepare(self._request)
+                await self._response.write(data)
+                return self._response
+        except (TimeoutError, OSError, ClientConnectionError) as error:
+            # It must not pass for a fault of the server that the bytes come from.
+            raise _GoneError from error
+
+
+class _Closed(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+@web.middleware
+async def _refusing(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except _RefusalError as refusal:
+        return refusal.response()
+    except web.HTTPException as error:
+        text = "there are /v1/models, /v1/chat/completions and /v1/responses"
+        return _RefusalError(error.status, f"{error.reason}: {text}", code="not_served").response()
+    except FleetError as fault:
+        return _refusal(fault).response()
+
+
+def _refusal(fault: FleetError) -> _RefusalError:
+    # Where the model's server is, is no business of an agent in a sandbox.
+    text = _SERVER_NAMED.sub("the model server", fault.message)
+    if isinstance(fault, ContextTooLong):
+        return _RefusalError(400, text, code="context_length_exceeded")
+    if isinstance(fault, InvalidRequest | ModelRejected):
+        return _RefusalError(400, text, code="invalid_request", param=fault.field)
+    if isinstance(fault, ModelUnavailable):
+        return _RefusalError(503, "no model server answers now", code="model_unavailable", kind="server_error")
+    return _RefusalError(502, text, code="server_error", kind="server_error")
+
+
+def _busy(reason: str) -> _RefusalError:
+    return _RefusalError(429, f"{reason}; try again", code="too_many_calls", kind="rate_limit_error")
+
+
+def _unheard(text: str) -> None:
+    """Nobody listens."""

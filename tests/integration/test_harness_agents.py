@@ -1,0 +1,311 @@
+"""Harnesses in the workspace, over the Agent Client Protocol: real sandbox, git and log, a small agent of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.cli.findings import Health
+from swe_ai_fleet.cli.service_findings import harness
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.assignment import CodingAssignment
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    ApprovalResolved,
+    EventBody,
+    ModelReplied,
+    PlanMade,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    Writer,
+)
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.run import RunState, fold_run
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.sandbox import processes
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests import acp_agent
+from tests.scripts import HELLO_FILES
+
+SECONDS = 60
+AGENT = "harness"
+
+
+GREETING = "[greetings]"
+BEHAVIOURS = (
+    *("good", "asking", "planning", "dying", "hanging", "talking", "flooding", "bloating", "escaping", "chatting"),
+    *("absent", "strange", "locked", "deaf", "revising"),
+)
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A worker of this process that has harnesses."""
+
+    worker: AgentWorker
+    log: JetStream
+    repository: Path
+    settings: Settings
+
+    async def assignment(self, behaviour: str, **changes: object) -> CodingAssignment:
+        limits = Limits(timeout_seconds=changes.pop("seconds", 40.0), max_tool_calls=changes.pop("calls", 50))
+        task = Task(
+            **{
+                "task_id": f"harness-{uuid.uuid4().hex[:8]}",
+                "kind": TaskKind.DELIBERATE,
+                "description": "Greet the world.",
+                "repo": RepoRef(location=str(self.repository)),
+                "num_agents": 0,
+                "rounds": 0,
+                "constraints": Constraints(limits=limits),
+                **changes,
+            }
+        )
+        return CodingAssignment(
+            execution_id=task.execution_id,
+            agent_id=AGENT,
+            task=task,
+            repository=await self.worker.workspaces.pin("default", task.repo),
+            perspective=Perspective(endpoint=f"acp:{behaviour}"),
+        )
+
+    async def run(self, behaviour: str, **changes: object) -> tuple[Candidate, list[EventBody]]:
+        assignment = await self.assignment(behaviour, **changes)
+        candidate = await self.worker.run(assignment)
+        return candidate, await self.bodies(assignment)
+
+    async def bodies(self, assignment: CodingAssignment) -> list[EventBody]:
+        events = self.log.read("default", assignment.execution_id, agent_id=AGENT)
+        return [one.event.body async for one in events]
+
+    async def decide(self, assignment: CodingAssignment, approval_id: str, decision: ApprovalDecision) -> None:
+        """What a person decides, as the execution writes it."""
+        resolution = ApprovalResolution(approval_id=approval_id, decision=decision, approver="ann", at=now())
+        writer = Writer(
+            tenant="default",
+            execution_id=assignment.execution_id,
+            task_id=assignment.task.task_id,
+            agent_id=CONTROL_SUBJECT,
+        )
+        await self.log.tell(writer, ApprovalResolved(resolution=resolution))
+
+    async def state(self, assignment: CodingAssignment) -> RunState:
+        events = self.log.read("default", assignment.execution_id)
+        return fold_run([one.event async for one in events], AGENT)
+
+
+@pytest.fixture(scope="module")
+async def place(
+    nats_server: EmbeddedNats, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Place]:
+    directory = acp_agent.install(tmp_path_factory.mktemp("installed"))
+    settings = Settings(
+        home=tmp_path_factory.mktemp("home"),
+        model_url=model_server.url,
+        model="scripted",
+        model_api_key=acp_agent.HIDDEN,
+        harnesses={name: acp_agent.settings(name, directory) for name in BEHAVIOURS},
+        nats_url=nats_server.address.url,
+        nats_token=nats_server.address.token,
+    )
+    repository = make_repository(tmp_path_factory.mktemp("repository"), HELLO_FILES)
+    async with connect_log(settings, name="reader") as log:
+        await log.ensure_streams()
+        async with open_worker(settings, host="test") as worker:
+            yield Place(worker=worker, log=log, repository=repository, settings=settings)
+
+
+@pytest.fixture(autouse=True)
+async def bounded() -> AsyncIterator[None]:
+    async with asyncio.timeout(SECONDS):
+        yield
+
+
+def operations(bodies: list[EventBody]) -> list[tuple[str, str]]:
+    return [(body.entry.name, str(body.entry.outcome)) for body in bodies if isinstance(body, ToolFinished)]
+
+
+async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: Place) -> None:
+    candidate, bodies = await place.run("good")
+    assert (candidate.error, candidate.stop_reason, candidate.model) == ("", StopReason.FINAL_ANSWER, "acp:good 0.1")
+    assert candidate.artifacts.files_changed == ("silent.txt", "told.txt", "utils.py")
+    assert "Terminal: 42 0. Network: closed" in candidate.summary
+    assert 'Home: {"url": "http://127.0.0.1:3129/v1"} scripted.' in candidate.summary
+    # By the fleet's own tools, and by the agent's own word; what it never spoke of is found on disk.
+    assert operations(bodies) == [
+        ("files_read_text_file", "success"),
+        ("files_read_text_file", "success"),
+        ("files_read_text_file", "error"),
+        ("files_write_file", "success"),
+        ("harness_edit", "success"),
+        ("harness_execute", "success"),
+        ("shell_run_command", "success"),
+        ("harness_left", "success"),
+    ]
+    ended = [body for body in bodies if isinstance(body, ToolFinished)]
+    assert ended[5].result.content == "Hello, World!\n" and ended[5].result.metadata["own_word"]
+    assert "own word" in ended[5].entry.reason and ended[3].entry.reason == ""
+    assert ended[-1].result.content == "not spoken of: silent.txt"
+    assert [body.plan.steps[0].why for body in bodies if isinstance(body, PlanMade)] == ["Add it"]
+    assert acp_agent.HIDDEN not in repr(bodies)
+    assert candidate.usage.tool_calls == 7
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "stop", "error", "files"),
+    [
+        ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
+        ("absent", StopReason.MODEL_ERROR, "exit code 1; its last words: no such model", ()),
+        ("strange", StopReason.MODEL_ERROR, "speaks version 7", ()),
+        ("locked", StopReason.MODEL_ERROR, "error -32000: Authentication required", ()),
+        ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
+        ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
+        ("hanging", StopReason.TIMEOUT, "the limit of 4 seconds", ("cancelled.txt", "slow.txt")),
+        ("deaf", StopReason.TIMEOUT, "the limit of 4 seconds", ()),
+        ("talking", StopReason.FINAL_ANSWER, "", ()),
+        ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
+    ],
+)
+async def test_whatever_a_harness_does_wrong_the_candidate_says_so(
+    place: Place, behaviour: str, stop: StopReason, error: str, files: tuple[str, ...]
+) -> None:
+    changes = {"seconds": 4.0} if "4 seconds" in error else {}
+    candidate, bodies = await place.run(behaviour, **changes)
+    assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), candidate.error
+    assert error in candidate.error and bool(error) == bool(candidate.error)
+    if behaviour == "dying":
+        # What it had begun by its own word never ended.
+        assert ("harness_execute", "interrupted") in operations(bodies)
+        assert candidate.summary == "Half of it."
+    assert isinstance(bodies[-1], RunFinished) and bodies[-1].audit_head == candidate.audit_head
+
+
+async def test_a_harness_reaches_nothing_but_its_clone_and_its_model(
+    place: Place, model_server: ScriptedModelServer
+) -> None:
+    candidate, bodies = await place.run("escaping", calls=11)
+    assert "Read [], wrote [], network closed" in candidate.summary
+    refused = [outcome for name, outcome in operations(bodies) if name.startswith("files_")]
+    assert len(refused) == 10 and set(refused) <= {"refused", "error"}
+    assert candidate.artifacts.files_changed == ()
+    # One call more than it may make.
+    short, _ = await place.run("escaping", calls=4)
+    assert short.stop_reason is StopReason.MAX_TOOL_CALLS and "4 tool calls" in short.error
+    # Its model is the run's, paid for by the run, without a key.
+    chatted, bodies = await place.run("chatting", description=f"Chat {GREETING}")
+    assert chatted.usage.model_calls == 1 and chatted.usage.prompt_tokens > 0
+    assert sum(body.reply.usage.prompt_tokens for body in bodies if isinstance(body, ModelReplied)) == (
+        chatted.usage.prompt_tokens
+    )
+
+
+@pytest.mark.parametrize("decision", [ApprovalDecision.APPROVED, ApprovalDecision.REJECTED])
+async def test_what_a_harness_asks_waits_for_a_person(place: Place, decision: ApprovalDecision) -> None:
+    paths = Constraints(limits=Limits(timeout_seconds=40), allowed_paths=("*.py", "removed.txt"))
+    asked = await place.assignment("asking", approval=ApprovalPolicy.RISKY, constraints=paths)
+    waiting = await place.worker.run(asked)
+    assert waiting.stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.reasons and request.approach.endswith("command: rm -rf /tmp/x")
+    await place.decide(asked, request.approval_id, decision)
+    candidate = await place.worker.run(replace(asked, generation=2, resume=True))
+    # The harness began anew, and asked the same: that was decided. The second needs nobody, the third is not allowed.
+    allowed = decision is ApprovalDecision.APPROVED
+    assert candidate.error == "" and candidate.stop_reason is StopReason.FINAL_ANSWER
+    assert candidate.summary.endswith(f"{'allow_once' if allowed else 'reject_once'}, allow_once, reject_once")
+    assert ("I was told no" in repr(await place.bodies(asked))) is not allowed
+    assert candidate.artifacts.files_changed == (("removed.txt", "utils.py") if allowed else ("utils.py",))
+    done = operations(await place.bodies(asked))
+    assert done.count((f"approval_{decision}", "success")) == 1
+    assert ("harness_permission", "refused") in done and ("files_write_file", "success") in done
+
+
+async def test_what_a_harness_does_through_the_fleet_is_asked_about_or_refused(place: Place) -> None:
+    """It need not ask by itself: its request is the fleet's call, as any other."""
+    asked = await place.assignment("good", approval=ApprovalPolicy.EVERY)
+    assert (await place.worker.run(asked)).stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.call.name == "files_write_file" and "hello_world" in request.approach
+    reading, bodies = await place.run("good", enable_tools=False)
+    assert ("files_write_file", "refused") in operations(bodies)
+    # By itself it could not either.
+    assert "Read-only file system" in reading.error and reading.artifacts.files_changed == ()
+
+
+async def test_a_harness_revises_what_it_handed_in(place: Place) -> None:
+    first = await place.assignment("good")
+    candidate = await place.worker.run(first)
+    critique = Critique(reviewer_id="agent-dev-1", candidate_id=AGENT, round=1, content="too formal")
+    report = CheckReport(candidate_id=AGENT)
+    revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
+    revised = await place.worker.run(
+        replace(
+            first,
+            agent_id=f"{AGENT}-r1",
+            author_id=AGENT,
+            revision=revision,
+            perspective=Perspective(endpoint="acp:revising"),
+        )
+    )
+    assert (revised.summary, revised.error, revised.revises) == ("Told of it: True.", "", AGENT)
+    assert revised.artifacts.files_changed == candidate.artifacts.files_changed
+    assert b"Hello, you!" in await place.log.get(revised.artifacts.patch)
+
+
+async def test_a_harness_proposes_before_it_may_change_anything(place: Place) -> None:
+    asked = await place.assignment("planning", approval=ApprovalPolicy.PLAN)
+    waiting = await place.worker.run(asked)
+    assert waiting.stop_reason is StopReason.AWAITING_APPROVAL
+    [request] = (await place.state(asked)).requests.values()
+    assert request.approach == "Append hello_world to utils.py."
+    await place.decide(asked, request.approval_id, ApprovalDecision.APPROVED)
+    candidate = await place.worker.run(replace(asked, generation=2, resume=True))
+    assert (candidate.summary, candidate.artifacts.files_changed) == ("Did as proposed.", ("utils.py",))
+
+
+async def test_doctor_starts_each_harness(place: Place) -> None:
+    settings = place.settings
+    newer = {**settings.harnesses["good"], "version": "0.2"}
+    missing = {**settings.harnesses["good"], "directory": "/opt/nothing/here"}
+    settings = settings.model_copy(update={"harnesses": {**settings.harnesses, "newer": newer, "missing": missing}})
+    found = [await harness(settings, name) for name in ("good", "absent", "newer", "missing")]
+    assert [one.state for one in found] == [Health.OK, *[Health.FAULT] * 3]
+    for one, words in zip(found, ("small 0.1", "no such model", "settings say 0.2", "/opt/nothing/here"), strict=True):
+        assert words in one.cause and (one.mend or one.state is Health.OK)
+
+
+async def test_a_cancelled_harness_is_killed(place: Place) -> None:
+    assignment = await place.assignment("hanging")
+    running = asyncio.create_task(place.worker.run(assignment))
+    while not any(isinstance(body, RunStarted) for body in await place.bodies(assignment)):
+        await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    end = (await place.bodies(assignment))[-1]
+    assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
+    assert not [pid for pid in processes.descendants(os.getpid()) if b"acp_agent" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
