@@ -92,7 +92,9 @@ class RegistryRules:
         return [entry.strip().lower().removeprefix(_INSECURE) for entry in self.allowed]
 
     def is_private(self, registry: str) -> bool:
-        return any(entry.partition("/")[0] == registry for entry in self._entries if not _GLOB.search(entry))
+        """Whether a registry may be at a private address."""
+        hosts = [entry.partition("/")[0] for entry in self._entries]
+        return any(host == registry for host in hosts if not _GLOB.search(host))
 
 
 class Registry:
