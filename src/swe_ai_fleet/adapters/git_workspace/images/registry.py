@@ -120,37 +120,36 @@ class Registry:
         await self._public.aclose()
 
     async def pin(self) -> str:
-        return (await self._manifest(self._reference.digest or self._reference.tag or "latest"))[0]
+        async with _within(_SECONDS):
+            return (await self._manifest())[0]
 
     async def find(self) -> FoundImage:
-        digest, manifest = await self._manifest(self._reference.digest or self._reference.tag or "latest")
-        pinned = digest
-        if "manifests" in mapping(manifest):
-            _, manifest = await self._manifest(chosen(manifest))
-        config, layers = contents(manifest)
-        async with self._answer(f"blobs/sha256:{blob_name(config)}") as answer:
-            data = await _read(answer)
-        document(data, config)
-        return FoundImage(digest=pinned, config=data, layers=layers)
+        async with _within(_SECONDS):
+            digest, manifest = await self._manifest()
+            if "manifests" in mapping(manifest):
+                _, manifest = await self._manifest(chosen(manifest))
+            config, layers = contents(manifest)
+            async with self._answer(f"blobs/sha256:{blob_name(config)}") as answer:
+                data = await _read(answer)
+            document(data, config)
+            return FoundImage(digest=digest, config=data, layers=layers)
 
     async def fetch(self, layer: Layer, target: Path) -> None:
         digest = hashlib.sha256()
         name = blob_name(layer.name)
-        try:
-            async with asyncio.timeout(_LAYER_SECONDS), self._answer(f"blobs/sha256:{name}") as answer:
-                with target.open("xb") as file:
-                    async for data in answer.aiter_raw():
-                        digest.update(data)
-                        file.write(data)
-                        if file.tell() > layer.size:
-                            raise missing("a layer is larger than its manifest says")
-        except TimeoutError:
-            raise Unavailable("a layer of the image did not come in time", field=FIELD) from None
+        async with _within(_LAYER_SECONDS), self._answer(f"blobs/sha256:{name}") as answer:
+            with target.open("xb") as file:
+                async for data in answer.aiter_raw():
+                    digest.update(data)
+                    file.write(data)
+                    if file.tell() > layer.size:
+                        raise missing("a layer is larger than its manifest says")
         if digest.hexdigest() != name:
             raise missing("a layer has another digest than its manifest names")
 
-    async def _manifest(self, name: str) -> tuple[str, object]:
-        """(digest, document) of a manifest by tag or digest."""
+    async def _manifest(self, digest: str = "") -> tuple[str, object]:
+        """(digest, document) of the manifest with a digest, or of the one that the reference means."""
+        name = digest or self._reference.digest or self._reference.tag or "latest"
         is_digest = name.startswith("sha256:")
         if is_digest:
             blob_name(name)
@@ -243,13 +242,21 @@ def _client(policy: HttpPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClien
     return httpx2.AsyncClient(transport=GuardedTransport(policy, tls=tls), follow_redirects=False, trust_env=False)
 
 
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"the registry of the image took more than {seconds:g} s", field=FIELD) from None
+
+
 async def _read(answer: httpx2.Response) -> bytes:
     data = bytearray()
-    async with asyncio.timeout(_SECONDS):
-        async for piece in answer.aiter_raw(CHUNK):
-            data += piece
-            if len(data) > LARGEST_DOCUMENT:
-                raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
+    async for piece in answer.aiter_raw(CHUNK):
+        data += piece
+        if len(data) > LARGEST_DOCUMENT:
+            raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
     return bytes(data)
 
 
