@@ -164,13 +164,17 @@ class Registry:
         """The answer for something of the repository. Raises PreconditionFailed, Unavailable."""
         url = f"{self._url}/v2/{self._reference.name}/{path}"
         client, headers = self._own, {"Accept": accept, "Accept-Encoding": "identity"}
+        asked = False
         try:
             for _ in range(redirects + 2):
                 own = {"Authorization": self._authorization} if self._authorization and client is self._own else {}
                 async with client.stream("GET", url, headers={**headers, **own}) as answer:
-                    if answer.status_code == 401 and client is self._own and not self._authorization:
+                    if answer.status_code == 401 and client is self._own and not asked:
+                        # Without one, or with one that was good for some minutes.
+                        asked = True
                         self._authorization = await self._authorized(answer.headers.get("WWW-Authenticate", ""))
-                        continue
+                        if self._authorization:
+                            continue
                     if answer.status_code not in _REDIRECTS:
                         self._check(answer, is_own=client is self._own)
                         yield answer
