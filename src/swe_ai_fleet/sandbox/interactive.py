@@ -309,9 +309,9 @@ class _Ground:
             gateway=command.gateway,
             read_only=command.read_only_workspace,
         )
-        ways = [jail.forwarding()] if networked else []
+        ways = [jail.forwarding(environment)] if networked else []
         if command.gateway is not None:
-            ways.append(jail.forwarding(jail.GATEWAY_PORT, jail.GATEWAY))
+            ways.append(jail.forwarding(environment, jail.GATEWAY_PORT, jail.GATEWAY))
         inside = _INSIDE.format(
             variables=jail.VARIABLES,
             limits=shell_limits(
@@ -320,7 +320,7 @@ class _Ground:
             ),
             forward="\n".join(f"{shlex.join(way)} </dev/null >/dev/null || exit 125" for way in ways),
         )
-        arguments += [jail.RUNNER, "-c", inside, "fleet", *argv]
+        arguments += [*jail.runner(environment), "-c", inside, "fleet", *argv]
         return [*outside, *arguments], dict(LAUNCHER_VARIABLES), ""
 
     async def remove(self) -> None:

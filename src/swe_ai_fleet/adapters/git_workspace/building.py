@@ -66,6 +66,7 @@ places = glob.glob(sys.argv[1] + "/lib/python3*/site-packages")
 names = {str((one.metadata or {}).get("Name")).lower() for one in importlib.metadata.distributions(path=places)}
 sys.exit(not ("pytest" in names or importlib.machinery.PathFinder.find_spec("pytest", places)))
 """
+_FINDS_PYTEST = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"
 _PYTEST = re.compile(r"(?:.*/)?pytest(?:\.py|/__init__\.py)")
 
 
@@ -104,6 +105,8 @@ class Build:
         seconds: float,
     ) -> None:
         self._workspace = workspace
+        self._python = python(workspace.environment)
+        self.in_image = workspace.environment.image is not None
         self._root = root
         self._lock = lock
         self._grant = grant
@@ -128,7 +131,8 @@ class Build:
 
     async def record(self, known: Iterable[str] = ()) -> tuple[str, ...]:
         """The packages of an index that are there now, as lines for pip. `known` are those of an earlier build."""
-        argv = (python(), "-I", "-S", "-c", _RECORD, f"{self._root.seen_at}/venv", f"{self._root.seen_at}/{REPORTS}")
+        base = self._root.seen_at
+        argv = (*self._python, "-I", "-S", "-c", _RECORD, f"{base}/venv", f"{base}/{REPORTS}")
         said = await self._workspace.run(
             Command(argv=argv, timeout_seconds=self._seconds, output_limit=_RECORDED_BYTES)
         )
@@ -143,7 +147,11 @@ class Build:
 
     async def has_pytest(self, files: RepositoryFiles) -> bool:
         """Whether the environment has a pytest, from an index or the repository's own."""
-        argv = (python(), "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
+        argv = (*self._python, "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
+        if self.in_image:
+            # The packages of the image's own Python count, and only that Python knows where they are.
+            self.exposed = self.exposed or self._on_path
+            argv = (f"{self._root.seen_at}/venv/bin/python", "-I", "-c", _FINDS_PYTEST)
         if (await self._workspace.run(Command(argv=argv))).ok:
             return True
         if not self._on_path or not any(_PYTEST.fullmatch(path) for path in files.files):

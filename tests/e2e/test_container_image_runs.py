@@ -1,0 +1,36 @@
+"""A task whose commands, tests and checks all run in a container image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.container_images import with_python
+from tests.fleet_command import Shell
+from tests.scripts import HELLO, HELLO_FILES
+
+
+@pytest.mark.slow  # quick: integration/test_container_images.py
+async def test_agents_and_checks_are_in_the_image_that_a_task_names(shell: Shell, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    image = with_python()
+    name = image.layout(tmp_path / "images/python")
+    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--image", name)
+    refused = await shell.fleet(*run, HELLO)
+    assert refused.code == 2 and "FLEET_IMAGE_FOLDERS" in refused.out
+    shell = replace(shell, home=tmp_path / "home", more={"FLEET_IMAGE_FOLDERS": str(tmp_path / "images")})
+    check = ("--check", "cat /etc/made /testbed/utils.py && ! ls /usr/bin")
+    ran = await shell.fleet(*run, "--local", *check, HELLO)
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.document["verdict"] == "verified"
+    said = str(ran.document["baseline"])
+    assert f"{name}@sha256:" in said and image.digest in said
+    # By the repository's own tests, run by the image's Python, a candidate is verified as well.
+    tested = await shell.fleet(*run, "--local", f"{HELLO} again")
+    assert tested.code == 0, tested.out + tested.err
+    assert tested.document["verdict"] == "verified"
+    suites = tested.document["baseline"]["tests"]["suites"]
+    assert [suite["tests"]["passed"] for suite in suites] == [1], suites
