@@ -199,7 +199,12 @@ def _text(tree: Tree, path: str) -> str:
     try:
         return tree.read(path, limit=_MOST_TEXT).data.decode()
     except (FleetError, UnicodeDecodeError) as fault:
-        raise InvalidRequest(f"{path}: {fault}"[:500]) from None
+        raise InvalidRequest(f"{path}: {_first(fault)}") from None
+
+
+def _first(fault: Exception) -> str:
+    """What is wrong; how agents' tools go on from there is left out."""
+    return str(fault).partition(";")[0][:300]
 
 
 def _config(text: str) -> _Config:
@@ -395,7 +400,7 @@ def read_rewards(directory: Path) -> dict[str, float]:
         except MissingPath:
             continue
         except FleetError as fault:
-            raise InvalidRequest(f"{name}: {fault}"[:300]) from None
+            raise InvalidRequest(f"{name}: {_first(fault)}") from None
         try:
             return read(data)
         except (ValueError, OverflowError):

@@ -91,7 +91,8 @@ def document(name: str, model: str, rows: Sequence[Row], *, not_run: Mapping[str
     right = sum(table[verdict][outcome] for verdict, outcome in _AGREE) if judged else 0
     wrong = sum(table[verdict][outcome] for verdict, outcome in _DISAGREE) if judged else 0
     verified = [row for row in ended if row.accepted and row.verdict == Verdict.VERIFIED]
-    rewards = [row.rewards["reward"] for row in ended if "reward" in row.rewards]
+    # Harbor's own mean: a task without a reward counts as 0, and so does one with a reward that says nothing.
+    rewards = [min(row.rewards.get("reward", 0.0), 1.0) * (row.resolved is not None) for row in ended]
     seconds = [row.seconds for row in ended]
     return {
         "batch": name,
@@ -100,7 +101,7 @@ def document(name: str, model: str, rows: Sequence[Row], *, not_run: Mapping[str
         "resolved": asdict(wilson(sum(bool(row.resolved) for row in ended), len(ended))) if judged else None,
         "accepted": asdict(wilson(sum(row.accepted for row in ended), len(ended))),
         "verified": asdict(wilson(len(verified), len(ended))),
-        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "mean_reward": sum(rewards) / len(rewards) if any(row.rewards for row in ended) else None,
         "agreement": table,
         "agreement_rate": asdict(wilson(right, right + wrong)) if judged else None,
         "tokens": sum(row.tokens for row in ended),

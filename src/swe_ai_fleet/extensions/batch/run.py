@@ -327,7 +327,7 @@ def _conclude(
                 "evaluated": len(judged),
                 "agreement": report["agreement"],
                 "not_run": not_run,
-                "bad_lines": [{"line": line.line, "reason": line.reason} for line in bad],
+                "bad_lines": [{"line": line.line, "folder": line.folder, "reason": line.reason} for line in bad],
                 "tokens": sum(row.tokens for row in rows),
                 "cost": sum(row.cost for row in rows),
                 "results": str(plan.results),

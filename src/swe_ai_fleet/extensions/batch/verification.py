@@ -236,7 +236,10 @@ class Bench:
             _kept(result, folder)
             if result.timed_out:
                 return Evaluation(resolved=False, told=_end(result))
-            found = harbor.read_rewards(rewards)
+            try:
+                found = harbor.read_rewards(rewards)
+            except InvalidRequest as fault:
+                return Evaluation(resolved=None, told=fault.message)
         finally:
             remove_tree(tests)
         resolved = harbor.passed(found)
