@@ -48,6 +48,10 @@ class ScriptedWorkspaces:
             tenant=tenant, location=repo.location, commit=commit, branch=repo.ref, subdirectory=repo.subdirectory
         )
 
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """As it is."""
+        return spec
+
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The bare environment with the variables that were asked for."""
         return Environment(variables=dict(spec.variables), path=spec.path)

@@ -90,6 +90,10 @@ class PreparedWorkspaces:
         """A container has its one commit. Raises PreconditionFailed."""
         raise PreconditionFailed("the container of a job pins nothing", field="repo")
 
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """What a job is given is pinned. Raises PreconditionFailed."""
+        raise PreconditionFailed("the container of a job pins nothing", field="environment.container_image")
+
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox. Raises PreconditionFailed."""
         return await self.provider.environment(self._here(repository), spec)

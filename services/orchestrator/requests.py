@@ -13,7 +13,6 @@ from typing import Any
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.errors import NotAvailable
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import from_message, to_enum
 from swe_ai_fleet.domain.budget import Limits, Totals
@@ -54,8 +53,7 @@ MAX_ERROR_CHARS = 500
 
 
 def deliberation_task(request: pb.DeliberateRequest) -> Task:
-    """The task of a Deliberate request. Raises InvalidRequest and NotAvailable, naming the field."""
-    _refuse_later_features(request)
+    """The task of a Deliberate request. Raises InvalidRequest, naming the field."""
     reviewed = request.enable_peer_review if request.HasField("enable_peer_review") else True
     return _bounded(
         _task(
@@ -68,8 +66,7 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
 
 
 def orchestration_task(request: pb.OrchestrateRequest) -> Task:
-    """The task of an Orchestrate request. Raises InvalidRequest and NotAvailable, naming the field."""
-    _refuse_later_features(request)
+    """The task of an Orchestrate request. Raises InvalidRequest, naming the field."""
     _check_push(request)
     options = request.options
     reviewed = options.enable_peer_review or options.deliberation_rounds or not request.HasField("options")
@@ -99,7 +96,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
 
 
 def submitted_task(request: pb.SubmitTaskRequest) -> Task:
-    """The task inside a SubmitTask request. Raises InvalidRequest and NotAvailable, naming the field."""
+    """The task inside a SubmitTask request. Raises InvalidRequest, naming the field."""
     match request.WhichOneof("task"):
         case "deliberate":
             return deliberation_task(request.deliberate)
@@ -131,8 +128,7 @@ def fields_of(request: Message) -> Generator[None]:
 
 
 def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
-    """The task of a request that no agent works on. Raises InvalidRequest and NotAvailable, naming the field."""
-    _refuse_later_features(request)
+    """The task of a request that no agent works on. Raises InvalidRequest, naming the field."""
     return _bounded(_task(request, kind=kind))
 
 
@@ -159,12 +155,6 @@ def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatche
     )
 
 
-def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest) -> None:
-    if request.environment.container_image:
-        field = "environment.container_image"
-        raise NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
-
-
 def _check_push(request: pb.OrchestrateRequest) -> None:
     if request.delivery.push and request.repo.upload_id:
         raise InvalidRequest(
@@ -173,7 +163,7 @@ def _check_push(request: pb.OrchestrateRequest) -> None:
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:
-    """A repository as a request names it. Raises InvalidRequest and NotAvailable, naming the field."""
+    """A repository as a request names it. Raises InvalidRequest, naming the field."""
     if repo.upload_id and not _UPLOAD_ID.fullmatch(repo.upload_id):
         raise InvalidRequest("not the id of an upload", field="repo.upload_id", hint="as UploadRepository gave it")
     # A URL that is none would otherwise be looked up as a path on this machine.

@@ -55,7 +55,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "fleet.orchestrator.v1.ToolOperation": {"params": "arguments", "audit_seq": "seq"},
     "fleet.orchestrator.v1.ExecutionEvent": {"event_id": "id"},
     "fleet.orchestrator.v1.Critique": {"created_at_ms": "at", "details": "findings", "findings": ""},
-    "fleet.orchestrator.v1.EnvironmentSpec": {"setup_commands": "setup", "path_directories": "path"},
+    "fleet.orchestrator.v1.EnvironmentSpec": {
+        "setup_commands": "setup",
+        "path_directories": "path",
+        "container_image": "image",
+        "image_credential_ref": "image_credential",
+    },
     "fleet.orchestrator.v1.RepoRef": {"credential_ref": "credential"},
     "fleet.notification.v1.Delivery": {"attempt": "number"},
     "fleet.conversation.v1.Answer": {"task_proposed": "proposed", "repeated_message": "repeated"},

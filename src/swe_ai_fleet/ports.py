@@ -118,6 +118,10 @@ class WorkspaceProvider(Protocol):
         """Resolve a repository to a commit. Raises InvalidRequest, PreconditionFailed, Unavailable with `field`."""
         ...
 
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """The same with the digest of its image, if it has one, as of now. Raises as `pin`."""
+        ...
+
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
         ...

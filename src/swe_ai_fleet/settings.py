@@ -437,6 +437,27 @@ class Settings(BaseSettings):
         description="Keys of ssh servers, as OpenSSH keeps them, without which no ssh URL is taken; empty = "
         "`known_hosts` in `home`.",
     )
+    image_registries: str = Field(
+        default="",
+        description="Registries whose container images tasks may name, comma-separated host or host/repository with "
+        "wildcards (docker.io/library/*); one without wildcards in its host may be at a private address, with http:// "
+        "before it without TLS. Empty: none.",
+    )
+    image_folders: str = Field(
+        default="",
+        description="Directories, separated by ':', whose OCI layouts and docker archives tasks may name; {tenant} "
+        "stands for the caller's tenant. Empty: none.",
+    )
+    image_engine: Path | None = Field(
+        default=None, description="Socket of a Docker or Podman engine whose images every caller may name."
+    )
+    image_credentials: Path | None = Field(
+        default=None,
+        description="Directory with a directory for each tenant: what opens private registries (docs/images.md).",
+    )
+    image_bytes: int = Field(
+        default=20 * 1024**3, ge=1024**2, description="Bytes that a container image may have once it is unpacked."
+    )
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )

@@ -68,6 +68,24 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRoot:
+    """A container image as it lies unpacked on this node: the root of a sandbox, which all workspaces share.
+
+    `digest` is the image's id (`sha256:…` of its configuration), `path` its root on this host. `user` and `group` are
+    the numbers that commands have inside, `directory` is where the workspace is shown too (empty: at its own place
+    only), `shell` the name of its shell for command lines.
+    """
+
+    digest: str
+    path: str
+    user: int = 0
+    group: int = 0
+    directory: str = ""
+    shell: str = "sh"
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One thing that was decided about an environment, in words, and the file of the repository that it stands in."""
 
@@ -129,7 +147,8 @@ class Environment:
     `path` holds directories as commands see them, put first on PATH. `test_command` is the argv found in the
     repository, empty where there is none; `notes` tell an agent in a line each what there is, `report` tells people how
     it was made. `python_prefix` is the installation of the interpreter on the host, which the sandbox shows without the
-    packages in it; empty: the usual one. Without `network` commands reach nothing but themselves.
+    packages in it; empty: the usual one. Without `network` commands reach nothing but themselves. With an `image` the
+    root is that image's, with a writable layer of each workspace's own.
     """
 
     key: str = ""
@@ -143,4 +162,5 @@ class Environment:
     report: EnvironmentReport = field(default_factory=EnvironmentReport)
     python_prefix: str = ""
     network: NetworkGrant | None = None
+    image: ImageRoot | None = None
     cached: bool = False

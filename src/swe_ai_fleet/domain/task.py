@@ -135,13 +135,15 @@ class EnvironmentSpec:
 
     With `detect` dependencies, interpreter and tests are found in the repository's files; `setup` lines run after that,
     once in the sandbox, in order, in a shell. `path` lists directories (relative to the repository or absolute) put
-    first on PATH. `test_command` runs the tests; empty: the detected one.
+    first on PATH. `test_command` runs the tests; empty: the detected one. `image` names the container image that all of
+    it happens in, with the digest once a task is accepted; `image_credential` what opens its registry.
     """
 
     setup: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     path: tuple[str, ...] = ()
     image: str = ""
+    image_credential: str = ""
     detect: bool = True
     test_command: str = ""
 

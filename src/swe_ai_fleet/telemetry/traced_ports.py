@@ -173,6 +173,10 @@ class TracedRepositories:
         with self._tracing.span("pin repository", {"fleet.tenant": tenant}):
             return await self._inner.pin(tenant, repo)
 
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """As they do."""
+        return await self._inner.pin_image(tenant, spec)
+
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """As they do."""
         with self._tracing.span("environment", {}):

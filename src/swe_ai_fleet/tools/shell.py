@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
@@ -57,7 +58,7 @@ class ShellTool(Toolkit):
         limit = self.pipeline.limits.command_timeout_seconds
         result = await self.workspace.run(
             Command(
-                argv=(interpreter(), "-c", command),
+                argv=(interpreter(self.workspace.environment), "-c", command),
                 timeout_seconds=limit if timeout_seconds is None else min(timeout_seconds, limit),
                 idle_timeout_seconds=idle_timeout_seconds,
                 merge_stderr=True,
@@ -82,9 +83,13 @@ class ShellTool(Toolkit):
         return path
 
 
+def interpreter(environment: Environment) -> str:
+    """bash where the sandbox has it, else sh: of the environment's image, or of the host, whose /usr it shows."""
+    return environment.image.shell if environment.image else _of_the_host()
+
+
 @cache
-def interpreter() -> str:
-    """bash where the sandbox has it, else sh; the sandbox shows the host's own /usr."""
+def _of_the_host() -> str:
     return "bash" if shutil.which("bash", path="/usr/bin:/bin") else "sh"
 
 

@@ -905,7 +905,7 @@ class NetworkPolicy(_message.Message):
     def __init__(self, allowed_hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("setup_commands", "variables", "path_directories", "container_image", "disable_detection", "test_command")
+    __slots__ = ("setup_commands", "variables", "path_directories", "container_image", "disable_detection", "test_command", "image_credential_ref")
     class VariablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -919,13 +919,15 @@ class EnvironmentSpec(_message.Message):
     CONTAINER_IMAGE_FIELD_NUMBER: _ClassVar[int]
     DISABLE_DETECTION_FIELD_NUMBER: _ClassVar[int]
     TEST_COMMAND_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_CREDENTIAL_REF_FIELD_NUMBER: _ClassVar[int]
     setup_commands: _containers.RepeatedScalarFieldContainer[str]
     variables: _containers.ScalarMap[str, str]
     path_directories: _containers.RepeatedScalarFieldContainer[str]
     container_image: str
     disable_detection: bool
     test_command: str
-    def __init__(self, setup_commands: _Optional[_Iterable[str]] = ..., variables: _Optional[_Mapping[str, str]] = ..., path_directories: _Optional[_Iterable[str]] = ..., container_image: _Optional[str] = ..., disable_detection: _Optional[bool] = ..., test_command: _Optional[str] = ...) -> None: ...
+    image_credential_ref: str
+    def __init__(self, setup_commands: _Optional[_Iterable[str]] = ..., variables: _Optional[_Mapping[str, str]] = ..., path_directories: _Optional[_Iterable[str]] = ..., container_image: _Optional[str] = ..., disable_detection: _Optional[bool] = ..., test_command: _Optional[str] = ..., image_credential_ref: _Optional[str] = ...) -> None: ...
 
 class RepoRef(_message.Message):
     __slots__ = ("url", "path", "upload_id", "ref", "commit", "subdirectory", "credential_ref", "uncommitted")

@@ -2,6 +2,9 @@
 
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
+from swe_ai_fleet.adapters.git_workspace.images.registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.images.store import ImageRules
+from swe_ai_fleet.adapters.git_workspace.images.unpacking import ImageLimits
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
@@ -16,7 +19,10 @@ __all__ = [
     "CredentialLookup",
     "GitClone",
     "GitWorkspaceProvider",
+    "ImageLimits",
+    "ImageRules",
     "Reaped",
+    "RegistryRules",
     "SetupPolicy",
     "mounted_credentials",
 ]

@@ -104,6 +104,7 @@ class Build:
         seconds: float,
     ) -> None:
         self._workspace = workspace
+        self._python = python(workspace.environment)
         self._root = root
         self._lock = lock
         self._grant = grant
@@ -128,7 +129,8 @@ class Build:
 
     async def record(self, known: Iterable[str] = ()) -> tuple[str, ...]:
         """The packages of an index that are there now, as lines for pip. `known` are those of an earlier build."""
-        argv = (python(), "-I", "-S", "-c", _RECORD, f"{self._root.seen_at}/venv", f"{self._root.seen_at}/{REPORTS}")
+        base = self._root.seen_at
+        argv = (*self._python, "-I", "-S", "-c", _RECORD, f"{base}/venv", f"{base}/{REPORTS}")
         said = await self._workspace.run(
             Command(argv=argv, timeout_seconds=self._seconds, output_limit=_RECORDED_BYTES)
         )
@@ -143,7 +145,7 @@ class Build:
 
     async def has_pytest(self, files: RepositoryFiles) -> bool:
         """Whether the environment has a pytest, from an index or the repository's own."""
-        argv = (python(), "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
+        argv = (*self._python, "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
         if (await self._workspace.run(Command(argv=argv))).ok:
             return True
         if not self._on_path or not any(_PYTEST.fullmatch(path) for path in files.files):

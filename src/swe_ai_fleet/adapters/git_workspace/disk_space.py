@@ -1,6 +1,7 @@
 """Room on a node's disk: the reaper removes leftovers and what is unused, and tenants are kept to their share.
 
-Leftovers are those of processes that are gone. A tenant's share counts its environments, seeds and repository caches.
+Leftovers are those of processes that are gone. A tenant's share counts its environments, images, seeds and repository
+caches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _SETTLED_SECONDS = 600.0
 # Commits that only the fleet has wait there for their execution to begin.
 _CACHE_SETTLED_SECONDS = 24 * 3600.0
 _CACHES = "repositories"
-_ENVIRONMENTS = "environments"
+# What a pin of these begins with; a seed's is its name alone.
+_PINNED_AS = {"environments": "environment-", "images": "image-"}
 _BLOCK_BYTES = 512
 
 
@@ -38,6 +40,7 @@ class Ages:
     seed: float = 2 * 86_400.0
     pin: float = 30 * 86_400.0
     environment: float = 14 * 86_400.0
+    image: float = 14 * 86_400.0
     cache: float = 30 * 86_400.0
 
 
@@ -49,6 +52,7 @@ class Reaped:
     seeds: int = 0
     environments: int = 0
     caches: int = 0
+    images: int = 0
 
 
 def reap(home: Path, ages: Ages) -> Reaped:
@@ -59,11 +63,12 @@ def reap(home: Path, ages: Ages) -> Reaped:
     for seed in _directories(home / "seeds", depth=2):
         if f"{seed.parent.name}-{seed.name}" not in pinned and age_of(seed) > ages.seed:
             seeds += remove_unused(seed, home / "trash")
-    environments = 0
-    for environment in _directories(home / "environments", depth=1):
-        is_held = environment.name == "probe" or f"environment-{environment.name}" in pinned
-        if not is_held and age_of(environment) > ages.environment:
-            environments += remove_unused(environment, home / "trash")
+    unused = {"environments": 0, "images": 0}
+    for kind, age in (("environments", ages.environment), ("images", ages.image)):
+        for place in _directories(home / kind, depth=1):
+            is_held = place.name in ("probe", "granted") or f"{_PINNED_AS[kind]}{place.name}" in pinned
+            if not is_held and age_of(place) > age:
+                unused[kind] += remove_unused(place, home / "trash")
     caches = 0
     for cache in _directories(home / "repositories", depth=1):
         if age_of(cache) > ages.cache and not entries_of(cache / "refs/fleet/delivered"):
@@ -72,12 +77,12 @@ def reap(home: Path, ages: Ages) -> Reaped:
         for leftover in entries_of(place):
             if leftover.is_dir() and not leftover.is_symlink() and age_of(leftover) > _DRAFT_AGE_SECONDS:
                 remove_tree(leftover)
-    shared = ((1, home / name) for name in ("environments", "tools", "repositories"))
+    shared = ((1, home / name) for name in ("environments", "images", "tools", "repositories"))
     for depth, place in ((2, home / "seeds"), *shared):
         for draft in _directories(place, depth=depth, drafts=True):
             if age_of(draft) > _DRAFT_AGE_SECONDS:
                 remove_tree(draft)
-    return Reaped(workspaces=workspaces, seeds=seeds, environments=environments, caches=caches)
+    return Reaped(workspaces=workspaces, seeds=seeds, caches=caches, **unused)
 
 
 def release(home: Path, execution_id: str) -> None:
@@ -249,7 +254,7 @@ class TenantDisk:
         if kind == _CACHES:
             if entries_of(holding.place / "refs/fleet/delivered") or any(pin.startswith(f"{name}-") for pin in pinned):
                 return False
-        elif (f"environment-{name}" if kind == _ENVIRONMENTS else name) in pinned:
+        elif _PINNED_AS.get(kind, "") + name in pinned:
             return False
         remove_unused(holding.place, self._home / "trash")
         holding.record.unlink(missing_ok=True)

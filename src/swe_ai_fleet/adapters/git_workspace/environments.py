@@ -35,6 +35,7 @@ from swe_ai_fleet.adapters.git_workspace.directories import (
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
+from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
 from swe_ai_fleet.adapters.git_workspace.places import (
     ENVIRONMENT_MOUNT,
@@ -45,7 +46,7 @@ from swe_ai_fleet.adapters.git_workspace.places import (
     check,
 )
 from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, Mount
+from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
@@ -102,6 +103,7 @@ class Environments:
         disk: TenantDisk,
         *,
         policy: SetupPolicy,
+        images: ImageStore,
         mask: SecretMask,
         recipes: KnownRecipes | None = None,
     ) -> None:
@@ -114,6 +116,8 @@ class Environments:
         self._policy = policy
         self._mask = mask
         self._recipes = recipes
+        self._images = images
+        self._roots: dict[str, ImageRoot] = {}
         self._places = Places(home=home, level=sandbox.policy.level)
         self._confined = self._places.confined
         self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
@@ -128,7 +132,14 @@ class Environments:
 
         What an environment run found out for the same rules is used with them, as far as it still works.
         """
-        check(spec, image=self._policy.image, confined=self._confined)
+        check(spec, confined=self._confined)
+        decisions: tuple[Decision, ...] = ()
+        if spec.image:
+            root = await self._images.root(repository.tenant, spec.image, spec.image_credential)
+            decisions = (Decision(what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"),)
+            # From here on it is known by its content, wherever it came from.
+            spec = replace(spec, image=root.digest, image_credential="")
+            self._roots[root.digest] = root
         files = await self._keys.files(seed)
         tools = await self._tools.directory()
         ground = await self._keys.ground(repository, seed, files)
@@ -151,9 +162,10 @@ class Environments:
             environment = await self._found_or_built(key, repository, seed, ground, bare)
         report = environment.report
         if known is not None:
-            decisions = (Decision(what=fault),) if fault else ()
             used = replace(known, setup=()) if fault else known
-            report = replace(report, learned=used, decisions=(*report.decisions, *decisions))
+            report = replace(report, learned=used)
+            decisions += (Decision(what=fault),) if fault else ()
+        report = replace(report, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report)
 
     async def _found_or_built(
@@ -297,7 +309,7 @@ class Environments:
             workspace=WORKSPACE_MOUNT if self._confined else "",
             pinned=bool(pins.pip),
         )
-        machine = (await self._keys.machine()).machine
+        machine = await self._keys.toolchains(self._roots.get(spec.image), self._sandbox)
         recipe = await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
         if pins.npm:
             recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
@@ -435,11 +447,13 @@ class Environments:
             owner=Owner(tenant=tenant, execution_id=f"environment-{key}"),
         ) as workspace:
             seconds = self._policy.timeout_seconds
-            place = BuildRoot(path=root, seen_at=self._places.base(key), reports=await self._has_our_pip(recipe))
+            has_our_pip = await self._has_our_pip(recipe, spec)
+            place = BuildRoot(path=root, seen_at=self._places.base(key), reports=has_our_pip)
             yield Build(workspace, place, lock, grant=network, mask=self._mask, seconds=seconds)
 
-    async def _has_our_pip(self, recipe: Recipe) -> bool:
-        machine, pip = (await self._keys.machine()).machine, await self._tools.directory() / "pip/pip"
+    async def _has_our_pip(self, recipe: Recipe, spec: EnvironmentSpec) -> bool:
+        machine = await self._keys.toolchains(self._roots.get(spec.image), self._sandbox)
+        pip = await self._tools.directory() / "pip/pip"
         version = recipe.python.version if recipe.python is not None else machine.default
         return await asyncio.to_thread(pip.is_dir) and allows(machine.pip_requires, version)
 
@@ -485,7 +499,8 @@ class Environments:
             variables=variables,
             path=self._places.path(recipe, spec, tools, key=key),
             mounts=self._places.mounts(tools, seed / "objects"),
-            python_prefix=self._prefix(recipe.python.version if recipe.python else None),
+            python_prefix=self._prefix(recipe.python.version if recipe.python else None, spec),
+            image=self._roots.get(spec.image),
         )
 
     async def _needs_our_pytest(self, build: Build, recipe: Recipe, files: RepositoryFiles) -> bool:
@@ -537,14 +552,21 @@ class Environments:
             test_command=report.test_command,
             notes=facts.notes,
             report=report,
-            python_prefix=self._prefix(facts.python),
+            python_prefix=self._prefix(facts.python, spec),
+            image=self._roots.get(spec.image),
             cached=cached,
         )
 
-    def _prefix(self, python: tuple[int, int] | None) -> str:
+    def _prefix(self, python: tuple[int, int] | None, spec: EnvironmentSpec) -> str:
         """The installation of an interpreter that is not the usual one, where the sandbox does not show it anyway."""
         found = self._keys.interpreters
-        if python is None or found is None or python == found.machine.default or python not in found.prefixes:
+        if (
+            spec.image
+            or python is None
+            or found is None
+            or python == found.machine.default
+            or python not in found.prefixes
+        ):
             return ""
         prefix = str(found.prefixes[python])
         return "" if prefix in ("/usr", "/usr/local") else prefix

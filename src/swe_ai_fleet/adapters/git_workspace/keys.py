@@ -16,20 +16,25 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs, submodules_of, tags_of
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment, ImageRoot
+from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import digest
-from swe_ai_fleet.environments.interpreters import Machine, PythonVersion
+from swe_ai_fleet.environments.interpreters import NO_PYTHON, Machine, PythonVersion
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read, joined
-from swe_ai_fleet.sandbox import IsolationLevel
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
+from swe_ai_fleet.sandbox.jail import python
 
 _NAME = re.compile(r"python3\.(\d{1,2})")
 _OLDEST: PythonVersion = (3, 7)
@@ -73,6 +78,53 @@ def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
     identity = hashlib.sha256("\n".join((pip_version, *marks)).encode()).hexdigest()[:16]
     prefixes = {version: program.parent.parent for version, program in programs.items()}
     return Interpreters(machine=machine, prefixes=prefixes, identity=identity)
+
+
+# Run by the fleet's own Python in the image: its programs, and what those on PATH say of themselves.
+_LOOK = """
+import json, os, re, shutil, subprocess, sys
+pythons, default = {}, []
+for directory in os.environ["PATH"].split(":"):
+    try:
+        names = sorted(name for name in os.listdir(directory) if re.fullmatch("python3([.][0-9]+)?", name))
+    except OSError:
+        continue
+    for name in names:
+        path = os.path.join(directory, name)
+        argv = [path, "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
+        try:
+            said = subprocess.run(argv, capture_output=True, text=True, timeout=20).stdout.split()
+            version = [int(number) for number in said]
+        except (OSError, ValueError, subprocess.SubprocessError):
+            continue
+        if len(version) == 2 and version[0] == 3:
+            pythons.setdefault("{}.{}".format(*version), path)
+            default = default or (version if name == "python3" else [])
+print(json.dumps({"default": default, "pythons": pythons, "programs": list(filter(shutil.which, sys.argv[1:]))}))
+"""
+
+
+async def look_into(image: ImageRoot, sandbox: Sandbox) -> Machine:
+    """The toolchains of an image, by its PATH; a Python that does not start is none."""
+    environment = Environment(image=image)
+    argv = (*python(environment), "-I", "-S", "-c", _LOOK, *_TOOLCHAINS)
+    with TemporaryDirectory(prefix="fleet-image-") as directory:
+        async with sandbox.workspace(Path(directory), environment=environment) as workspace:
+            said = await workspace.run(Command(argv=argv, timeout_seconds=120.0, output_limit=_MAX_TEST_BYTES))
+    told = json_object(said.stdout.text())
+    pythons = {version: path for text, path in mapping(told.get("pythons")).items() if (version := _shown_as(text))}
+    default = _shown_as(".".join(str(number) for number in items(told.get("default"))))
+    return Machine(
+        default=default or max(pythons, default=NO_PYTHON),
+        pythons={version: string(path) for version, path in pythons.items()},
+        programs=frozenset(strings(told.get("programs"))),
+        image=True,
+    )
+
+
+def _shown_as(text: str) -> PythonVersion | None:
+    match = _NAME.fullmatch(f"python{text}")
+    return (3, int(match[1])) if match else None
 
 
 def _directories(environ: Mapping[str, str]) -> Iterable[Path]:
@@ -221,6 +273,7 @@ class Keys:
         self._level = level
         self._listings: dict[Path, RepositoryFiles] = {}
         self._reasons: dict[tuple[str, str], str] = {}
+        self._images: dict[str, Machine] = {}
         self.interpreters: Interpreters | None = None
         """The machine's, once they have been looked for."""
 
@@ -254,6 +307,15 @@ class Keys:
                 self._reasons.pop(next(iter(self._reasons)))
             self._reasons[key] = await asyncio.to_thread(project_code, files, directory)
         return self._reasons[key]
+
+    async def toolchains(self, image: ImageRoot | None, sandbox: Sandbox) -> Machine:
+        """The machine that a build sees: this one, or the image, whose programs are asked once on this node."""
+        own = (await self.machine()).machine
+        if image is None:
+            return own
+        if image.digest not in self._images:
+            self._images[image.digest] = await look_into(image, sandbox)
+        return replace(self._images[image.digest], pip_requires=own.pip_requires)
 
     async def machine(self) -> Interpreters:
         if self.interpreters is None:
@@ -293,6 +355,6 @@ class Keys:
         always = [
             *(_FORMAT, self._level, tenant, tools.name, (await self.machine()).identity),
             *(list(spec.path), sorted(spec.variables.items()), sorted(self._policy.variables)),
-            *(list(network.hosts), list(network.private_hosts)),
+            *(list(network.hosts), list(network.private_hosts), *([spec.image] if spec.image else [])),
         ]
         return hashlib.sha256(json.dumps([always, facts]).encode()).hexdigest()[:32]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.domain.environment import Mount
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant
@@ -37,14 +37,10 @@ _INSTALLER = "pip"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupPolicy:
-    """What set-up commands get: the network they may reach, variables of theirs alone (an index, its certificate).
-
-    `image` names the container image this node runs in; a specification that asks for another one is refused.
-    """
+    """What set-up commands get: the network they may reach, variables of theirs alone (an index, its certificate)."""
 
     network: NetworkGrant
     variables: Mapping[str, str]
-    image: str = ""
     timeout_seconds: float = 1800.0
 
 
@@ -107,21 +103,15 @@ class Places:
         return (*path, f"{self.tools_base(tools)}/bin")
 
 
-def check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
-    """Raise InvalidRequest, PreconditionFailed with `field` for a specification that no environment can be."""
-    if spec.image and spec.image != image:
-        raise PreconditionFailed(
-            f"this node does not run in image {spec.image[:128]!r}",
-            field="environment.image",
-            hint="leave it empty or use a node of that image",
-        )
+def check(spec: EnvironmentSpec, *, confined: bool) -> None:
+    """Raise InvalidRequest with `field` for a specification that no environment can be."""
     for name, text in spec.variables.items():
         if not name or "=" in name or "\0" in name + text:
             raise InvalidRequest(f"{name[:64]!r} is not a variable", field="environment.variables")
     for number, directory in enumerate(spec.path):
         if not directory or ":" in directory or "\0" in directory:
             raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
-        if confined and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
+        if confined and not spec.image and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
             raise InvalidRequest(
                 f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
                 field=f"environment.path[{number}]",

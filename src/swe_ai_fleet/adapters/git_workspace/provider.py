@@ -19,6 +19,7 @@ from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.images.store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
@@ -58,8 +59,8 @@ class GitWorkspaceProvider:
     file of that name in `home`). `credentials` finds what opens a URL. `setup` says what set-up commands may reach; by
     default every public host. `mask` hides secrets in what error messages quote. A diff or checkpoint larger than
     `bounds` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on
-    the node that made them. `recipes` has what environment runs found out. `environ` is this process's environment
-    (None: the real one).
+    the node that made them. `recipes` has what environment runs found out, `images` says where container images may
+    come from (None: nowhere). `environ` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class GitWorkspaceProvider:
         bounds: Bounds | None = None,
         fetch: BlobFetch | None = None,
         recipes: KnownRecipes | None = None,
+        images: ImageRules | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
@@ -130,6 +132,7 @@ class GitWorkspaceProvider:
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
         self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
+        self._images = ImageStore(self._home, images or ImageRules(), disk)
         self._environments = Environments(
             self._home / "environments",
             self._git,
@@ -138,6 +141,7 @@ class GitWorkspaceProvider:
             PythonTools(self._home / "tools"),
             disk,
             policy=setup or SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}),
+            images=self._images,
             mask=mask or _unmasked,
             recipes=recipes,
         )
@@ -157,6 +161,15 @@ class GitWorkspaceProvider:
         repository = replace(repository, subdirectory=subdirectory or repository.subdirectory)
         await self._check_subdirectory(seed, repository.subdirectory)
         return repository
+
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """A specification whose image is named with its digest, asked for with the tenant's credential.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
+        """
+        if not spec.image:
+            return spec
+        return replace(spec, image=await self._images.pin(tenant, spec.image, spec.image_credential))
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:
         """A directory for what is being uploaded, gone at the end of the context."""
@@ -350,9 +363,11 @@ class GitWorkspaceProvider:
         return seed, furnishing
 
     def _hold(self, execution_id: str, environment: Environment) -> None:
-        """Keep an environment until its execution is released."""
-        if environment.key:
-            pin = self._home / "pins" / execution_id / f"environment-{environment.key}"
+        """Keep an environment, and the image below it, until its execution is released."""
+        held = [f"environment-{environment.key}"] if environment.key else []
+        held += [f"image-{environment.image.digest.partition(':')[2]}"] if environment.image else []
+        for name in held:
+            pin = self._home / "pins" / execution_id / name
             pin.parent.mkdir(parents=True, exist_ok=True)
             pin.touch()
 

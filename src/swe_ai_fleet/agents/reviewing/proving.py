@@ -39,10 +39,10 @@ def may_run(task: Task, policy: Policy) -> bool:
     return policy.offers(shell) and task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
 
 
-def proof_command(line: str, task: Task) -> Command:
+def proof_command(line: str, task: Task, environment: Environment) -> Command:
     """A shell line that shows something of a source by how it ends, within bounds of time and output."""
     return Command(
-        argv=(interpreter(), "-c", line),
+        argv=(interpreter(environment), "-c", line),
         timeout_seconds=min(PROOF_SECONDS, task.constraints.limits.command_timeout_seconds),
         output_limit=_OUTPUT_BYTES,
         merge_stderr=True,
@@ -127,7 +127,7 @@ class Proving:
     async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
         """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
         async with self._clone(patch) as clone:
-            return await clone.run(proof_command(proof.command, self.assignment.task))
+            return await clone.run(proof_command(proof.command, self.assignment.task, clone.environment))
 
     async def _only_in(self, own: BlobRef, command: str) -> bool:
         """Whether a command has a name that the reviewer's own change adds, and neither the task nor the commit has."""

@@ -126,10 +126,11 @@ class RepositoryMemory:
         }
         inside = f"{concealment.code().inside}/agents/sub_agents/recall"
         code = [inside, str(Path(__file__).with_name("recall"))]
+        python = jail.python(self._workspace.environment)
         result = await self._workspace.run(
             Command(
                 # Isolated and without site: what can be imported is the standard library and what is named here.
-                argv=(jail.python(), "-I", "-S", "-B", "-c", _START, json.dumps([code, request])),
+                argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([code, request])),
                 timeout_seconds=TIMEOUT_SECONDS,
                 output_limit=_OUTPUT_LIMIT,
             )

@@ -309,14 +309,14 @@ class Examining:
     async def _probe(self, command: str, subject: Subject, *, spoiled: Sequence[str] = ()) -> CommandResult:
         """One run in a clean clone, in which some files were made useless. Raises what opening a clone raises."""
         task = self.assignment.task
-        line = replace(proof_command(command, task), cwd=task.repo.subdirectory or ".")
         sources = [path for path in spoiled if language_of(path)]
         others = [path for path in spoiled if path not in sources]
         files = (*(f"./{path}" for path in sources), "--", *(f"./{path}" for path in others))
         async with self.bench.clone("probe", subject) as clone:
             if spoiled:
                 await clone.run(Command(argv=("sh", "-c", _SPOIL, "sh", *files), light=True, timeout_seconds=30.0))
-            return await clone.run(line)
+            line = proof_command(command, task, clone.environment)
+            return await clone.run(replace(line, cwd=task.repo.subdirectory or "."))
 
     def _asked(self, own: _Own, run: _Ran | str) -> set[str]:
         """The names that failing tests ask for: words of theirs that the task does not hold."""

@@ -107,10 +107,10 @@ class PythonExecutor(BaseTool):
 
     def _command(self, workspace: Workspace, code: str) -> Command:
         # The environment's own Python, where there is one, has the repository's packages.
-        program = "python3" if workspace.environment.path else python()
+        program = ("python3",) if workspace.environment.path else python(workspace.environment)
         return Command(
             argv=(
-                program, "-I", "-u", "-X", "utf8", "-c", _runner(),
+                *program, "-I", "-u", "-X", "utf8", "-c", _runner(),
                 str(self._memory_bytes), str(self._max_chars), code,
             ),
             timeout_seconds=self.time_limit_seconds,

@@ -89,10 +89,11 @@ class RepoMapper:
         }
         code = [f"{concealment.code().inside}/tools/repo_map", str(Path(__file__).parent)]
         packages = [concealment.packages().inside, concealment.packages().outside]
+        python = jail.python(self._workspace.environment)
         result = await self._workspace.run(
             Command(
                 # Isolated and without site: what can be imported is the standard library and what is named here.
-                argv=(jail.python(), "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request])),
+                argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request])),
                 timeout_seconds=TIMEOUT_SECONDS,
                 output_limit=_OUTPUT_LIMIT,
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
@@ -102,9 +103,12 @@ class Planner:
             plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
         elif framework == "cargo":
             scratch, _ = await probe(self.workspace, "sh")
-            programs, mount = inside(self.workspace), self.workspace.mount
-            command = base or ("cargo", "test")
-            plan = cargo_plan(inventory, directory, selection, scratch, command, programs=programs, mount=mount)
+            plan = cargo_plan(
+                *(inventory, directory, selection, scratch, base or ("cargo", "test")),
+                programs=inside(self.workspace),
+                mount=self.workspace.mount,
+                python=jail.python(self.workspace.environment),
+            )
         else:
             programs = inside(self.workspace)
             package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)

@@ -124,7 +124,7 @@ async def _supervised(
     }
     program = f"{inside(workspace)}/supervise.py"
     command = Command(
-        argv=(jail.python(), "-I", "-S", "-B", program, json.dumps(spec)),
+        argv=(*jail.python(workspace.environment), "-I", "-S", "-B", program, json.dumps(spec)),
         cwd=plan.cwd,
         variables=plan.variables,
         timeout_seconds=limits.whole + _SPARE_SECONDS,

@@ -7,7 +7,6 @@ import re
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import mapping, string
-from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import shown
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
@@ -37,6 +36,7 @@ def cargo_plan(
     *,
     programs: str = "",
     mount: str = "",
+    python: tuple[str, ...] = (),
 ) -> Plan:
     """How to run a crate's tests.
 
@@ -47,6 +47,7 @@ def cargo_plan(
         scratch: The directory for temporary files, as commands see it.
         programs: Where our program lies that reports each test; empty: what cargo prints tells.
         mount: Where commands see the workspace.
+        python: The argv of the Python that our program runs with.
 
     Raises:
         ToolFailure: A path that selects no tests, or a selection that cargo cannot be given.
@@ -86,7 +87,7 @@ def cargo_plan(
     words = (*base[2:cut], *packages, *options)
     rest = (*base[cut + 1 :], *filters)
     steering = {"deselect": selection.deselect, "modules": list(modules) if options else []}
-    runner = json.dumps([jail.python(), "-I", "-S", "-B", f"{programs}/fleet_cargo.py"])
+    runner = json.dumps([*python, "-I", "-S", "-B", f"{programs}/fleet_cargo.py"])
     own = ("--config", f"target.'cfg(all())'.runner={runner}") if reports else ()
     tail = ("--", *rest) if rest else ()
     return Plan(

@@ -1,0 +1,316 @@
+"""Images as files: OCI layouts, and archives as `docker save` writes them, of a folder or straight from an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import platform
+import posixpath
+import stat
+import tarfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Protocol
+from urllib.parse import quote
+
+import httpx2
+
+from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
+from swe_ai_fleet.adapters.git_workspace.images.unpacking import CHUNK, UNREADABLE, Header, ImageLimits
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string, strings
+
+LARGEST_DOCUMENT = 4 * 1024**2
+_MOST_LAYERS = 256
+_MOST_MEMBERS = 10_000
+_MOST_INDEXES = 3
+_ENGINE_SECONDS = 1800.0
+_TAG = "org.opencontainers.image.ref.name"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+MACHINE = _MACHINES.get(platform.machine(), platform.machine())
+"""The architecture of this node, as images name it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A layer as its source keeps it: by its digest, or by its name in an archive. `size` is in bytes, as it comes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundImage:
+    """An image before it is fetched. `digest` pins it where it is; `config` is its configuration, which it names."""
+
+    digest: str
+    config: bytes
+    layers: tuple[Layer, ...]
+
+
+class Source(Protocol):
+    """Where an image is. Raises PreconditionFailed, ResourceExhausted, Unavailable, with the field."""
+
+    async def pin(self) -> str:
+        """The digest of what a reference means now."""
+        ...
+
+    async def find(self) -> FoundImage:
+        """The image; where its reference is pinned, that one and no other."""
+        ...
+
+    async def fetch(self, layer: Layer, target: Path) -> None:
+        """Write a layer to a new file, of the size and with the digest that its manifest names."""
+        ...
+
+
+def missing(reason: str, hint: str = "") -> PreconditionFailed:
+    return PreconditionFailed(f"the image cannot be had: {reason}", field=FIELD, hint=hint)
+
+
+def document(data: bytes, digest: str = "") -> object:
+    """The JSON of a document with this digest. Raises PreconditionFailed for another one, or none."""
+    if digest and f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise missing(f"what is there as {digest[:19]}… has another digest")
+    try:
+        return parse_json(data)
+    except ValueError:
+        raise missing("one of its documents is no JSON") from None
+
+
+def chosen(index: object, tag: str = "") -> str:
+    """The digest of the one manifest of an index that has a tag and is for this machine. Raises PreconditionFailed."""
+    entries = mappings(mapping(index).get("manifests"))
+    if tag:
+        entries = [entry for entry in entries if mapping(entry.get("annotations")).get(_TAG) == tag]
+    places = [(mapping(entry.get("platform")), string(entry.get("digest"))) for entry in entries]
+    fitting = [
+        digest
+        for place, digest in places
+        if not place or (place.get("os") == "linux" and place.get("architecture") == MACHINE)
+    ]
+    if not fitting or (len(fitting) > 1 and not all(place for place, _ in places)):
+        found = f"{len(fitting)} of its {len(entries)} manifests are for linux/{MACHINE}"
+        raise missing(f"{found} and tagged {tag[:128]!r}" if tag else found, "name a tag that it has")
+    return fitting[0]
+
+
+def contents(manifest: object) -> tuple[str, tuple[Layer, ...]]:
+    """The digest of the configuration, and the layers, that a manifest names. Raises PreconditionFailed."""
+    config = string(mapping(mapping(manifest).get("config")).get("digest"))
+    layers: list[Layer] = []
+    for layer in mappings(mapping(manifest).get("layers")):
+        size = layer.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise missing("its manifest names a layer without a size")
+        layers.append(Layer(name=string(layer.get("digest")), size=size))
+    if not config or not 0 < len(layers) <= _MOST_LAYERS:
+        raise missing(f"its manifest names no configuration, or {len(layers)} layers")
+    return config, tuple(layers)
+
+
+def blob_name(digest: str) -> str:
+    """The hexadecimal part of a digest. Raises PreconditionFailed for what is none."""
+    kind, _, name = digest.partition(":")
+    if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
+        raise missing(f"{digest[:80]!r} is no sha256 digest")
+    return name
+
+
+def opened(path: Path, folder: Path) -> IO[bytes]:
+    """A regular file whose place, links followed, is below a folder. Blocking. Raises PreconditionFailed."""
+    try:
+        real = path.resolve(strict=True)
+        if real.is_relative_to(folder.resolve()):
+            descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return os.fdopen(descriptor, "rb")
+            os.close(descriptor)
+    except (OSError, RuntimeError):
+        pass
+    raise missing(f"{path.name[:80]} is no file there")
+
+
+class Layout:
+    """An OCI image layout, a directory below `folder`: `index.json` and `blobs/sha256/…`."""
+
+    def __init__(self, reference: ImageReference, folder: Path) -> None:
+        self._reference = reference
+        self._folder = folder
+
+    async def pin(self) -> str:
+        return (await self.find()).digest
+
+    async def find(self) -> FoundImage:
+        return await asyncio.to_thread(self._find)
+
+    def _find(self) -> FoundImage:
+        digest = self._reference.digest or chosen(document(self._read("index.json")), self._reference.tag)
+        for _ in range(_MOST_INDEXES):
+            found = document(self._read(f"blobs/sha256/{blob_name(digest)}"), digest)
+            if "manifests" not in mapping(found):
+                config, layers = contents(found)
+                data = self._read(f"blobs/sha256/{blob_name(config)}")
+                document(data, config)
+                return FoundImage(digest=digest, config=data, layers=layers)
+            digest = chosen(found)
+        raise missing("its indexes lead to indexes")
+
+    async def fetch(self, layer: Layer, target: Path) -> None:
+        await asyncio.to_thread(self._fetch, layer, target)
+
+    def _fetch(self, layer: Layer, target: Path) -> None:
+        digest = hashlib.sha256()
+        with self._open(f"blobs/sha256/{blob_name(layer.name)}") as source, target.open("xb") as file:
+            while data := source.read(CHUNK):
+                digest.update(data)
+                file.write(data)
+                if file.tell() > layer.size:
+                    break
+        if f"sha256:{digest.hexdigest()}" != layer.name:
+            raise missing("a layer has another digest than its manifest names")
+
+    def _read(self, name: str) -> bytes:
+        with self._open(name) as file:
+            data = file.read(LARGEST_DOCUMENT + 1)
+        if len(data) > LARGEST_DOCUMENT:
+            raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
+        return data
+
+    def _open(self, name: str) -> IO[bytes]:
+        return opened(Path(self._reference.name) / name, self._folder)
+
+
+class Archive:
+    """A `docker save` archive at `path`, below `folder`. Its layers are checked against its configuration alone."""
+
+    def __init__(self, reference: ImageReference, path: Path, folder: Path) -> None:
+        self._reference = reference
+        self._path = path
+        self._folder = folder
+
+    async def pin(self) -> str:
+        return (await self.find()).digest
+
+    async def find(self) -> FoundImage:
+        return await asyncio.to_thread(self._find)
+
+    def _find(self) -> FoundImage:
+        with self._archive() as (archive, members):
+            images = mappings(document(_document(archive, members, "manifest.json")))
+            if tag := self._reference.tag:
+                images = [
+                    image
+                    for image in images
+                    if any(name.rpartition(":")[2] == tag for name in strings(image.get("RepoTags")))
+                ]
+            if len(images) != 1:
+                raise missing(f"{len(images)} images of the archive are meant", "name a tag that one of them has")
+            config = _document(archive, members, string(images[0].get("Config")))
+            digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
+            if self._reference.digest not in ("", digest):
+                raise missing("the archive has another image now than the one that was pinned")
+            names = strings(images[0].get("Layers"))
+            if not 0 < len(names) <= _MOST_LAYERS:
+                raise missing(f"the archive names {len(names)} layers")
+            layers = tuple(Layer(name=name, size=_content(members, name).size) for name in names)
+            return FoundImage(digest=digest, config=config, layers=layers)
+
+    async def fetch(self, layer: Layer, target: Path) -> None:
+        await asyncio.to_thread(self._fetch, layer, target)
+
+    def _fetch(self, layer: Layer, target: Path) -> None:
+        with self._archive() as (archive, members), target.open("xb") as file:
+            source = archive.extractfile(_content(members, layer.name))
+            while source is not None and (data := source.read(CHUNK)):
+                file.write(data)
+
+    @contextmanager
+    def _archive(self) -> Generator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
+        with opened(self._path, self._folder) as file:
+            try:
+                with tarfile.open(fileobj=file, mode="r:", tarinfo=Header) as archive:
+                    yield archive, _members(archive)
+            except UNREADABLE as error:
+                hint = "as `docker save` and `skopeo copy … docker-archive:` write it, without compression"
+                raise missing(f"the archive cannot be read: {error}", hint) from None
+
+
+def _members(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
+    members: dict[str, tarfile.TarInfo] = {}
+    for _ in range(_MOST_MEMBERS):
+        if (member := archive.next()) is None:
+            return members
+        members[member.name.removeprefix("./")] = member
+    raise missing(f"the archive has more than {_MOST_MEMBERS:,} members")
+
+
+def _content(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
+    """The file that a name means: old archives have a layer once, and links to it."""
+    member = members.get(name)
+    if member is not None and member.issym():
+        member = members.get(posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname)))
+    if member is None or not member.isreg() or member.sparse is not None:
+        raise missing(f"{name[:128]!r} is no file of the archive")
+    return member
+
+
+def _document(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str) -> bytes:
+    member = _content(members, name)
+    if member.size > LARGEST_DOCUMENT:
+        raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
+    file = archive.extractfile(member)
+    return file.read() if file is not None else b""
+
+
+class Engine:
+    """An image that a Docker or Podman engine has, by the engine's socket; what it sends lies in `scratch`, a folder
+    of the caller's own."""
+
+    def __init__(self, reference: ImageReference, socket: Path, scratch: Path, limits: ImageLimits) -> None:
+        self._reference = reference
+        self._socket = socket
+        self._scratch = scratch
+        self._limits = limits
+        self._archive: Archive | None = None
+
+    async def pin(self) -> str:
+        name = self._reference.digest or f"{self._reference.name}:{self._reference.tag or 'latest'}"
+        async with self._client() as client:
+            about = await client.get(f"/images/{quote(name)}/json")
+        if about.status_code != 200:
+            raise missing(f"the engine answers {about.status_code} for {name[:128]!r}", "pull it there first")
+        return string(mapping(document(about.content)).get("Id"))
+
+    async def find(self) -> FoundImage:
+        digest, path = await self.pin(), self._scratch / "image.tar"
+        if self._reference.digest not in ("", digest):
+            raise missing("the engine has another image now than the one that was pinned")
+        async with self._client() as client, client.stream("GET", f"/images/{quote(digest)}/get") as answer:
+            answer.raise_for_status()
+            with path.open("xb") as file:
+                async for data in answer.aiter_bytes(CHUNK):
+                    file.write(data)
+                    if file.tell() > self._limits.unpacked_bytes:
+                        raise ResourceExhausted("the image is too large", field=FIELD)
+        self._archive = Archive(replace(self._reference, tag="", digest=digest), path, self._scratch)
+        return await self._archive.find()
+
+    async def fetch(self, layer: Layer, target: Path) -> None:
+        assert self._archive is not None
+        await self._archive.fetch(layer, target)
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[httpx2.AsyncClient]:
+        transport = httpx2.AsyncHTTPTransport(uds=str(self._socket))
+        try:
+            async with (
+                asyncio.timeout(_ENGINE_SECONDS),
+                httpx2.AsyncClient(transport=transport, base_url="http://engine", timeout=60) as client,
+            ):
+                yield client
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise Unavailable(f"the engine of container images does not answer: {error}", field=FIELD) from None

@@ -1,0 +1,228 @@
+"""The images of a node: each unpacked once for its id, below `images/`, and shown read-only to every workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, remove_tree
+from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
+from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
+from swe_ai_fleet.adapters.git_workspace.images.registry import Registry, RegistryRules
+from swe_ai_fleet.adapters.git_workspace.images.sources import (
+    MACHINE,
+    Archive,
+    Engine,
+    FoundImage,
+    Layout,
+    Source,
+    document,
+    missing,
+)
+from swe_ai_fleet.adapters.git_workspace.images.unpacking import ImageLimits, Unpacking
+from swe_ai_fleet.adapters.git_workspace.locations import TENANT
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.environment import ImageRoot
+from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
+from swe_ai_fleet.domain.json_values import mapping, string, strings
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_HOSTS = b"127.0.0.1 localhost fleet\n::1 localhost\n"
+_SHELLS = ("bin/bash", "usr/bin/bash", "usr/local/bin/bash")
+# The workspace is not shown over these: the image's programs need them.
+_SYSTEM = re.compile(
+    r"/|/(?:proc|dev|run|fleet|environment|workspace|tmp|etc|bin|sbin|lib\w*|boot|sys)(?:/.*)?|/home/agent(?:/.*)?|"
+    r"/(?:usr|var|opt|home|root|srv|mnt|media)|/usr/(?:local|s?bin|lib\w*)(?:/.*)?|/home/[^/]+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRules:
+    """Where images may come from: nowhere unless the operator says so.
+
+    `folders` hold layouts and archives (`{tenant}` stands for the caller's), `engine` is the socket of an engine whose
+    images every caller may use.
+    """
+
+    registries: RegistryRules = field(default_factory=RegistryRules)
+    folders: tuple[Path, ...] = ()
+    engine: Path | None = None
+    limits: ImageLimits = field(default_factory=ImageLimits)
+
+
+class ImageStore:
+    """Finds images where the rules allow it, and keeps their roots below `home`. Safe beside other processes."""
+
+    def __init__(self, home: Path, rules: ImageRules, disk: TenantDisk) -> None:
+        self._home = home / "images"
+        self._scratch = home / "scratch"
+        self._rules = rules
+        self._disk = disk
+
+    async def pin(self, tenant: str, image: str, credential: str = "") -> str:
+        """The name with the digest of what it means now, asked at its source with the tenant's credential.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable with the field.
+        """
+        reference = ImageReference.parse(image)
+        async with self._source(tenant, reference, credential) as source:
+            return str(reference.pinned(await source.pin()))
+
+    async def root(self, tenant: str, image: str, credential: str = "") -> ImageRoot:
+        """An image's root, unpacked with the first call for its id on this node.
+
+        Raises as `pin`, and ResourceExhausted for what is larger than may be.
+        """
+        reference = ImageReference.parse(image)
+        grant = self._home / "granted" / tenant / hashlib.sha256(f"{reference} {credential}".encode()).hexdigest()
+        if reference.digest and (root := await asyncio.to_thread(self._granted, grant)) is not None:
+            return root
+        async with self._source(tenant, reference, credential) as source:
+            found = await source.find()
+            name = hashlib.sha256(found.config).hexdigest()
+            self._home.mkdir(parents=True, exist_ok=True)
+            async with locked(self._home / f"{name}.lock", timeout_seconds=3600.0):
+                if not (self._home / name).is_dir():
+                    await self._unpack(name, found, source)
+            await self._disk.admit(tenant, self._home / name)
+        grant.parent.mkdir(parents=True, exist_ok=True)
+        grant.write_text(name)
+        root = await asyncio.to_thread(self._known, name)
+        if root is None:
+            raise missing("it was removed meanwhile")
+        return root
+
+    def _granted(self, grant: Path) -> ImageRoot | None:
+        """The root that this tenant was given for the same name before, if it is there still."""
+        try:
+            return self._known(grant.read_text())
+        except FileNotFoundError:
+            return None
+
+    def _known(self, name: str) -> ImageRoot | None:
+        place = self._home / name
+        try:
+            root = from_json(ImageRoot, (place / "image.json").read_bytes())
+            os.utime(place)
+        except FileNotFoundError:
+            return None
+        return replace(root, path=str(place / "root"))
+
+    @asynccontextmanager
+    async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[Source]:
+        """Where a reference says that its image is. Raises InvalidRequest where the rules do not allow it."""
+        if reference.transport == "docker":
+            self._rules.registries.check(reference)
+            registry = Registry(reference, self._rules.registries, tenant=tenant, credential=credential)
+            try:
+                yield registry
+            finally:
+                await registry.close()
+        elif reference.transport == "docker-daemon":
+            if self._rules.engine is None:
+                raise InvalidRequest(
+                    "images of an engine are not accepted", field=FIELD, hint="the operator names FLEET_IMAGE_ENGINE"
+                )
+            async with self._temporary() as directory:
+                yield Engine(reference, self._rules.engine, directory, self._rules.limits)
+        else:
+            folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
+            is_layout = reference.transport == "oci"
+            yield Layout(reference, folder) if is_layout else Archive(reference, Path(reference.name), folder)
+
+    def _folder(self, tenant: str, path: Path) -> Path:
+        for folder in self._rules.folders:
+            place = Path(str(folder).replace(TENANT, tenant))
+            if path.resolve().is_relative_to(place.resolve()):
+                return place
+        raise InvalidRequest(
+            f"{str(path)[:128]!r} is in no folder of images",
+            field=FIELD,
+            hint=f"the operator names FLEET_IMAGE_FOLDERS: {', '.join(map(str, self._rules.folders)) or 'none'}",
+        )
+
+    async def _unpack(self, name: str, found: FoundImage, source: Source) -> None:
+        config = mapping(document(found.config))
+        place = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
+        if place != f"linux/{MACHINE}":
+            raise missing(f"it is for {place[:80]}, and this node is linux/{MACHINE}")
+        diff_ids = strings(mapping(config.get("rootfs")).get("diff_ids"))
+        if len(diff_ids) != len(found.layers):
+            raise missing("its configuration names other layers than its manifest")
+        limits = self._rules.limits
+        if sum(layer.size for layer in found.layers) > limits.compressed_bytes:
+            raise ResourceExhausted(f"the image has more than {limits.compressed_bytes:,} bytes", field=FIELD)
+        async with self._temporary() as fetched, appearing(self._home / name) as draft:
+            (draft / "root").mkdir()
+            unpacking = Unpacking(draft / "root", limits)
+            for number, (layer, diff_id) in enumerate(zip(found.layers, diff_ids, strict=True)):
+                file = fetched / str(number)
+                await source.fetch(layer, file)
+                await uninterrupted(asyncio.to_thread(_put, unpacking, file, diff_id))
+            await uninterrupted(asyncio.to_thread(_finish, unpacking, draft, name, config))
+
+    @asynccontextmanager
+    async def _temporary(self) -> AsyncGenerator[Path]:
+        directory = self._scratch / f"image-{time.monotonic_ns()}-{os.getpid()}"
+        directory.mkdir(mode=0o700, parents=True)
+        try:
+            yield directory
+        finally:
+            await uninterrupted(asyncio.to_thread(remove_tree, directory))
+
+
+def _put(unpacking: Unpacking, file: Path, diff_id: str) -> None:
+    with file.open("rb") as stream:
+        unpacking.layer(stream, file.stat().st_size, diff_id)
+    file.unlink()
+
+
+def _finish(unpacking: Unpacking, draft: Path, name: str, config: Mapping[str, object]) -> None:
+    """Write what is known of the image beside its root, which gets names for loopback as any container has."""
+    told = mapping(config.get("config"))
+    unpacking.write("etc/hosts", _HOSTS)
+    user, group = _numbers(unpacking, string(told.get("User")))
+    directory = string(told.get("WorkingDir")).rstrip("/") or "/"
+    is_shown = directory.startswith("/") and not _SYSTEM.fullmatch(directory) and ".." not in directory.split("/")
+    variables = (
+        match for line in strings(told.get("Env")) if (match := _VARIABLE.fullmatch(line)) and "\0" not in line
+    )
+    root = ImageRoot(
+        digest=f"sha256:{name}",
+        path="",
+        user=user,
+        group=group,
+        directory=directory if is_shown and directory.isprintable() else "",
+        shell="bash" if any(map(unpacking.read, _SHELLS)) else "sh",
+        variables={match[1]: match[2] for match in variables},
+    )
+    (draft / "image.json").write_bytes(to_json(root))
+
+
+def _numbers(unpacking: Unpacking, user: str) -> tuple[int, int]:
+    """The numbers of a user and its group as an image names them: `name`, `number`, either with `:group`."""
+    name, _, group_name = user.partition(":")
+    accounts = _rows(unpacking.read("etc/passwd"))
+    groups = _rows(unpacking.read("etc/group"))
+    found = next((row for row in accounts if name in (row[0], row[2])), None) if name else ["root", "", "0", "0"]
+    number = found[2] if found else name
+    group = found[3] if found and len(found) > 3 else "0"
+    if group_name:
+        group = next((row[2] for row in groups if row[0] == group_name), group_name)
+    if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(group)):
+        raise missing(f"its user {user[:64]!r} is not among its accounts")
+    return int(number), int(group)
+
+
+def _rows(text: bytes) -> list[list[str]]:
+    rows = [line.split(":") for line in text.decode("utf-8", "replace").splitlines()]
+    return [row for row in rows if len(row) > 2]

@@ -1,0 +1,121 @@
+"""Container images made here: layers of entries, as an OCI layout, a docker archive, or of this machine's programs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def entry(
+    name: str, text: str | bytes = b"", *, kind: bytes = tarfile.REGTYPE, **facts: object
+) -> tuple[tarfile.TarInfo, bytes]:
+    """An entry of a layer; `facts` are attributes of its header."""
+    info = tarfile.TarInfo(name)
+    data = text.encode() if isinstance(text, str) else text
+    info.type, info.size, info.mode = kind, len(data), 0o755
+    for attribute, value in facts.items():
+        setattr(info, attribute, value)
+    return info, data
+
+
+def directory(name: str) -> tuple[tarfile.TarInfo, bytes]:
+    return entry(name, kind=tarfile.DIRTYPE)
+
+
+def link(name: str, target: str, *, hard: bool = False) -> tuple[tarfile.TarInfo, bytes]:
+    return entry(name, kind=tarfile.LNKTYPE if hard else tarfile.SYMTYPE, linkname=target)
+
+
+def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for info, data in entries:
+            archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeImage:
+    """An image: its layers without compression, and the `config` of its configuration."""
+
+    layers: Sequence[bytes]
+    config: Mapping[str, object] = field(default_factory=dict[str, object])
+    architecture: str = MACHINE
+
+    @property
+    def configuration(self) -> bytes:
+        told = {
+            "os": "linux",
+            "architecture": self.architecture,
+            "config": self.config,
+            "rootfs": {"type": "layers", "diff_ids": [_digest(data) for data in self.layers]},
+        }
+        return json.dumps(told).encode()
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.configuration)
+
+    def layout(self, place: Path, tag: str = "latest") -> str:
+        """Write it into an OCI layout, and give the name by which it is asked for."""
+        blobs = place / "blobs/sha256"
+        blobs.mkdir(parents=True, exist_ok=True)
+        manifest, parts = self.manifest()
+        for data in (manifest, *parts):
+            (blobs / _digest(data).partition(":")[2]).write_bytes(data)
+        index = json.loads((place / "index.json").read_text()) if (place / "index.json").exists() else {"manifests": []}
+        annotations = {"org.opencontainers.image.ref.name": tag}
+        index["manifests"].append({"digest": _digest(manifest), "size": len(manifest), "annotations": annotations})
+        (place / "index.json").write_text(json.dumps(index))
+        return f"oci:{place}:{tag}"
+
+    def manifest(self) -> tuple[bytes, list[bytes]]:
+        """The manifest, and the blobs that it names."""
+        packed = [gzip.compress(data, 1, mtime=0) for data in self.layers]
+        layers = [{"digest": _digest(data), "size": len(data)} for data in packed]
+        config = {"digest": self.digest, "size": len(self.configuration)}
+        return json.dumps({"schemaVersion": 2, "config": config, "layers": layers}).encode(), [
+            self.configuration,
+            *packed,
+        ]
+
+    def archive(self, place: Path, tag: str = "made:latest") -> str:
+        """Write a docker archive, and give the name by which it is asked for."""
+        names = [f"{number}/layer.tar" for number in range(len(self.layers))]
+        told = [{"Config": "config.json", "RepoTags": [tag], "Layers": names}]
+        entries = [entry(name, data) for name, data in zip(names, self.layers, strict=True)]
+        entries += [entry("config.json", self.configuration), entry("manifest.json", json.dumps(told))]
+        place.write_bytes(layer(*entries))
+        return f"docker-archive:{place}"
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def of_this_machine(*programs: str, files: Iterable[tuple[tarfile.TarInfo, bytes]] = ()) -> bytes:
+    """A layer with `/bin/sh`, some programs of this machine, and the libraries that they need."""
+    entries = {"tmp": directory("tmp"), "etc": directory("etc"), "bin": directory("bin")}
+    shell = os.path.realpath(shutil.which("dash") or "/bin/sh")
+    for name in ("sh", *programs):
+        path = shell if name == "sh" else os.path.realpath(shutil.which(name) or name)
+        entries[f"bin/{name}"] = entry(f"bin/{name}", Path(path).read_bytes())
+        listed = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
+        for library in re.findall(r"(/\S+) \(0x", listed):
+            entries[library[1:]] = entry(library[1:], Path(library).read_bytes())
+    accounts = "root:x:0:0::/root:/bin/sh\nbob:x:1234:2345::/home/bob:/bin/sh\n"
+    entries["etc/passwd"] = entry("etc/passwd", accounts, mode=0o644)
+    return layer(*entries.values(), *files)
