@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +21,9 @@ from swe_ai_fleet.extensions.batch.harbor import passed, read_rewards
 from swe_ai_fleet.extensions.batch.log_parsers import PARSERS, grade, read_log
 from swe_ai_fleet.extensions.batch.records import chosen, read_records
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from tests.container_images import MadeImage, entry, of_this_machine
 from tests.extensions.batch.desk import Desk
+from tests.fleet_command import WARM
 from tests.scripted_fleet import FAILED, PROVEN, ScriptedRun
 
 ANSWER = b"""\
@@ -169,7 +178,7 @@ FOLDERS: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "never": ("[verifier]\ntimeout_sec = inf", {}, "verifier.timeout_sec"),
     "negative": ("[environment]\nmemory_mb = -1", {}, "environment.memory_mb"),
     "hungry": ("", {"instruction.md": " "}, "instruction.md is empty"),
-    "image": ("[environment]\ndocker_image = 'org/app:1'", {}, "needs image org/app:1"),
+    "image": ("[environment]\ndocker_image = 'org/app:1'", {}, "images of docker.io/org/app are not accepted"),
     "built": ("", {"environment/Dockerfile": "FROM a\nRUN make \\\n all"}, "'RUN make   all'"),
     "stages": ("", {"environment/Dockerfile": "FROM a AS b\nFROM c\nCOPY --from=b /x /y"}, "an image"),
     "fetched": ("", {"environment/Dockerfile": "FROM a\nADD https://x.example/a /app/"}, "an image"),
@@ -226,7 +235,7 @@ async def test_a_hostile_or_needy_task_is_named_and_holds_nobody_up(desk: Desk) 
     assert "already" in told["~zwilling2"]
     assert (
         report["not_run"] == summary["not_run"]
-        and "needs image org/app:1" in (desk.directory / "set.report.md").read_text()
+        and "org/app are not accepted" in (desk.directory / "set.report.md").read_text()
     )
     assert not list(desk.directory.glob("set.repositories/.*"))
 
@@ -292,15 +301,15 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
         assert [json.loads(line)["model_patch"] for line in predictions] == ["", ""]
         desk.service.fleet.default = ScriptedRun(patch=ANSWER, checks=(PROVEN,))
         ran = await desk.fleet(*words, "--name", "two", "--predictions", "dict")
-    *_, summary = [json.loads(line) for line in ran.out.splitlines()]
+    assert ran.code == 0, ran.err
     rows = {row["instance_id"]: row for row in desk.rows("two.results.jsonl")}
     assert {name: row["resolved"] for name, row in rows.items() if row["status"] == "completed"} == {
-        "right": True, "regressed": False, "lying": False, "unknown": None,
+        "right": True, "regressed": False, "lying": False, "unknown": None, "pictured": None, "smith": None,
     }  # fmt: skip
     assert "log parser parse_log_karma" in rows["unknown"]["evaluation"]
-    assert {name: why.partition(":")[0] for name, why in summary["not_run"].items()} == {
-        "pictured": "needs the image org/widgets", "smith": "needs the image s/w",
-    }  # fmt: skip
+    for name in ("pictured", "smith"):
+        assert rows[name]["evaluation"].startswith("not run: ") and rows[name]["resolved"] is None
+        assert "are not accepted" in rows[name]["evaluation"]
     kept = json.loads((desk.directory / "two.evaluation/right/report.json").read_text())["right"]
     assert kept["resolved"] is True
     assert kept["tests_status"]["FAIL_TO_PASS"] == {"success": ["t.py::test_answer"], "failure": []}
@@ -316,6 +325,130 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
     # The fault is in the only commit there is.
     (made,) = {Path(one.task.repo.location) for one in desk.service.fleet.begun if "smith" in one.task.task_id}
     assert git(made, "show", "HEAD:seven.py") == "SEVEN = 8" and git(made, "rev-list", "--count", "HEAD") == "1"
+
+
+async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
+    """With the image's own files, what was built among them too; of Harbor's tasks its directory is the repository."""
+    files = ("run_tests.sh", RUN_TESTS), ("test.txt", ""), ("seven.py", "SEVEN = 7\n"), ("built.o", "by the image")
+    layer = of_this_machine("bash", "cat", "grep", "cp", files=[entry(f"testbed/{name}", text) for name, text in files])
+    name = MadeImage(layers=[layer], config={"WorkingDir": "/testbed", "Env": ["PATH=/bin", "OF=image"]}).layout(
+        desk.directory / "images/layout"
+    )
+    desk.clone.rmdir()
+    make_repository(desk.clone, dict(files[:3]))
+    tried = 'sh run_tests.sh; [ "$OF" ] && cat built.o && echo "PASSED t.py::test_built"'
+    script = SCRIPT.replace("sh run_tests.sh", tried).replace("git checkout HEAD -- test.txt\n", "")
+    base = {
+        "repo": "acme/widgets", "problem_statement": "Answer", "image": name, "eval_script": script,
+        "FAIL_TO_PASS": ["t.py::test_answer", "t.py::test_built"], "log_parser": "parse_log_pytest",
+    }  # fmt: skip
+    smith = {
+        "image_name": name,
+        "patch": FAULT,
+        "eval_script": script.replace("[ ", 'grep 8 seven.py && [ "$OF" ] && [ '),
+    }
+    desk.write(
+        base | {"instance_id": "right"},
+        base | smith | {"instance_id": "smith"},
+        base | {"instance_id": "wrong", "PASS_TO_PASS": ["t.py::gone"]},
+        base | {"instance_id": "unknown", "image": name.replace("latest", "absent")},
+    )
+    task = f"[environment]\ndocker_image = '{name}'\n"
+    tested = '[ "$PWD" = /testbed ] && [ "$(cat answer.txt built.o)" = "42\nby the image" ] && echo 1'
+    make_task(desk.directory / "harbor/one", f"{tested} > {REWARD}", task)
+    desk.service.fleet.default = ScriptedRun(patch=ANSWER, checks=(PROVEN,))
+    words = ("--evaluate", "--agents", "1", "--json", "--server")
+    async with desk.service.running():
+        for place in ("set.jsonl", "harbor"):
+            command = ("batch", place, "--repo-root", "clones", "--stagger", "0", *words, desk.service.address)
+            ran = await desk.shell.fleet(*command, FLEET_IMAGE_FOLDERS=str(desk.directory / "images"))
+            assert ran.code == 0, ran.err
+    rows = {row["instance_id"]: row for row in (*desk.rows(), *desk.rows("harbor.results.jsonl"))}
+    told = {one: row["evaluation"] for one, row in rows.items()}
+    assert {one: row["resolved"] for one, row in rows.items()} == {
+        "right": True, "smith": True, "wrong": False, "unknown": None, "one": True,
+    }, told  # fmt: skip
+    assert "not run: " in told["unknown"]
+    (made,) = [
+        Path(one.task.repo.location) for one in desk.service.fleet.begun if one.task.task_id == "batch-harbor-one"
+    ]
+    assert git(made, "ls-files").split() == ["built.o", "run_tests.sh", "seven.py", "test.txt"]
+
+
+class LocalEnvironment:
+    """What a Harbor agent is given, with a directory in the place of a container."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    async def exec(self, command: str) -> SimpleNamespace:
+        ended = subprocess.run(["sh", "-c", command], cwd=self.directory, capture_output=True, text=True, check=False)
+        return SimpleNamespace(stdout=ended.stdout, stderr=ended.stderr, return_code=ended.returncode)
+
+    async def download_dir(self, source_dir: str, target_dir: Path) -> None:
+        shutil.copytree(source_dir, target_dir, symlinks=True, dirs_exist_ok=True)
+
+    async def upload_file(self, source_path: Path, target_path: str) -> None:
+        shutil.copyfile(source_path, target_path)
+
+
+CHANGED = b"""\
+diff --git a/a b.sh b/a b.sh
+new file mode 100755
+--- /dev/null
++++ b/a b.sh
+@@ -0,0 +1 @@
++echo 42
+diff --git a/old.txt b/old.txt
+deleted file mode 100644
+--- a/old.txt
++++ /dev/null
+@@ -1 +0,0 @@
+-old
+diff --git a/sub/link b/sub/link
+new file mode 120000
+--- /dev/null
++++ b/sub/link
+@@ -0,0 +1 @@
++../a b.sh
+\\ No newline at end of file
+"""
+
+
+async def test_harbor_can_run_the_fleet_as_an_agent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_from_file_location("harbor_agent", "examples/harbor_agent.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    app = desk.directory / "app"
+    # Settings of the environment's own git must not be ours.
+    write_files(
+        app, {"old.txt": "old\n", ".git/config": "[core]\n\tfsmonitor = touch /tmp/ran\n", "kept.txt": "kept\n"}
+    )
+    program = (sys.executable, "-I", "-S", str(WARM), desk.shell.warm)
+    monkeypatch.setenv("FLEET_PROGRAM", shlex.join(program))
+    for name, value in {**desk.shell.variables, "FLEET_TOKEN": "nobody-asks"}.items():
+        monkeypatch.setenv(name, value)
+    desk.service.fleet.default = ScriptedRun(patch=CHANGED, checks=(PROVEN,))
+    context = SimpleNamespace()
+    async with desk.service.running():
+        agent = module.FleetAgent(options=f"--agents 1 --server {desk.service.address}")
+        await agent.setup(LocalEnvironment(app))
+        await agent.run("Answer, --please", LocalEnvironment(app), context)
+        assert sorted(path.name for path in app.iterdir()) == [".git", "a b.sh", "kept.txt", "sub"]
+        assert subprocess.check_output([app / "sub/link"], text=True) == "42\n"
+        (begun,) = desk.service.fleet.begun
+        assert begun.task.description.endswith("Answer, --please") and str(app) in begun.task.description
+        assert context.metadata["verdict"] == "verified" and context.n_input_tokens == 100
+        # What the fleet refuses is an error of the trial; a task that nobody solved changes nothing.
+        with pytest.raises(RuntimeError, match="fleet run ended with 2"):
+            await module.FleetAgent(options=f"--role COOK --server {desk.service.address}").run(
+                "Answer", LocalEnvironment(app), context
+            )
+        desk.service.fleet.default = ScriptedRun(patch=ANSWER, checks=(FAILED,))
+        await agent.run("Answer", LocalEnvironment(app), context)
+        assert context.metadata["verdict"] == "refuted" and not (app / "answer.txt").exists()
+    assert (agent.name(), agent.version()) == ("swe-ai-fleet", version("swe-ai-fleet"))
 
 
 RELATIVES = (

@@ -1,8 +1,8 @@
 """Harbor's task folders, as Terminal-Bench has them: task.toml, instruction.md, environment/, tests/.
 
-No image is built. Of environment/Dockerfile is honoured what places files and sets variables: WORKDIR, COPY and ADD of
-local files, ENV. Its FROM means this machine's tools, which the task's notes say; one that needs more is not run. All
-of a folder is untrusted.
+A task that names an image runs in it; none is built. Of environment/Dockerfile is honoured what places files and sets
+variables: WORKDIR, COPY and ADD of local files, ENV. Its FROM means this machine's tools, which the task's notes say;
+one that needs more is not run. All of a folder is untrusted.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HarborTask:
         folder: Where it lies.
         name: The task's own (org/name), or the folder's.
         instruction: What agents are told to do.
-        workdir: Where tests find the agents' workspace.
+        workdir: Where tests find the agents' workspace; empty: where the image has its working directory.
         copies: What of environment/ is placed where below `workdir`; both relative, `.` for the whole.
         variables: Of the agents' environment.
         verifier_variables: Of tests/test.sh; values may be templates.
@@ -113,7 +113,7 @@ class HarborTask:
         offline: Whether nobody may reach a network.
         separate: Whether tests see a clean environment with `artifacts` alone of what agents left.
         artifacts: Paths below `workdir`.
-        image: The image that it runs in; empty: none is named but by a Dockerfile.
+        image: The image that it runs in, in whose own directory its files are; empty: none is named.
         needs: Why it can't be run here; empty: it can.
         notes: What is not as the task asks, in words.
     """
@@ -153,9 +153,10 @@ def read_task(folder: Path) -> HarborTask:
         dockerfile = _Dockerfile()
         if (folder / "environment/Dockerfile").exists() and not environment.docker_image:
             dockerfile = _dockerfile(_text(tree, "environment/Dockerfile"))
-        elif (folder / "environment").is_dir():
+        elif (folder / "environment").is_dir() and not environment.docker_image:
             dockerfile.copies = [(".", environment.workdir or "/workspace")]
-        workdir = _workdir(environment.workdir or dockerfile.workdir)
+        named = environment.workdir or dockerfile.workdir
+        workdir = "" if environment.docker_image and not named else _workdir(named)
         copies = tuple(_below(workdir, source, target) for source, target in dockerfile.copies)
         artifacts = tuple(_artifact(workdir, entry) for entry in config.artifacts)
         needs = _needs(config, folder) or dockerfile.needs
@@ -223,8 +224,6 @@ def _config(text: str) -> _Config:
 def _needs(config: _Config, folder: Path) -> str:
     environment, verifier = config.environment, config.verifier
     other = verifier.environment or {}
-    if environment.docker_image:
-        return f"image {environment.docker_image[:200]}"
     wanted = {
         "a container engine for its steps": config.steps,
         f"an environment on {environment.os[:40]}": environment.os.lower() != "linux",
@@ -326,9 +325,9 @@ def _below(workdir: str, source: str, target: str) -> tuple[str, str]:
 def _artifact(workdir: str, entry: str | dict[str, Any]) -> str:
     text = str(entry if isinstance(entry, str) else entry.get("source", ""))
     path = PurePosixPath(workdir, text)
-    if ".." in path.parts or not path.is_relative_to(workdir):
+    if ".." in path.parts or (path.is_absolute() and not (workdir and path.is_relative_to(workdir))):
         raise _Unable(f"the artifact {text[:200]!r}, outside of its directory {workdir}")
-    return str(path.relative_to(workdir))
+    return str(path.relative_to(workdir)) if path.is_absolute() else str(path)
 
 
 def resolved_variables(templates: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
@@ -338,29 +337,35 @@ def resolved_variables(templates: Mapping[str, str], given: Mapping[str, str]) -
     """
 
     def replaced(match: re.Match[str]) -> str:
-        value = given.get(match[1], match.group(2))
-        if not isinstance(value, str):
+        if match[1] not in given and ":-" not in match[0]:
             raise InvalidRequest(f"needs the variable {match[1]}", hint=f"--verifier-env {match[1]}=...")
-        return value
+        return given.get(match[1], match[2])
 
     return {name: given.get(name, _TEMPLATE.sub(replaced, value)) for name, value in templates.items()}
 
 
-def copy_folder(root: Path, folder: str, target: Path, *, ignored: str = "") -> None:
-    """Copy the regular files below a folder of `root` to a directory, but for what a .dockerignore names.
+def copy_folder(
+    root: Path, folder: str, target: Path, *, ignored: str = "", links: bool = False, times: int = 1
+) -> None:
+    """Copy the files below a folder of `root` to a directory, but for what a .dockerignore names.
 
-    Raises FleetError for links, and for more files or bytes than a task may bring.
+    Raises FleetError for links, with `links` only for those that lead out of it, and for more than `times` the files or
+    bytes that a task may bring.
     """
+    bounds = {"max_bytes": times * MOST_BYTES, "max_files": times * _MOST_FILES}
     with (
-        pack(root, folder, ignore=Ignore(ignored), extra={}, max_bytes=MOST_BYTES, max_files=_MOST_FILES) as packed,
+        pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds) as packed,
         tarfile.open(fileobj=packed) as archive,
     ):
         members = archive.getmembers()
         for member in members:
-            if member.issym():
+            if member.issym() and not links:
                 raise InvalidRequest(f"{folder}/{member.name[:200]} is a link")
         target.mkdir(parents=True, exist_ok=True)
-        archive.extractall(target, members, filter="data")
+        try:
+            archive.extractall(target, members, filter="data")
+        except tarfile.FilterError as fault:
+            raise InvalidRequest(str(fault)[:300]) from None
 
 
 def place_files(task: HarborTask, context: Path, target: Path) -> None:

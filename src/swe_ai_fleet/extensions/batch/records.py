@@ -35,7 +35,8 @@ class Hidden:
         pass_to_pass: Those that passed before, too.
         test_patch: Brings the tests; what an agent changed in its files does not count.
         commands: Run instead of tests by name, each to end with 0.
-        script: Run by bash instead of either; `log_parser` reads its output.
+        script: Run by bash instead of either; `log_parser` reads its output. In an image its own files are tried.
+        applies: Whether the script itself applies the patch, which is at /workspace/patch.diff.
         log_parser: A name of `log_parsers.PARSERS`.
         fail_only: A test that is not reported as failed has passed.
         expected: The status of every test, where each has to be as it says.
@@ -49,6 +50,7 @@ class Hidden:
     test_patch: str = ""
     commands: tuple[str, ...] = ()
     script: str = ""
+    applies: bool = False
     log_parser: str = ""
     fail_only: bool = False
     expected: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -191,6 +193,8 @@ def _task_record(number: int, folder: Path) -> Record:
     if not task.instruction.strip() and not needs:
         raise _Bad("instruction.md is empty")
     place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
+    if not task.workdir:
+        place = ""
     return Record(
         line=number,
         instance_id=task.name,
@@ -259,6 +263,7 @@ def _hidden(fields: _Fields) -> Hidden:
         test_patch=fields.text("test_patch"),
         commands=fields.texts("evaluation"),
         script=script,
+        applies=fields.text("applies") == "script",
         log_parser=log_parser,
         fail_only=fields.text("eval_type") == "fail_only",
         expected=dict(pair.rsplit("=", 1) for pair in fields.pairs("expected")),
@@ -297,7 +302,9 @@ def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
         "PASS_TO_PASS": list(mapping(own.get("p2p_tests"))),
         "image": own.get("image") or image,
         "workdir": f"/home/{string(own.get('repo'))}",
-        "eval_script": f"echo '{START}'\nbash /home/fix-run.sh\necho '{END}'\n",
+        "applies": "script",
+        "eval_script": "cp /workspace/patch.diff /home/fix.patch\n"
+        f"echo '{START}'\nbash /home/fix-run.sh\necho '{END}'\n",
         "log_parser": own.get("log_parser") or _PARSERS_BY_LANGUAGE.get(language.lower()),
     }
 

@@ -37,6 +37,24 @@ SECONDS = 1800.0
 _IDS_A_RUN = 500
 _TOLD_CHARS = 2_000
 _LOG_BYTES = 4 * 1024 * 1024
+_LARGER = 8
+"""How many times as much as a task may bring may lie in an image or a repository."""
+# As SWE-bench applies patches to the files of an image, and runs its script then.
+_APPLYING = """\
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+cd -- "$1" || exit
+shift
+for patch; do
+    applied=
+    for way in "git apply --verbose" "git apply --verbose --3way" "git apply --verbose --reject" \
+        "patch --batch --forward --fuzz=5 -p1 -i"; do
+        $way "/workspace/$patch" && applied=1 && break
+        git checkout -- . && git clean -fd
+    done
+    [ "$applied" ] || { echo '>>>>> Patch Apply Failed'; exit 1; }
+done
+exec bash /workspace/eval.sh
+"""
 _FILE_HEADER = "diff --git "
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,120}", re.ASCII)
 LOG = "test_output.txt"
@@ -97,18 +115,30 @@ class Bench:
         tree = draft / "tree"
         tree.mkdir(parents=True)
         try:
-            if record.hidden.task is not None:
+            if record.image and record.hidden.task is not None:
+                (draft / "empty").mkdir()
+                await self._copy_image(record.image, draft / "empty", tree)
+            elif record.hidden.task is not None:
                 harbor.place_files(record.hidden.task, draft / "context", tree)
             else:
                 async with self._clone(repo, EnvironmentSpec(detect=False)) as clone:
                     await clone.apply(record.fault.encode())
-                    harbor.copy_folder(clone.root, "", tree)
+                    harbor.copy_folder(clone.root, "", tree, links=True, times=_LARGER)
             await _commit(tree)
             if not place.exists() or await _head(place) != await _head(tree):
                 remove_tree(place)
                 tree.rename(place)
         finally:
             remove_tree(draft)
+
+    async def _copy_image(self, image: str, empty: Path, tree: Path) -> None:
+        """Copy what an image has in its working directory; `empty` becomes a repository of nothing."""
+        await _commit(empty)
+        async with self._clone(pb.RepoRef(path=str(empty)), EnvironmentSpec(image=image, detect=False)) as clone:
+            root = clone.environment.image
+            if root is None or not root.directory.strip("/"):
+                raise InvalidRequest("the image has no working directory", field="environment.container_image")
+            harbor.copy_folder(Path(root.path), root.directory.strip("/"), tree, links=True, times=_LARGER)
 
     async def evaluate(
         self, record: Record, repo: pb.RepoRef, environment: pb.EnvironmentSpec, patch: str
@@ -127,7 +157,7 @@ class Bench:
             variables=dict(environment.variables),
             path=tuple(environment.path_directories),
             image=environment.container_image,
-            detect=not environment.disable_detection and not hidden.task,
+            detect=not (environment.disable_detection or hidden.task or hidden.script),
             test_command=environment.test_command,
         )
         try:
@@ -135,7 +165,7 @@ class Bench:
                 if hidden.task is not None:
                     return await self._rewarded(hidden, hidden.task, clone, repo, spec, patch, folder)
                 if hidden.script:
-                    return await self._scripted(hidden, clone, patch, folder)
+                    return await self._scripted(record, clone, patch, folder)
                 return await _tested(hidden, clone, patch)
         except (FleetError, OSError) as fault:
             return Evaluation(resolved=None, told=f"not run: {fault}"[:_TOLD_CHARS])
@@ -168,7 +198,7 @@ class Bench:
         sandbox = self.sandbox
         if 0 < memory_bytes < policy.max_memory_bytes:
             sandbox = Sandbox(replace(policy, max_memory_bytes=memory_bytes), sandbox.slots)
-        shown = {hidden.workdir: clone.root, **(mounts or {})}
+        shown = {hidden.workdir or clone.mount: clone.root, **(mounts or {})}
         writable = tuple(Mount(source=str(at), target=target) for target, at in shown.items() if target != clone.mount)
         async with sandbox.workspace(
             clone.root,
@@ -178,14 +208,28 @@ class Bench:
         ) as workspace:
             yield workspace
 
-    async def _scripted(self, hidden: Hidden, clone: Clone, patch: str, folder: Path) -> Evaluation:
-        try:
-            await clone.apply(patch.encode())
-        except PatchRejected as fault:
-            return Evaluation(resolved=False, told=str(fault))
-        script = recording_exit_code(hidden.script)
-        async with self._at(clone, hidden) as workspace:
-            result = await workspace.run(_bash('cd -- "$1" && exec bash -c "$2"', hidden.workdir, script))
+    async def _scripted(self, record: Record, clone: Clone, patch: str, folder: Path) -> Evaluation:
+        hidden, script = record.hidden, recording_exit_code(record.hidden.script)
+        image = clone.environment.image
+        if image is None:
+            try:
+                await clone.apply(patch.encode())
+            except PatchRejected as fault:
+                return Evaluation(resolved=False, told=str(fault))
+            async with self._at(clone, hidden) as workspace:
+                result = await workspace.run(_bash('cd -- "$1" && exec bash -c "$2"', hidden.workdir, script))
+        else:
+            # The image's own files, with what was built among them; the workspace has only what is brought along.
+            brought = folder / "brought"
+            brought.mkdir()
+            for name, text in (("fault.diff", record.fault), ("patch.diff", patch), ("eval.sh", script)):
+                (brought / name).write_text(text)
+            patches = () if hidden.applies else ("fault.diff", "patch.diff") if record.fault else ("patch.diff",)
+            environment = replace(clone.environment, image=replace(image, directory=""))
+            async with self.sandbox.workspace(
+                brought, environment=environment, network=self.network or None
+            ) as workspace:
+                result = await workspace.run(_bash(_APPLYING, hidden.workdir, *patches))
         log = _kept(result, folder)
         if result.timed_out:
             return Evaluation(resolved=False, told=_end(result))
@@ -229,7 +273,9 @@ class Bench:
                 for artifact in task.artifacts if left is not clone else ():
                     _hand_over(left.root, artifact, clone.root)
                 async with self._at(clone, hidden, mounts) as workspace:
-                    command = _bash('cd -- "$1" && exec /tests/test.sh', task.workdir)
+                    image = clone.environment.image
+                    place = task.workdir or (image.directory if image is not None else clone.mount)
+                    command = _bash('cd -- "$1" && exec /tests/test.sh', place)
                     result = await workspace.run(
                         replace(command, variables=variables, timeout_seconds=task.verifier_seconds)
                     )
