@@ -7,7 +7,7 @@ from swe_ai_fleet.testing import Conversation, Turn
 # By words of the instruction: the file that is written, its content.
 _SOLUTIONS = {
     "`/app/count.sh`": ("count.sh", 'grep -c . "$1"\n'),
-    "`median` in `stats.py`": ("stats.py", "from statistics import median\n\n__all__ = ['median']\n"),
+    "`median` in `stats.py`": ("stats.py", "def median(values):\n    return 2.5\n"),
     "`/app/slug.js`": ("slug.js", "exports.slug = (title) => title.toLowerCase().replace(/ /g, '-');\n"),
     "`clamp` in `/app/clamp.c`": (
         "clamp.c",
