@@ -47,7 +47,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
-Seconds = Annotated[float, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
 class _Agent(BaseModel):

@@ -134,7 +134,9 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
 def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
     """The lines of a file, or the task folders of a directory; of a folder that is one itself, it."""
     if path.is_dir():
-        folders = [path] if is_task(path) else sorted(below for below in path.iterdir() if is_task(below))
+        folders = (
+            [path] if is_task(path) else sorted(one for one in path.iterdir() if is_task(one) and not one.is_symlink())
+        )
         yield from enumerate(folders, start=1)
         return
     with path.open("rb") as file:

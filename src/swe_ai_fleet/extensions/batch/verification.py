@@ -8,6 +8,7 @@ run on this machine, in the sandbox.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -119,7 +120,7 @@ class Bench:
                 (draft / "empty").mkdir()
                 await self._copy_image(record.image, draft / "empty", tree)
             elif record.hidden.task is not None:
-                harbor.place_files(record.hidden.task, draft / "context", tree)
+                await asyncio.to_thread(harbor.place_files, record.hidden.task, draft / "context", tree)
             else:
                 async with self._clone(repo, EnvironmentSpec(detect=False)) as clone:
                     await clone.apply(record.fault.encode())
@@ -233,7 +234,7 @@ class Bench:
         log = _kept(result, folder)
         if result.timed_out:
             return Evaluation(resolved=False, told=_end(result))
-        statuses = read_log(log, hidden.log_parser)
+        statuses = await asyncio.to_thread(read_log, log, hidden.log_parser)
         if statuses is None:
             return Evaluation(resolved=False, told=_end(result))
         if hidden.expected:
@@ -257,7 +258,7 @@ class Bench:
         variables = harbor.resolved_variables(task.verifier_variables, self.variables)
         tests, rewards = folder / "tests", folder / "verifier"
         try:
-            harbor.copy_folder(task.folder, "tests", tests)
+            await asyncio.to_thread(harbor.copy_folder, task.folder, "tests", tests)
             if not (tests / "test.sh").is_file():
                 raise InvalidRequest("tests/test.sh is not there")
             (tests / "test.sh").chmod(0o755)
@@ -271,7 +272,7 @@ class Bench:
                     left = await stack.enter_async_context(self._clone(repo, spec))
                 await left.apply(patch.encode())
                 for artifact in task.artifacts if left is not clone else ():
-                    _hand_over(left.root, artifact, clone.root)
+                    await asyncio.to_thread(_hand_over, left.root, artifact, clone.root)
                 async with self._at(clone, hidden, mounts) as workspace:
                     image = clone.environment.image
                     place = task.workdir or (image.directory if image is not None else clone.mount)
