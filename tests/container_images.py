@@ -11,10 +11,13 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -61,13 +64,13 @@ class MadeImage:
             "os": "linux",
             "architecture": self.architecture,
             "config": self.config,
-            "rootfs": {"type": "layers", "diff_ids": [_digest(data) for data in self.layers]},
+            "rootfs": {"type": "layers", "diff_ids": [digest_of(data) for data in self.layers]},
         }
         return json.dumps(told).encode()
 
     @property
     def digest(self) -> str:
-        return _digest(self.configuration)
+        return digest_of(self.configuration)
 
     def layout(self, place: Path, tag: str = "latest") -> str:
         """Write it into an OCI layout, and give the name by which it is asked for."""
@@ -75,17 +78,17 @@ class MadeImage:
         blobs.mkdir(parents=True, exist_ok=True)
         manifest, parts = self.manifest()
         for data in (manifest, *parts):
-            (blobs / _digest(data).partition(":")[2]).write_bytes(data)
+            (blobs / digest_of(data).partition(":")[2]).write_bytes(data)
         index = json.loads((place / "index.json").read_text()) if (place / "index.json").exists() else {"manifests": []}
         annotations = {"org.opencontainers.image.ref.name": tag}
-        index["manifests"].append({"digest": _digest(manifest), "size": len(manifest), "annotations": annotations})
+        index["manifests"].append({"digest": digest_of(manifest), "size": len(manifest), "annotations": annotations})
         (place / "index.json").write_text(json.dumps(index))
         return f"oci:{place}:{tag}"
 
     def manifest(self) -> tuple[bytes, list[bytes]]:
         """The manifest, and the blobs that it names."""
         packed = [gzip.compress(data, 1, mtime=0) for data in self.layers]
-        layers = [{"digest": _digest(data), "size": len(data)} for data in packed]
+        layers = [{"digest": digest_of(data), "size": len(data)} for data in packed]
         config = {"digest": self.digest, "size": len(self.configuration)}
         return json.dumps({"schemaVersion": 2, "config": config, "layers": layers}).encode(), [
             self.configuration,
@@ -102,8 +105,13 @@ class MadeImage:
         return f"docker-archive:{place}"
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _libraries(program: str) -> list[str]:
+    listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"(/\S+) \(0x", listed)
 
 
 def of_this_machine(*programs: str, files: Iterable[tuple[tarfile.TarInfo, bytes]] = ()) -> bytes:
@@ -113,9 +121,36 @@ def of_this_machine(*programs: str, files: Iterable[tuple[tarfile.TarInfo, bytes
     for name in ("sh", *programs):
         path = shell if name == "sh" else os.path.realpath(shutil.which(name) or name)
         entries[f"bin/{name}"] = entry(f"bin/{name}", Path(path).read_bytes())
-        listed = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
-        for library in re.findall(r"(/\S+) \(0x", listed):
+        for library in _libraries(path):
             entries[library[1:]] = entry(library[1:], Path(library).read_bytes())
     accounts = "root:x:0:0::/root:/bin/sh\nbob:x:1234:2345::/home/bob:/bin/sh\n"
     entries["etc/passwd"] = entry("etc/passwd", accounts, mode=0o644)
     return layer(*entries.values(), *files)
+
+
+_LEFT_OUT = frozenset({"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "__pycache__", "site-packages"})
+_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+
+
+def with_python() -> MadeImage:
+    """An image of two layers: programs of this machine, and its Python with pytest, at its own place and on PATH."""
+    prefix = Path(sys.base_prefix)
+    library = prefix / f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+    program = os.path.realpath(prefix / "bin/python3")
+    files: list[tuple[tarfile.TarInfo, bytes]] = [entry("etc/made", "of the test\n", mode=0o644)]
+    packages = Path(pytest.__file__).parents[1]
+    for root, place in ((library, library), *((packages / name, library / "site-packages" / name) for name in _PYTEST)):
+        for path in sorted(root.rglob("*")):
+            inside = path.relative_to(root)
+            if path.is_file() and _LEFT_OUT.isdisjoint(inside.parts) and path.suffix not in (".a", ".o"):
+                files.append(entry(str(place / inside)[1:], path.read_bytes()))
+    shared = [Path(path) for path in _libraries(program)]
+    files += [entry(str(path)[1:], path.read_bytes()) for path in shared]
+    files += [
+        entry("opt/bin/python3", Path(program).read_bytes()),
+        link(f"{str(prefix)[1:]}/bin/python3", "/opt/bin/python3"),
+    ]
+    config = {"WorkingDir": "/testbed", "Env": [f"PATH={prefix}/bin:/bin", "LANG=C.UTF-8"]}
+    return MadeImage(
+        layers=[of_this_machine("cat", "chmod", "ln", "ls", "mkdir", "rm", "env", "cp"), layer(*files)], config=config
+    )

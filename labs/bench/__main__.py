@@ -32,6 +32,8 @@ from labs.bench.environments import environment_figures
 from labs.bench.floor import floor_seconds
 from labs.bench.idle import TARGET_SHARE as IDLE_TARGET_SHARE
 from labs.bench.idle import idle_figures
+from labs.bench.images import TARGET_MS as IMAGE_TARGET_MS
+from labs.bench.images import image_figures
 from labs.bench.planning import planning_figures
 from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from labs.bench.processes import measured
@@ -71,6 +73,7 @@ TARGETS = {
     "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
     "environment_cached_commit_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
     "environment_cached_ms": f"<= {ENVIRONMENT_TARGET_MS:g}",
+    "image_workspace_more_ms": f"<= {IMAGE_TARGET_MS:g}",
     "checkpoint_one_changed_ms": f"<= {CHECKPOINT_TARGET_MS:g}",
     "watching_busy_whole": "= {watching_busy_watchers:g}",
     "watching_many_whole": "= {watching_many_watchers:g}",
@@ -202,6 +205,7 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[dict[str, float]]]] = {
     "tools": tool_figures,
     "sandbox": lambda _: sandbox_figures(),
     "environments": environment_figures,
+    "images": image_figures,
     "checkpoints": checkpoint_figures,
     "single": single,
     "hundred": hundred,

@@ -453,7 +453,7 @@ class Settings(BaseSettings):
     )
     image_credentials: Path | None = Field(
         default=None,
-        description="Directory with a directory for each tenant: what opens private registries (docs/images.md).",
+        description="Directory with a directory for each tenant: what opens private registries (docs/environments.md).",
     )
     image_bytes: int = Field(
         default=20 * 1024**3, ge=1024**2, description="Bytes that a container image may have once it is unpacked."

@@ -114,8 +114,8 @@ KNOWN = ("images", "scratch", "granted", "default", "held")
 
 async def test_what_an_image_may_have_is_taken_without_what_it_could_do_outside(tmp_path: Path) -> None:
     below = layer(
-        directory("a"), entry("a/old", "old"), entry("a/stays", "lower"), directory("b"), entry("b/one"), entry("b/two"),
-        directory("d"), entry("d/file", "lower"),
+        directory("a"), entry("a/old", "old"), entry("a/stays", "lower"), directory("b"), entry("b/one"),
+        entry("b/two"), directory("d"), entry("d/file", "lower"),
     )  # fmt: skip
     above = layer(
         entry("dev/sda", kind=tarfile.BLKTYPE, devmajor=8), entry("dev/pipe", kind=tarfile.FIFOTYPE),

@@ -70,9 +70,7 @@ async def test_commands_run_in_the_image_with_its_user_variables_and_directory(w
         argv = (*python(clone.environment), "-I", "-c", "import hashlib, json, socket, sys; print(sys.prefix)")
         assert (await clone.run(Command(argv=argv))).stdout.text().strip() == "/run/fleet/own"
         # Nothing of the host is in it: neither its programs nor its files.
-        assert await sh(clone, "ls /usr /etc /root 2>&1; ls -A /run") == (
-            "/etc:\nhosts\npasswd\n\n/usr:\nshare\nls: cannot access '/root': No such file or directory\nfleet"
-        )
+        assert await sh(clone, "ls /etc; ls /usr; ls -A /run") == "hosts\npasswd\nshare\nfleet"
 
 
 async def test_two_workspaces_share_a_root_that_neither_can_write_to(world: World, image: MadeImage) -> None:

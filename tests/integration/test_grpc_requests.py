@@ -37,7 +37,7 @@ async def test_every_field_reaches_the_task(service: Service):
     assert to_plain(task_of(work)) == {**given["task"], "caller": "nats"}
     # A field that is new has to be in the file, or here with the reason.
     assert unset(request) == {
-        *("environment.container_image", "context_options.include_decisions", "memory"),
+        *("context_options.include_decisions", "memory"),
         # Other tests have these.
         *(f"delivery.{name}" for name in ("branch", "push", "author_name", "author_email")),
         *("model_profile", "options.architect_top_k"),

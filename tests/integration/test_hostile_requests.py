@@ -464,7 +464,6 @@ OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
     ("TransitionPhase", {"story_id": "../x", "phase": "PHASE_PLAN"}, "NOT_FOUND", "story_id"),
     ("GetConversation", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
     ("GetPlanSession", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
-    ("Orchestrate", TASK | {"environment": {"container_image": "x"}}, "UNIMPLEMENTED", "environment.container_image"),
     ("Deliberate", TASK | {"context": "x" * (5 * 1024 * 1024)}, "RESOURCE_EXHAUSTED", ""),
 )
 

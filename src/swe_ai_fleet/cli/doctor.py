@@ -145,8 +145,10 @@ async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
 
 async def _sandbox(settings: Settings) -> Finding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
+    from swe_ai_fleet.sandbox.jail import Bubblewrap
 
-    path = shutil.which("bwrap")
+    bubblewrap = await Bubblewrap.find()
+    path = bubblewrap.program if bubblewrap else ""
     found = _VERSION.search((await output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
     try:

@@ -32,13 +32,21 @@ async def explain(
     path: options.Path_ = (),
     test_command: options.TestCommand = "",
     no_detect: options.NoDetect = False,
+    image: options.Image = "",
+    image_credential: options.ImageCredential = "",
     include_dirty: IncludeDirty = UncommittedChanges.REFUSE,
 ) -> Exit:
     # What lies about uncommitted stays out, unless it is asked for.
     refused = include_dirty is UncommittedChanges.REFUSE
     uncommitted = UncommittedChanges.IGNORE if refused else include_dirty
     spec = EnvironmentSpec(
-        setup=setup, variables=pairs(env, "env"), path=path, test_command=test_command, detect=not no_detect
+        setup=setup,
+        variables=pairs(env, "env"),
+        path=path,
+        test_command=test_command,
+        detect=not no_detect,
+        image=image,
+        image_credential=image_credential,
     )
     # It brings the clients of models and NATS along, which nothing else here needs.
     from swe_ai_fleet.runtime.factories import workspace_provider
@@ -47,6 +55,7 @@ async def explain(
     reference = RepoRef(location=named.path or named.url, ref=ref, uncommitted=uncommitted)
     workspaces = workspace_provider(await with_isolation_level(settings))
     pinned = await workspaces.pin(DEFAULT_TENANT, reference)
+    spec = await workspaces.pin_image(DEFAULT_TENANT, spec)
     screen.note(f"building the environment of {pinned.commit[:12]}, or taking it from the cache ...")
     environment = await workspaces.environment(pinned, spec)
     if screen.json:

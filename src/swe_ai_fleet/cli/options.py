@@ -137,6 +137,24 @@ NoDetect = Annotated[
     bool,
     option("Install nothing by the repository's files; --setup commands still run.", "environment.disable_detection"),
 ]
+Image = Annotated[
+    str,
+    option(
+        "The container image that all of it happens in, as far as the server allows it.",
+        "environment.container_image",
+        words="--image",
+        metavar="IMAGE",
+    ),
+]
+ImageCredential = Annotated[
+    str,
+    option(
+        "The server's credential for the image's registry.",
+        "environment.image_credential_ref",
+        words="--image-credential",
+        metavar="NAME",
+    ),
+]
 RequireVerified = Annotated[bool, option("Only what a test or check verifies may win.", "constraints.require_verified")]
 Network = Annotated[
     tuple[str, ...],

@@ -79,6 +79,8 @@ class Order:
     path: options.Path_ = ()
     test_command: options.TestCommand = ""
     no_detect: options.NoDetect = False
+    image: options.Image = ""
+    image_credential: options.ImageCredential = ""
     network: options.Network = ()
     require_verified: options.RequireVerified = False
     branch: Annotated[str, option("The branch the winner is put on. Default: fleet/<task id>.", "delivery.branch")] = ""

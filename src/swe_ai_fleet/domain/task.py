@@ -410,7 +410,7 @@ _PLAIN = {
 }
 _LATER: Mapping[str, Mapping[str, object]] = {
     "constraints": {"require_verified": False},
-    "environment": {"test_command": ""},
+    "environment": {"test_command": "", "image_credential": ""},
     "context_options": {"include_repository_map": True, "include_instructions": True},
 }
 

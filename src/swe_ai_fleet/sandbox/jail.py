@@ -72,7 +72,8 @@ _CERTIFICATE_VARIABLES = (
 
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_OWN_VARIABLES = frozenset({"HOME", "LOGNAME", "PATH", "TMPDIR", "USER"})
+# What is loaded into every program would be loaded into ours.
+_OWN_VARIABLES = frozenset({"HOME", "LD_AUDIT", "LD_PRELOAD", "LOGNAME", "PATH", "TMPDIR", "USER"})
 
 
 # Offline settings of package managers: without them, some retry for minutes.

@@ -19,7 +19,7 @@ from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known
-from swe_ai_fleet.sandbox.workspace import Host
+from swe_ai_fleet.sandbox.workspace import IMAGES_HINT, Host
 
 _CONTAINER_FILES = {".dockerenv": "a Docker container", "run/.containerenv": "a Podman container"}
 _CONTROL_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
@@ -102,6 +102,8 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
     succeeded = await successful_attacks(probe_workspace, host)
     if host.bubblewrap:
         notes += _bubblewrap_notes(host.bubblewrap)
+    if host.bubblewrap is None or not host.bubblewrap.overlays:
+        notes.append(IMAGES_HINT)
     if host.landlock:
         notes += _landlock_notes(host.landlock, loopback=await has_loopback(probe_workspace, host))
     if Attack.FORK_BOMB in succeeded and os.geteuid() == 0:

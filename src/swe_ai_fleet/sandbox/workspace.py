@@ -108,10 +108,6 @@ class LocalWorkspace:
                 "without a sandbox nothing can be mounted into a workspace",
                 hint="install bubblewrap, or build in place",
             )
-        if environment.image is not None and not level.mounts:
-            raise PreconditionFailed(
-                f"the sandbox {level} cannot show a container image", field="environment.container_image", hint=IMAGES_HINT
-            )
         if level is IsolationLevel.LANDLOCK:
             check_mounts((*environment.mounts, *writable))
         self._host = host

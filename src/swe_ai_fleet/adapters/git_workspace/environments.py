@@ -59,6 +59,7 @@ from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Loc
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.sandbox.workspace import IMAGES_HINT
 
 _RETRY_SECONDS = 600.0
 _MOST_RETRIES = 100
@@ -122,6 +123,12 @@ class Environments:
         self._confined = self._places.confined
         self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
 
+    def check_images(self) -> None:
+        """Raise PreconditionFailed where this node's sandbox cannot show a container image."""
+        if not self._confined:
+            what = f"the sandbox {self._places.level} cannot show a container image"
+            raise PreconditionFailed(what, field="environment.container_image", hint=IMAGES_HINT)
+
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get; find the machine's interpreters."""
         await self._tools.directory()
@@ -135,6 +142,7 @@ class Environments:
         check(spec, confined=self._confined)
         decisions: tuple[Decision, ...] = ()
         if spec.image:
+            self.check_images()
             root = await self._images.root(repository.tenant, spec.image, spec.image_credential)
             decisions = (Decision(what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"),)
             # From here on it is known by its content, wherever it came from.

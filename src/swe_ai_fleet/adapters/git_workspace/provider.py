@@ -169,6 +169,7 @@ class GitWorkspaceProvider:
         """
         if not spec.image:
             return spec
+        self._environments.check_images()
         return replace(spec, image=await self._images.pin(tenant, spec.image, spec.image_credential))
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:

@@ -192,7 +192,7 @@ class Registry:
             # A registry answers the same for what is not there and for what may not be seen.
             raise missing(
                 f"the registry answers {code} for {self._reference}",
-                "the operator keeps credentials in FLEET_IMAGE_CREDENTIALS; see docs/images.md",
+                "the operator keeps credentials in FLEET_IMAGE_CREDENTIALS; see docs/environments.md",
             )
         raise Unavailable(f"the registry of the image answers {code}", field=FIELD)
 
