@@ -37,6 +37,8 @@ class ForAll:
     checks: options.Check = ()
     setup: options.Setup = ()
     variables: options.Env = ()
+    image: options.Image = ""
+    image_credential: options.ImageCredential = ""
     network: options.Network = ()
     timeout_seconds: options.Timeout = 0
     mode: options.Mode = ""
@@ -151,6 +153,7 @@ async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] 
         repositories=plan.repositories,
         network=NetworkGrant(hosts=plan.order.network),
         variables=dict(pair.split("=", 1) for pair in variables),
+        image_credential=plan.order.image_credential,
     )
 
 

@@ -88,6 +88,7 @@ class Plan:
             variables=(*self.order.variables, *record.variables),
             network=() if record.offline else record.network or self.order.network,
             path=record.path or self.order.path,
+            image=record.image or self.order.image,
             agents=self.candidates or record.agents or self.order.agents,
             rounds=0 if not self.reviewed else self.order.rounds if record.rounds is None else record.rounds,
             timeout_seconds=record.timeout_seconds or self.order.timeout_seconds,
@@ -97,8 +98,6 @@ class Plan:
         inner = request.deliberate if request.WhichOneof("task") == "deliberate" else request.orchestrate
         inner.repo.CopyFrom(reference)
         inner.attempt = attempt
-        if record.image:
-            inner.environment.container_image = record.image
         hints = f"What was said about it elsewhere:\n{record.hints}" if self.hints and record.hints else ""
         inner.context = "\n\n".join(part for part in (record.context, hints) if part)
         return request

@@ -88,6 +88,7 @@ class Bench:
         repositories: Has the repositories that are made.
         network: What tests may reach.
         variables: What templates in a verifier's variables stand for.
+        image_credential: Opens the registries of images.
     """
 
     workspaces: WorkspaceProvider
@@ -96,6 +97,7 @@ class Bench:
     repositories: Path
     network: NetworkGrant
     variables: Mapping[str, str]
+    image_credential: str = ""
 
     def folder(self, instance_id: str) -> Path:
         """A task's folder among the results."""
@@ -135,7 +137,8 @@ class Bench:
     async def _copy_image(self, image: str, empty: Path, tree: Path) -> None:
         """Copy what an image has in its working directory; `empty` becomes a repository of nothing."""
         await _commit(empty)
-        async with self._clone(pb.RepoRef(path=str(empty)), EnvironmentSpec(image=image, detect=False)) as clone:
+        spec = EnvironmentSpec(image=image, image_credential=self.image_credential, detect=False)
+        async with self._clone(pb.RepoRef(path=str(empty)), spec) as clone:
             root = clone.environment.image
             if root is None or not root.directory.strip("/"):
                 raise InvalidRequest("the image has no working directory", field="environment.container_image")
@@ -158,6 +161,7 @@ class Bench:
             variables=dict(environment.variables),
             path=tuple(environment.path_directories),
             image=environment.container_image,
+            image_credential=environment.image_credential_ref,
             detect=not (environment.disable_detection or hidden.task or hidden.script),
             test_command=environment.test_command,
         )
