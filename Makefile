@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers harnesses hops mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -100,6 +100,10 @@ bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, 
 
 harnesses: $(VENV)/ready ## Agents of others (npm) beside ours on one task, in the sandbox, against the scripted model; one killed, one refused; docs/harnesses.md
 	$(BIN)/python -m labs.harnesses
+
+benchmark: $(VENV)/ready ## Tasks of a benchmark with a model, and a report: TASKS=folder-or-records MODEL_URL=… MODEL=… ONLY='a*' LIMIT=10 OUT=dir OPTIONS=…
+	FLEET_MODEL_URL="$(MODEL_URL)" FLEET_MODEL="$(MODEL)" $(BIN)/fleet batch "$(TASKS)" --local --evaluate \
+		$(if $(ONLY),--task "$(ONLY)") $(if $(LIMIT),--limit "$(LIMIT)") $(if $(OUT),--output "$(OUT)") $(OPTIONS)
 
 zoo: $(VENV)/ready ## Real projects from package registries, and changes made by machine, judged; ONLY=toolz,fnv JOBS=2; writes zoo.json
 	@sh scripts/system_packages.sh go:golang-go cargo:cargo

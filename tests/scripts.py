@@ -6,6 +6,7 @@ import json
 import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
+from tests.benchmark_script import BENCHMARK_CONVERSATIONS
 from tests.chat_script import CHAT_CONVERSATIONS
 from tests.environment_script import ENVIRONMENT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
@@ -109,6 +110,7 @@ SCRIPT = Script(
         Conversation(regex=_PROBER, turns=(_answer('{"requirements": []}'),)),
         Conversation(match=PROBED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
         Conversation(match=PROBED, turns=(_append(_THOROUGH), _answer("It greets the world."))),
+        *BENCHMARK_CONVERSATIONS,
         *PARTS_CONVERSATIONS,
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,

@@ -28,7 +28,7 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress, view
-from swe_ai_fleet.cli.outcome import print_outcome, winning_diff
+from swe_ai_fleet.cli.outcome import candidate_diff, print_outcome
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import interrupts
@@ -192,7 +192,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             _heading(screen, "The agents at work")
             final, state = await _orchestrate(screen, client, repository)
             _heading(screen, "What the evidence says")
-            print_outcome(screen, state, await winning_diff(client, state))
+            print_outcome(screen, state, await candidate_diff(client, state, state.winner_id))
             _check_delivery(screen, faults, repository, base, final)
             await _check_result(screen, faults, results, final)
             await _check_audit(screen, faults, client, final)

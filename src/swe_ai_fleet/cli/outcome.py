@@ -112,17 +112,17 @@ async def current_state(client: FleetClient, execution: pb.Execution) -> Executi
     return state
 
 
-async def winning_diff(client: FleetClient, state: ExecutionState) -> str:
-    """The winner's patch as text; empty without a winner."""
-    winner = state.candidates.get(state.winner_id)
-    if winner is None or winner.artifacts.patch is None or not winner.artifacts.patch.size:
+async def candidate_diff(client: FleetClient, state: ExecutionState, candidate_id: str) -> str:
+    """A candidate's patch as text; empty where it has none, or is none."""
+    candidate = state.candidates.get(candidate_id)
+    if candidate is None or candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
         return ""
-    return (await client.artifact(state.execution_id, winner.artifacts.patch.digest)).decode("utf-8", "replace")
+    return (await client.artifact(state.execution_id, candidate.artifacts.patch.digest)).decode("utf-8", "replace")
 
 
 async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionState) -> Exit:
     """Print an execution's outcome; the exit code that tells it."""
-    diff = await winning_diff(client, state)
+    diff = await candidate_diff(client, state, state.winner_id)
     if screen.json:
         screen.document(execution_document(state, diff=diff) | {"next": list(next_commands(state))})
     else:

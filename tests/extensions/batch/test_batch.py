@@ -78,15 +78,59 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
         assert (await client.execution(execution_id)).finished_at_ms == 0
         await client.cancel(execution_id, "seen enough")
 
-    # The same again, with evaluation: what has ended is not run again, what goes on is found.
+    # The same again, with evaluation: what has ended is not run again, what goes on is found, a new one is tried.
+    with file.open("a") as more:
+        more.write(json.dumps({"task_id": "pictured", "task": HELLO, "image": "org/widgets:1"} | ours))
     ran = await shell.fleet(*command, "--evaluate", COLUMNS="160")
     assert ran.code == 1, ran.err
     out, err = ran.out, ran.err
-    assert "1 of 3 records have ended before" in err and "line 3: no JSON object" in err
+    assert "1 of 4 records have ended before" in err and "line 3: no JSON object" in err
     assert "acme__widgets-1: completed, verified, resolved" in err
     assert f"long: execution {execution_id} goes on" in err
     assert "resolved by the hidden tests: 1 of 1" in out and "cancelled" in out
+    assert "not run: pictured: needs the image org/widgets:1: environment.container_image: " in out
+    assert any(line.split()[:4] == ["verified", "1", "0", "0"] for line in out.splitlines()), out
     kept = documents(results.read_text())
     assert [row["execution_id"] for row in kept if row["instance_id"] == "long"] == [execution_id]
-    assert len({row["execution_id"] for row in kept}) == 3
+    assert len({row["execution_id"] for row in kept if row["execution_id"]}) == 3
     assert git(where, "branch", "--list") == "* main"
+
+
+VERDICTS = {
+    "fleet-examples/clamp": ("unverified", True),
+    "fleet-examples/count-lines": ("unverified", True),
+    "fleet-examples/median": ("refuted", False),
+    "fleet-examples/slug": ("unverified", False),
+    "fleet-examples/totals": ("unverified", True),
+}
+
+
+@pytest.mark.slow  # quick: extensions/batch/test_benchmarks.py
+async def test_a_benchmark_is_killed_gone_on_with_and_reported(
+    fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path: Path
+) -> None:
+    name = f"h{uuid.uuid4().hex[:6]}"
+    shell = Shell(home=fleet.settings.home, model_url=model_server.url, directory=Path.cwd())
+    command = ("batch", "examples/harbor", "--name", name, "--output", str(tmp_path), "--agents", "1", "--evaluate")
+    results = tmp_path / f"{name}.results.jsonl"
+
+    process = await shell.start(*command, "--parallel", "1", "--stagger", "0")
+    async with asyncio.timeout(SECONDS):
+        while not results.exists() or len(documents(results.read_text())) < 2:
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+    process.kill()
+    assert (await ended(process)).code == -signal.SIGKILL
+    assert len(documents(results.read_text())) < len(VERDICTS)
+
+    ran = await shell.fleet(*command, "--parallel", "2", COLUMNS="160")
+    rows = {row["instance_id"]: row for row in documents(results.read_text())}
+    assert {task: (row["verdict"], row["best_resolved"]) for task, row in rows.items()} == VERDICTS, ran.err
+    assert len(documents(results.read_text())) == len(VERDICTS) and "of 5 records have ended before" in ran.err
+    assert "resolved by the hidden tests: 3 of 5" in ran.out
+    lines = [line.split() for line in ran.out.splitlines()]
+    for line in (["verified", "0", "0", "0"], ["unverified", "3", "1", "0"], ["refuted", "0", "1", "0"]):
+        assert any(one[:4] == line for one in lines), ran.out
+    report = json.loads((tmp_path / f"{name}.report.json").read_text())
+    assert report["agreement_rate"]["passed"] == report["agreement_rate"]["of"] == 1
+    assert report["tokens"] == sum(row["tokens"] for row in rows.values()) > 0

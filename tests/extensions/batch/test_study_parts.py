@@ -16,7 +16,8 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.extensions.batch.records import Hidden, commands, without_files_of
+from swe_ai_fleet.extensions.batch.records import Hidden
+from swe_ai_fleet.extensions.batch.report import wilson
 from swe_ai_fleet.extensions.batch.results import ERROR, Row
 from swe_ai_fleet.extensions.batch.study_report import (
     Detail,
@@ -29,8 +30,8 @@ from swe_ai_fleet.extensions.batch.study_report import (
     keep_details,
     markdown,
     read_details,
-    wilson,
 )
+from swe_ai_fleet.extensions.batch.verification import commands, without_files_of
 
 
 def test_wilsons_interval_is_that_of_the_tables():

@@ -6,8 +6,9 @@ EXTENSION = Extension(
     commands={
         "batch": entry(
             "extensions.batch.commands:batch",
-            "Run many tasks from a file; go on where it stopped; keep results and predictions beside the file.",
+            "Run many tasks from a file, or a benchmark; go on where it stopped; keep results and a report beside it.",
             "fleet batch tasks.jsonl --repo-root clones --parallel 8 --evaluate",
+            "fleet batch examples/harbor --task '*/median' --evaluate --output out",
         ),
         "study": entry(
             "extensions.batch.study_command:study",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
@@ -13,6 +15,18 @@ from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.extensions.batch.plan import Plan
+    from swe_ai_fleet.extensions.batch.verification import Bench
+
+
+class Form(StrEnum):
+    """How predictions are written."""
+
+    LIST = "list"
+    DICT = "dict"
+    JSONL = "jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +37,8 @@ class ForAll:
     checks: options.Check = ()
     setup: options.Setup = ()
     variables: options.Env = ()
+    image: options.Image = ""
+    image_credential: options.ImageCredential = ""
     network: options.Network = ()
     timeout_seconds: options.Timeout = 0
     mode: options.Mode = ""
@@ -51,9 +67,19 @@ async def batch(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, argument("A task a line: SWE-bench records, or our own.", metavar="FILE.jsonl")],
+    file: Annotated[
+        Path,
+        argument(
+            "Tasks, one a line: SWE-bench records, or our own; or a directory of Harbor tasks.", metavar="FILE|DIR"
+        ),
+    ],
     *,
     where: Where,
+    only: Annotated[
+        tuple[str, ...],
+        option("Run the tasks whose ids fit a pattern; may be repeated.", words="--task", metavar="GLOB"),
+    ] = (),
+    limit: Annotated[int, option("Run so many of them. Default: all.", min=0)] = 0,
     parallel: Annotated[int, option("How many records are under way at a time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
     agents: Annotated[int, option("How many agents solve each. Default: the council's, or 3.", min=0)] = 0,
@@ -62,6 +88,15 @@ async def batch(
     deliver: Annotated[bool, option("Put each winner on a branch of its repository too.")] = False,
     hints: options.Hints = False,
     evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here, when all is done.")] = False,
+    without_images: Annotated[
+        bool, option("Use this machine's tools in place of the images that records name, for their tests too.")
+    ] = False,
+    verifier_env: Annotated[
+        tuple[str, ...], option("What a variable of a Harbor verifier stands for.", metavar="K=V")
+    ] = (),
+    predictions: Annotated[
+        Form, option("How the patches are written: as a list, a dict by their ids, or jsonl.", words="--predictions")
+    ] = Form.LIST,
     retry: Annotated[bool, option("Run those again that ended without a winner.")] = False,
     strict: Annotated[bool, option("Begin nothing where a line holds no task.")] = False,
     name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
@@ -72,18 +107,22 @@ async def batch(
 ) -> Exit:
     from swe_ai_fleet.extensions.batch.plan import Plan
     from swe_ai_fleet.extensions.batch.run import batch as work
-    from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.tool_services import with_isolation_level
 
     order = each.order(agents=agents, rounds=rounds, deliberate_only=not deliver)
-    stem = plain_name(name or file.name.removesuffix(".jsonl"))
-    directory = output or file.parent
+    stem = plain_name(name or file.resolve().name.removesuffix(".jsonl"))
+    directory = output or file.absolute().parent
     plan = Plan(
         file=file,
         name=stem,
         order=order,
         results=directory / f"{stem}.results.jsonl",
-        predictions=directory / f"{stem}.preds.json",
+        predictions=directory / f"{stem}.{'all_preds.jsonl' if predictions is Form.JSONL else 'preds.json'}",
+        repositories=directory / f"{stem}.repositories",
+        report=directory / f"{stem}.report.json",
+        form=str(predictions),
+        images=not without_images,
+        only=only,
+        limit=limit,
         parallel=parallel,
         stagger=stagger,
         retry=retry,
@@ -94,8 +133,28 @@ async def batch(
         **asdict(where),
     )
     directory.mkdir(parents=True, exist_ok=True)
-    workspaces = workspace_provider(await with_isolation_level(settings)) if evaluate else None
-    return await work(screen, fleet, plan, workspaces)
+    return await work(screen, fleet, plan, partial(open_bench, settings, plan, verifier_env))
+
+
+async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] = ()) -> Bench:
+    """Where the hidden tests of a plan run, on this machine. Raises CommandFault, PreconditionFailed."""
+    from swe_ai_fleet.extensions.batch.verification import Bench
+    from swe_ai_fleet.runtime.factories import workspace_provider
+    from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
+    from swe_ai_fleet.sandbox import NetworkGrant
+
+    if wrong := [pair for pair in variables if "=" not in pair]:
+        raise CommandFault(f"{wrong[0][:80]!r} is no K=V", exit_code=Exit.USAGE, field="verifier_env")
+    chosen = await with_isolation_level(settings)
+    return Bench(
+        workspaces=workspace_provider(chosen),
+        sandbox=make_sandbox(chosen),
+        directory=plan.results.with_name(f"{plan.name}.evaluation"),
+        repositories=plan.repositories,
+        network=NetworkGrant(hosts=plan.order.network),
+        variables=dict(pair.split("=", 1) for pair in variables),
+        image_credential=plan.order.image_credential,
+    )
 
 
 def plain_name(text: str) -> str:

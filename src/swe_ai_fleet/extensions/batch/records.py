@@ -1,55 +1,75 @@
-"""Records of a batch file (SWE-bench's, or tasks in our own words, a JSON object a line), and their hidden tests.
+"""The tasks of a batch: a file of records, a JSON object a line, or a directory of Harbor's task folders.
 
-Hidden tests run on the winner's patch when all is done, out of every agent's sight, as SWE-bench does it: a clean clone
-at the base commit, the patch without what it changed in the files of the tests, the tests' own patch, then the tests
-that are to pass. They run on this machine, in the sandbox.
+Records are SWE-bench's, those of its relatives (Pro, Multi-SWE-bench, SWE-smith, R2E-Gym), or tasks in our own words.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import uuid
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PatchRejected
-from swe_ai_fleet.domain.json_values import parse_json
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, RepoRef, UncommittedChanges, check_identifier
-from swe_ai_fleet.ports import Clone, WorkspaceProvider
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.extensions.batch.harbor import HarborTask, is_task, read_task, resolved_variables
+from swe_ai_fleet.extensions.batch.log_parsers import END, PARSERS, START
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_ID_CHARS = 200
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
-SECONDS = 1800.0
-"""For one command of a record's hidden tests."""
-_IDS_A_RUN = 500
-_TOLD_CHARS = 2_000
-_FILE_HEADER = "diff --git "
+_PARSERS_BY_LANGUAGE = {"go": "parse_log_gotest", "rust": "parse_log_cargo", "python": "parse_log_pytest"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """What decides about a patch when all is done, and is never shown to an agent."""
+    """What decides about a patch when all is done, and is never shown to an agent.
+
+    Attributes:
+        fail_to_pass: The tests that must pass, and failed before.
+        pass_to_pass: Those that passed before, too.
+        test_patch: Brings the tests; what an agent changed in its files does not count.
+        commands: Run instead of tests by name, each to end with 0.
+        script: Run by bash instead of either; `log_parser` reads its output. In an image its own files are tried.
+        applies: Whether the script itself applies the patch, which is at /workspace/patch.diff.
+        log_parser: A name of `log_parsers.PARSERS`.
+        fail_only: A test that is not reported as failed has passed.
+        expected: The status of every test, where each has to be as it says.
+        workdir: Where the script finds the repository.
+        task: A Harbor task, whose tests/test.sh decides.
+        needs: Why it cannot be run by this fleet; empty: it can.
+    """
 
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     test_patch: str = ""
     commands: tuple[str, ...] = ()
+    script: str = ""
+    applies: bool = False
+    log_parser: str = ""
+    fail_only: bool = False
+    expected: Mapping[str, str] = field(default_factory=dict[str, str])
+    workdir: str = "/testbed"
+    task: HarborTask | None = None
+    needs: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.fail_to_pass or self.pass_to_pass or self.commands)
+        return bool(self.fail_to_pass or self.pass_to_pass or self.commands or self.expected or self.task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One task of a batch. `line` is where it stands; numbers left at 0 take the batch's own."""
+    """One task of a batch. `line` is where it stands; numbers left at 0 take the batch's own.
+
+    `image` is what it runs in, `offline` forbids a network whatever the batch opens. `fault` is a patch that puts the
+    fault in that agents are to find, on top of the base commit. `needs` says why it cannot be run, `notes` what is not
+    as its benchmark has it.
+    """
 
     line: int
     instance_id: str
@@ -69,40 +89,77 @@ class Record:
     rounds: int | None = None
     timeout_seconds: int = 0
     hidden: Hidden = field(default_factory=Hidden)
+    image: str = ""
+    offline: bool = False
+    fault: str = ""
+    needs: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> bool:
+        """Whether its repository is made for it."""
+        return bool(self.fault or self.hidden.task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
-    """A line that holds no task, and why."""
+    """A line that holds no task, and why; or a task folder, then the line is its place in the order of names."""
 
     line: int
     reason: str
+    folder: str = ""
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.reason}"
+        return f"{self.folder or f'line {self.line}'}: {self.reason}"
 
 
 def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[Record], list[BadLine]]:
-    """The tasks of a file and the lines that hold none. Raises OSError."""
+    """The tasks of a file or of a directory, and the lines or folders that hold none. Raises OSError."""
     records: list[Record] = []
     bad: list[BadLine] = []
     first: dict[str, int] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(_lines(file, max_line_bytes), start=1):
-            if not line.strip():
-                continue
-            try:
-                if len(line) > max_line_bytes:
-                    raise _Bad(f"it has more than {max_line_bytes} bytes")
-                record = _record(number, line)
-                if record.instance_id in first:
-                    raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
-            except _Bad as fault:
-                bad.append(BadLine(line=number, reason=str(fault)))
-                continue
-            first[record.instance_id] = number
-            records.append(record)
+    for number, read in _sources(path, max_line_bytes):
+        try:
+            record = _task_record(number, read) if isinstance(read, Path) else _record(number, read, max_line_bytes)
+            if record.instance_id in first:
+                raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
+        except (_Bad, FleetError) as fault:
+            bad.append(BadLine(line=number, reason=str(fault), folder=read.name if isinstance(read, Path) else ""))
+            continue
+        first[record.instance_id] = number
+        records.append(record)
     return records, bad
+
+
+def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
+    """The lines of a file, or the task folders of a directory; of a folder that is one itself, it."""
+    if path.is_dir():
+        folders = (
+            [path] if is_task(path) else sorted(one for one in path.iterdir() if is_task(one) and not one.is_symlink())
+        )
+        yield from enumerate(folders, start=1)
+        return
+    with path.open("rb") as file:
+        yield from ((number, line) for number, line in enumerate(_lines(file, most), start=1) if line.strip())
+
+
+def chosen(records: Iterable[Record], *, only: tuple[str, ...], limit: int) -> list[Record]:
+    """The first records (`limit` 0: all) whose ids fit one of the patterns (none: all)."""
+    fitting = [record for record in records if not only or any(fnmatchcase(record.instance_id, one) for one in only)]
+    return fitting[: limit or None]
+
+
+def without_image(record: Record) -> Record:
+    """The record as this machine's own tools can run it, its tests by pytest and their names."""
+    if not record.image:
+        return record
+    needs = record.hidden.needs or (f"the image {record.image}" if record.hidden.expected else "")
+    return replace(
+        record,
+        image="",
+        hidden=replace(record.hidden, script="", needs=needs),
+        notes=(*record.notes, f"the tools of this machine in place of the image {record.image}"),
+    )
 
 
 def task_id(batch: str, instance_id: str) -> str:
@@ -127,14 +184,45 @@ def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
             pass
 
 
-def _record(number: int, line: bytes) -> Record:
+def _task_record(number: int, folder: Path) -> Record:
+    """A record made of a Harbor task folder."""
+    task = read_task(folder)
+    needs, variables = task.needs, dict[str, str]()
+    try:
+        variables = resolved_variables(task.variables, {})
+    except InvalidRequest as fault:
+        needs = needs or fault.message
+    if not task.instruction.strip() and not needs:
+        raise _Bad("instruction.md is empty")
+    place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
+    if not task.workdir:
+        place = ""
+    return Record(
+        line=number,
+        instance_id=task.name,
+        description=task.instruction or task.name,
+        context=place,
+        variables=tuple(f"{name}={value}" for name, value in variables.items()),
+        timeout_seconds=task.timeout_seconds,
+        hidden=Hidden(task=task, workdir=task.workdir),
+        image=task.image,
+        offline=task.offline,
+        needs=needs,
+        notes=task.notes,
+    )
+
+
+def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
+    if len(line) > max_line_bytes:
+        raise _Bad(f"it has more than {max_line_bytes} bytes")
     try:
         value = parse_json(line)
     except ValueError as fault:
         raise _Bad(f"no JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
         raise _Bad("no JSON object")
-    fields = _Fields(cast("dict[str, object]", value))
+    own = cast("dict[str, object]", value)
+    fields = _Fields({**own, **_as_swe_bench(own)})
     instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
         raise _Bad(f"instance_id is to be 1 to {_MAX_ID_CHARS} printable characters")
@@ -160,13 +248,116 @@ def _record(number: int, line: bytes) -> Record:
         agents=fields.number("agents", "num_agents") or 0,
         rounds=rounds,
         timeout_seconds=fields.number("timeout_seconds") or 0,
-        hidden=Hidden(
-            fail_to_pass=fields.texts("FAIL_TO_PASS"),
-            pass_to_pass=fields.texts("PASS_TO_PASS"),
-            test_patch=fields.text("test_patch"),
-            commands=fields.texts("evaluation"),
-        ),
+        hidden=_hidden(fields),
+        image=fields.text("image"),
+        fault=fields.text("fault"),
     )
+
+
+def _hidden(fields: _Fields) -> Hidden:
+    script, log_parser = fields.text("eval_script"), fields.text("log_parser")
+    needs = fields.text("evaluation_needs")
+    if script and log_parser not in PARSERS:
+        needs = f"the log parser {log_parser or 'of its language'}, which this fleet does not have"
+    return Hidden(
+        fail_to_pass=fields.texts("FAIL_TO_PASS"),
+        pass_to_pass=fields.texts("PASS_TO_PASS"),
+        test_patch=fields.text("test_patch"),
+        commands=fields.texts("evaluation"),
+        script=script,
+        applies=fields.text("applies") == "script",
+        log_parser=log_parser,
+        fail_only=fields.text("eval_type") == "fail_only",
+        expected=dict(pair.rsplit("=", 1) for pair in fields.pairs("expected")),
+        workdir=fields.text("workdir") or "/testbed",
+        needs=needs,
+    )
+
+
+def _as_swe_bench(own: Mapping[str, object]) -> Mapping[str, object]:
+    """What the relatives of SWE-bench say, by SWE-bench's own names of fields; nothing for its own records."""
+    if "fix_patch" in own and "number" in own:
+        return _multi_swe(own)
+    if "dockerhub_tag" in own:
+        return _pro(own)
+    if "expected_output_json" in own:
+        return _r2e_gym(own)
+    if "image_name" in own:
+        return _swe_smith(own)
+    return {}
+
+
+def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
+    """Multi-SWE-bench: tests are listed by what became of them, the statement is the issues that were resolved."""
+    repo = f"{string(own.get('org'))}/{string(own.get('repo'))}"
+    issues = mappings(own.get("resolved_issues")) or [own]
+    image = f"mswebench/{repo.replace('/', '_m_').lower()}:pr-{own.get('number')}"
+    language = string(own.get("lang")) or string(own.get("language"))
+    return {
+        "repo": repo,
+        "instance_id": own.get("instance_id") or f"{repo.replace('/', '__')}-{own.get('number')}",
+        "base_commit": mapping(own, "base").get("sha"),
+        "problem_statement": "\n\n".join(
+            f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues
+        ),
+        "FAIL_TO_PASS": [test for key in ("f2p_tests", "s2p_tests", "n2p_tests") for test in mapping(own.get(key))],
+        "PASS_TO_PASS": list(mapping(own.get("p2p_tests"))),
+        "image": own.get("image") or image,
+        "workdir": f"/home/{string(own.get('repo'))}",
+        "applies": "script",
+        "eval_script": "cp /workspace/patch.diff /home/fix.patch\n"
+        f"echo '{START}'\nbash /home/fix-run.sh\necho '{END}'\n",
+        "log_parser": own.get("log_parser") or _PARSERS_BY_LANGUAGE.get(language.lower()),
+    }
+
+
+def _pro(own: Mapping[str, object]) -> Mapping[str, object]:
+    """SWE-bench Pro: agents are told requirements and the interface, too."""
+    told = [
+        (string(own.get(key)), title) for key, title in (("requirements", "Requirements"), ("interface", "Interface"))
+    ]
+    parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for text, title in told if text.strip())]
+    return {
+        "problem_statement": "\n\n".join(parts),
+        "FAIL_TO_PASS": own.get("fail_to_pass") or own.get("FAIL_TO_PASS"),
+        "PASS_TO_PASS": own.get("pass_to_pass") or own.get("PASS_TO_PASS"),
+        "image": f"jefzda/sweap-images:{string(own.get('dockerhub_tag'))}",
+        "workdir": "/app",
+        "evaluation_needs": "the run scripts of SWE-bench Pro, which are no part of its records",
+    }
+
+
+def _r2e_gym(own: Mapping[str, object]) -> Mapping[str, object]:
+    """R2E-Gym: every test has to end as recorded."""
+    name, commit = string(own.get("repo_name")) or string(own.get("repo")), string(own.get("commit_hash"))
+    try:
+        expected = mapping(parse_json(string(own.get("expected_output_json")) or "{}"))
+    except ValueError:
+        raise _Bad("expected_output_json is no JSON") from None
+    return {
+        "repo": name,
+        "instance_id": own.get("instance_id") or f"{name}-{commit}",
+        "base_commit": commit,
+        "image": own.get("docker_image"),
+        "expected": expected,
+        "eval_script": f"echo '{START}'\nbash /root/run_tests.sh\necho '{END}'\n",
+        "log_parser": "parse_log_pytest",
+    }
+
+
+def _swe_smith(own: Mapping[str, object]) -> Mapping[str, object]:
+    """SWE-smith: the patch puts the fault in."""
+    tests = [*_Fields(own).texts("FAIL_TO_PASS"), *_Fields(own).texts("PASS_TO_PASS")]
+    files = shlex.join(sorted({test.partition("::")[0] for test in tests}))
+    options = "--disable-warnings --color=no --tb=no --verbose -rA"
+    activate = "source /opt/miniconda3/bin/activate testbed"
+    return {
+        "fault": own.get("patch"),
+        "image": own.get("image_name"),
+        "eval_script": own.get("eval_script")
+        or f"{activate}\necho '{START}'\npytest {options} -- {files}\necho '{END}'\n",
+        "log_parser": own.get("log_parser") or "parse_log_pytest",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,96 +425,3 @@ def _text(value: object, name: str) -> str:
     except UnicodeEncodeError:
         raise _Bad(f"{name} has half a character (a lone surrogate)") from None
     return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Whether the hidden tests pass; None where they could not be run. `told` is why not, or the end of the output."""
-
-    resolved: bool | None
-    told: str = ""
-
-
-async def evaluate(
-    workspaces: WorkspaceProvider, repo: pb.RepoRef, environment: pb.EnvironmentSpec, hidden: Hidden, patch: str
-) -> Evaluation:
-    """Run a record's hidden tests on a patch of its repository."""
-    if not patch:
-        return Evaluation(resolved=False, told="there is no patch")
-    if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
-        return Evaluation(resolved=None, told="its tests are not named as pytest names them")
-    name = f"evaluate-{uuid.uuid4().hex[:12]}"
-    spec = EnvironmentSpec(
-        setup=tuple(environment.setup_commands),
-        variables=dict(environment.variables),
-        path=tuple(environment.path_directories),
-        detect=not environment.disable_detection,
-        test_command=environment.test_command,
-    )
-    location = RepoRef(
-        location=repo.path or repo.url, ref=repo.ref, commit=repo.commit, uncommitted=UncommittedChanges.IGNORE
-    )
-    try:
-        pinned = await workspaces.pin(DEFAULT_TENANT, location)
-        ready = await workspaces.environment(pinned, spec)
-        async with workspaces.open(name, "tests", pinned, ready) as clone:
-            return await _verdict(clone, hidden, patch)
-    except FleetError as fault:
-        return Evaluation(resolved=None, told=str(fault))
-    finally:
-        with suppress(NotFound):
-            await workspaces.release(name)
-
-
-async def _verdict(clone: Clone, hidden: Hidden, patch: str) -> Evaluation:
-    try:
-        for change in (without_files_of(hidden.test_patch, patch), hidden.test_patch):
-            if change.strip():
-                await clone.apply(change.encode())
-    except PatchRejected as fault:
-        return Evaluation(resolved=False, told=str(fault))
-    for argv in commands(hidden, clone.environment):
-        result = await clone.run(Command(argv=argv, timeout_seconds=SECONDS, merge_stderr=True))
-        if not result.ok:
-            return Evaluation(resolved=False, told=_end(result))
-    return Evaluation(resolved=True)
-
-
-def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, ...]]:
-    """What is to be run, each to end with 0."""
-    for line in hidden.commands:
-        yield ("sh", "-c", line)
-    ids = (*hidden.fail_to_pass, *hidden.pass_to_pass)
-    for first in range(0, len(ids), _IDS_A_RUN):
-        yield (*_pytest(environment.test_command), "-q", "--", *ids[first : first + _IDS_A_RUN])
-
-
-def without_files_of(tests: str, patch: str) -> str:
-    """A patch without its changes to the files that another one changes. Both as git writes them."""
-    theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
-    lines: list[str] = []
-    keeping = True
-    # Lines end where git ends them, and nowhere else that Unicode knows of.
-    for line in patch.split("\n"):
-        if line.startswith(_FILE_HEADER):
-            keeping = line not in theirs
-        if keeping:
-            lines.append(line)
-    text = "\n".join(lines)
-    return text if keeping or not text else f"{text}\n"
-
-
-def _pytest(test_command: Sequence[str]) -> tuple[str, ...]:
-    """How the repository runs pytest, without the arguments of its own."""
-    if "pytest" in test_command:
-        return tuple(test_command[: test_command.index("pytest") + 1])
-    return ("python3", "-m", "pytest")
-
-
-def _is_pytest_id(name: str) -> bool:
-    return ".py" in name.partition("::")[0]
-
-
-def _end(result: CommandResult) -> str:
-    text = result.stdout.text().rstrip()[-_TOLD_CHARS:]
-    return f"the time was up\n{text}" if result.timed_out else text

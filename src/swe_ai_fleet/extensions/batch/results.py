@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,7 +40,9 @@ class Row:
     """How a record ended. `status` is its execution's, or `error`; `resolved` what the hidden tests said, if asked.
 
     `verdict` is what evidence says of the winner, or of the best where nobody won; empty in rows of older fleets.
-    `cost` is in the currency of the fleet's prices, `seconds` what the execution took.
+    `best_resolved` is what the hidden tests say of the same candidate, whose patch is `refused_patch` where nobody won.
+    `rewards` are a Harbor task's. `notes` say what was not as the benchmark has it. `cost` is in the currency of the
+    fleet's prices, `seconds` what the execution took.
     """
 
     instance_id: str
@@ -53,10 +55,16 @@ class Row:
     model_patch: str = ""
     error: str = ""
     tokens: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     cost: float = 0.0
     seconds: float = 0.0
     resolved: bool | None = None
+    best_resolved: bool | None = None
+    refused_patch: str = ""
     evaluation: str = ""
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    notes: tuple[str, ...] = ()
     finished_at: str = ""
 
     @property
@@ -123,15 +131,27 @@ def _rows(content: bytes) -> Generator[Row]:
             yield row
 
 
-def write_predictions(path: Path, rows: Iterable[Row], *, model: str) -> None:
-    """The patches in the form that SWE-bench's own evaluation reads; an empty one where nobody won."""
-    predictions = [
-        {"instance_id": row.instance_id, "model_name_or_path": model, "model_patch": row.model_patch}
+def write_predictions(path: Path, rows: Iterable[Row], *, model: str, form: str = "list") -> None:
+    """The patches in a form that SWE-bench's own evaluation reads; an empty one where nobody won.
+
+    `form` is a `list`, a `dict` by the ids, or `jsonl`: one a line.
+    """
+    predictions = {
+        row.instance_id: {"instance_id": row.instance_id, "model_name_or_path": model, "model_patch": row.model_patch}
         for row in rows
         if row.done
-    ]
+    }
+    if form == "jsonl":
+        text = "".join(f"{json.dumps(one)}\n" for one in predictions.values())
+    else:
+        text = json.dumps(predictions if form == "dict" else list(predictions.values()), indent=1) + "\n"
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or as it was before."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(predictions, indent=1) + "\n")
+    draft.write_text(text)
     draft.replace(path)
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress
-from swe_ai_fleet.cli.outcome import winning_diff
+from swe_ai_fleet.cli.outcome import candidate_diff
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.candidate import Verdict
-from swe_ai_fleet.domain.errors import innermost
+from swe_ai_fleet.domain.errors import FleetError, innermost
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.extensions.batch.plan import Plan
-from swe_ai_fleet.extensions.batch.records import BadLine, Record, evaluate, read_records, task_id
+from swe_ai_fleet.extensions.batch.records import BadLine, Record, chosen, read_records, task_id, without_image
+from swe_ai_fleet.extensions.batch.report import agreement_table, document, write_report, write_result
 from swe_ai_fleet.extensions.batch.results import (
     ERROR,
     Board,
@@ -29,12 +30,15 @@ from swe_ai_fleet.extensions.batch.results import (
     open_results,
     write_predictions,
 )
-from swe_ai_fleet.ports import WorkspaceProvider
+from swe_ai_fleet.extensions.batch.verification import Bench, repository_place
+from swe_ai_fleet.watching.text import one_line
 
 PATIENCE_SECONDS = 600.0
 """How long a fleet that does not answer, or is full, is asked again before the batch stops."""
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 15.0
+_IMAGE = "environment.container_image"
+_MOST_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ async def batch(
     screen: Screen,
     fleet: Fleet,
     plan: Plan,
-    workspaces: WorkspaceProvider | None = None,
+    open_bench: Callable[[], Awaitable[Bench]],
     *,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> Exit:
@@ -77,15 +81,20 @@ async def batch(
         screen: Where to show it.
         fleet: Where the tasks run.
         plan: What is to be done.
-        workspaces: Where hidden tests are run; needed where the plan asks for it.
+        open_bench: Opens where hidden tests are run and repositories are made, where anything of it is to be done.
         patience_seconds: How long a fleet that does not answer is asked again.
     """
     try:
         records, bad = read_records(plan.file)
     except OSError as fault:
         raise CommandFault(f"cannot read {plan.file}: {fault.strerror}", exit_code=Exit.USAGE) from None
+    records = chosen(records, only=plan.only, limit=plan.limit)
+    if not plan.images:
+        records = [without_image(record) for record in records]
+    bench = await open_bench() if plan.evaluate or any(record.made for record in records) else None
     with open_results(plan.results) as results:
-        works, refused = planned(plan, records, results)
+        unmade = await _made(plan, records, results, bench) if bench is not None else {}
+        works, refused = planned(plan, records, results, unmade)
         bad = sorted([*bad, *refused], key=lambda line: line.line)
         for line in bad:
             screen.note(str(line), style="yellow")
@@ -103,7 +112,7 @@ async def batch(
             plan=plan,
             results=results,
             board=Board(screen, total=len(works)),
-            workspaces=workspaces if plan.evaluate else None,
+            bench=bench if plan.evaluate else None,
             patience_seconds=patience_seconds,
         )
         if len(works) < len(records):
@@ -119,16 +128,47 @@ async def batch(
                         await asyncio.gather(running, return_exceptions=stopped)
         finally:
             rows = [row for row in results.rows.values() if row.instance_id in ids]
-            write_predictions(plan.predictions, rows, model=plan.model)
+            write_predictions(plan.predictions, rows, model=plan.model, form=plan.form)
+        reasons = {line.line: line.reason for line in bad}
+        not_run: dict[str, str] = {}
+        for record in records:
+            row = results.rows.get(record.instance_id)
+            if row is None or not row.done:
+                known = row.error if row is not None else reasons.get(record.line, "it was not begun")
+                not_run[record.instance_id] = f"needs {record.needs}" if record.needs else known
         left = sum(record.instance_id not in results.rows and record.line not in lines for record in records)
-        return _conclude(screen, plan, rows, bad=bad, left=left, stopped=stopped)
+        return _conclude(screen, plan, rows, bad=bad, left=left, not_run=not_run, stopped=stopped)
 
 
-def planned(plan: Plan, records: Sequence[Record], results: Results) -> tuple[list[Work], list[BadLine]]:
-    """What is left to be done, and the records that cannot be requests."""
+async def _made(plan: Plan, records: Sequence[Record], results: Results, bench: Bench) -> dict[str, str]:
+    """Make the repositories that tasks bring; why some could not be made, by their tasks' ids."""
+    unmade: dict[str, str] = {}
+    for record in records:
+        row = results.rows.get(record.instance_id)
+        there = repository_place(plan.repositories, record.instance_id).exists()
+        if not record.made or record.needs or (there and (record.fault or (row is not None and row.done))):
+            continue
+        try:
+            await bench.make_repository(record, plan.source(record) if record.fault else pb.RepoRef())
+        except CommandFault as fault:
+            unmade[record.instance_id] = fault.told
+        except (FleetError, OSError) as fault:
+            unmade[record.instance_id] = str(fault)
+    return unmade
+
+
+def planned(
+    plan: Plan, records: Sequence[Record], results: Results, unmade: Mapping[str, str]
+) -> tuple[list[Work], list[BadLine]]:
+    """What is left to be done, and the records that cannot be requests; `unmade` are those without a repository."""
     works: list[Work] = []
     refused: list[BadLine] = []
     for record in records:
+        if record.needs:
+            continue
+        if record.instance_id in unmade:
+            refused.append(BadLine(line=record.line, reason=unmade[record.instance_id], folder=record.instance_id))
+            continue
         row = results.rows.get(record.instance_id)
         ended = row if row is not None and row.done else None
         again = ended is not None and plan.retry and not ended.accepted
@@ -152,7 +192,7 @@ class _Batch:
     plan: Plan
     results: Results
     board: Board
-    workspaces: WorkspaceProvider | None
+    bench: Bench | None
     patience_seconds: float
 
     async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
@@ -173,11 +213,23 @@ class _Batch:
 
     async def _one(self, client: FleetClient, work: Work) -> None:
         row = work.ended or await self._ended(client, work)
-        if self.workspaces is not None and row.done and work.record.hidden:
-            verdict = await evaluate(self.workspaces, work.repo, work.environment, work.record.hidden, row.model_patch)
-            row = replace(row, resolved=verdict.resolved, evaluation=verdict.told)
+        if self.bench is not None and row.done and work.record.hidden:
+            row = await self._evaluated(self.bench, work, row)
         self.results.add(row)
         self.board.ended(row)
+
+    async def _evaluated(self, bench: Bench, work: Work, row: Row) -> Row:
+        """The row with what hidden tests say of the winner, else of the best candidate that was refused."""
+        verdict = await bench.evaluate(work.record, work.repo, work.environment, row.model_patch or row.refused_patch)
+        row = replace(
+            row,
+            resolved=verdict.resolved if row.model_patch else False,
+            best_resolved=verdict.resolved if row.model_patch or row.refused_patch else None,
+            evaluation=verdict.told,
+            rewards=verdict.rewards,
+        )
+        write_result(bench.folder(row.instance_id), work.record, row, verdict, model=self.plan.model)
+        return row
 
     async def _ended(self, client: FleetClient, work: Work) -> Row:
         """Follow a record's execution to its end, across outages of the fleet."""
@@ -186,6 +238,7 @@ class _Batch:
             task_id=task_id(self.plan.name, work.record.instance_id),
             status=ERROR,
             attempt=work.attempt,
+            notes=work.record.notes,
         )
         loop = asyncio.get_running_loop()
         pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
@@ -193,10 +246,13 @@ class _Batch:
             progress = Progress()
             try:
                 state = await self._followed(client, work, progress)
-                patch = await winning_diff(client, state)
+                patch = await candidate_diff(client, state, state.winner_id)
+                best = state.ranking[0].candidate_id if state.ranking and not state.winner_id else ""
+                refused = await candidate_diff(client, state, best)
             except CommandFault as fault:
                 if fault.exit_code is not Exit.UNAVAILABLE:
-                    return replace(row, error=fault.told)
+                    needs = f"needs the image {work.record.image}: " if fault.field.endswith(_IMAGE) else ""
+                    return replace(row, error=needs + fault.told)
                 if progress.state is not None:
                     pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
                 if loop.time() - heard_at > self.patience_seconds:
@@ -205,7 +261,7 @@ class _Batch:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_PAUSE_SECONDS)
             else:
-                return _row(row, state, patch)
+                return _row(row, state, patch, refused)
 
     async def _followed(self, client: FleetClient, work: Work, progress: Progress) -> ExecutionState:
         accepted = await client.submit(work.request)
@@ -217,7 +273,7 @@ class _Batch:
         return progress.state
 
 
-def _row(row: Row, state: ExecutionState, patch: str) -> Row:
+def _row(row: Row, state: ExecutionState, patch: str, refused: str) -> Row:
     return replace(
         row,
         status=str(state.status),
@@ -225,8 +281,11 @@ def _row(row: Row, state: ExecutionState, patch: str) -> Row:
         winner=state.winner_id,
         verdict=str(state.verdict or ""),
         model_patch=patch,
+        refused_patch=refused,
         error=state.error,
         tokens=state.usage.total_tokens,
+        prompt_tokens=state.usage.prompt_tokens,
+        completion_tokens=state.usage.completion_tokens,
         cost=state.usage.cost,
         seconds=state.duration_ms / 1000,
         finished_at=state.finished_at,
@@ -234,7 +293,14 @@ def _row(row: Row, state: ExecutionState, patch: str) -> Row:
 
 
 def _conclude(
-    screen: Screen, plan: Plan, rows: Sequence[Row], *, bad: Sequence[BadLine], left: int, stopped: bool
+    screen: Screen,
+    plan: Plan,
+    rows: Sequence[Row],
+    *,
+    bad: Sequence[BadLine],
+    left: int,
+    not_run: Mapping[str, str],
+    stopped: bool,
 ) -> Exit:
     """Say how it ended; the exit code that tells it."""
     accepted = sum(row.accepted for row in rows)
@@ -247,6 +313,9 @@ def _conclude(
     else:
         code = Exit.UNVERIFIED if verdicts[Verdict.UNVERIFIED] else Exit.ACCEPTED
     counted = histogram(rows, bad_lines=len(bad), left=left)
+    report = document(plan.name, plan.model, rows, not_run=not_run)
+    if plan.report is not None:
+        write_report(plan.report, report, rows)
     if screen.json:
         screen.document(
             {
@@ -256,23 +325,31 @@ def _conclude(
                 "verdicts": dict(verdicts),
                 "resolved": sum(bool(row.resolved) for row in judged) if judged else None,
                 "evaluated": len(judged),
-                "bad_lines": [{"line": line.line, "reason": line.reason} for line in bad],
+                "agreement": report["agreement"],
+                "not_run": not_run,
+                "bad_lines": [{"line": line.line, "folder": line.folder, "reason": line.reason} for line in bad],
                 "tokens": sum(row.tokens for row in rows),
                 "cost": sum(row.cost for row in rows),
                 "results": str(plan.results),
                 "predictions": str(plan.predictions),
+                "report": str(plan.report or ""),
                 "stopped": stopped,
                 "exit_code": int(code),
             }
         )
         return code
     screen.out.print(histogram_table(counted))
+    for name, why in [*not_run.items()][:_MOST_TOLD]:
+        screen.line(f"not run: {one_line(name, 100)}: {one_line(why, 300)}", style="yellow")
     if verdicts:
         screen.line(f"winners: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())}")
     if judged:
         screen.line(f"resolved by the hidden tests: {sum(bool(row.resolved) for row in judged)} of {len(judged)}")
+        screen.out.print(agreement_table(report))
     screen.line(f"results: {plan.results}")
     screen.line(f"predictions: {plan.predictions}")
+    if plan.report is not None:
+        screen.line(f"report: {plan.report.with_suffix('.md')}")
     if stopped:
         screen.line("stopped; submitted tasks continue in the fleet, and the same command resumes from here")
     return code

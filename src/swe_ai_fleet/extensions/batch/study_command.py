@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.extensions.batch.commands import ForAll, Where, plain_name
+from swe_ai_fleet.extensions.batch.commands import ForAll, Where, open_bench, plain_name
 from swe_ai_fleet.settings import Settings
 
 _MOST_CANDIDATES = 300
@@ -47,8 +48,6 @@ async def study(
     from swe_ai_fleet.extensions.batch.plan import Plan
     from swe_ai_fleet.extensions.batch.study_run import Study, parts
     from swe_ai_fleet.extensions.batch.study_run import study as work
-    from swe_ai_fleet.runtime.factories import workspace_provider
-    from swe_ai_fleet.runtime.tool_services import with_isolation_level
 
     stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent / f"{stem}.study"
@@ -58,6 +57,7 @@ async def study(
         order=each.order(probes=True, rounds=rounds, deliberate_only=True),
         results=directory / "results.jsonl",
         predictions=directory / "preds.json",
+        repositories=directory / "repositories",
         parallel=parallel,
         stagger=stagger,
         hints=hints,
@@ -67,8 +67,7 @@ async def study(
     wanted = Study(
         plan=plan, candidates=numbers(candidates), without=parts(without), repeats=repeats, directory=directory
     )
-    workspaces = workspace_provider(await with_isolation_level(settings)) if evaluate else None
-    return await work(screen, fleet, wanted, workspaces)
+    return await work(screen, fleet, wanted, partial(open_bench, settings, plan))
 
 
 def numbers(text: str) -> tuple[int, ...]:

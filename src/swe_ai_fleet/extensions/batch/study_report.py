@@ -6,7 +6,6 @@ A trial is one task, run once: how it ended with so many candidates, and what ea
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.extensions.batch.report import Rate, markdown_table, wilson
 from swe_ai_fleet.extensions.batch.results import Row
 
-_Z = 1.959963984540054
-"""The 97.5th percentile of the normal distribution: intervals are of 95 %."""
 HEADINGS = (
     "candidates",
     "passed",
@@ -148,25 +146,6 @@ def keep_details(path: Path, details: Iterable[Detail]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """So many of so many, with the bounds of its 95 % interval."""
-
-    passed: int
-    of: int
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        return self.passed / self.of if self.of else 0.0
-
-    def __str__(self) -> str:
-        if not self.of:
-            return "-"
-        return f"{self.value:.0%} ({self.passed}/{self.of}, {self.low:.0%} to {self.high:.0%})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """All trials of one variant. What it cost is the mean of a trial; money is in the fleet's currency.
 
@@ -191,21 +170,6 @@ class Arm:
     rounds: tuple[tuple[int, Rate], ...]
     gained: int
     lost: int
-
-
-def wilson(passed: int, of: int) -> Rate:
-    """A pass rate with its 95 % score interval, which is right for few trials and rates near 0 and 1 too.
-
-    Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
-    """
-    if not of:
-        return Rate(passed=0, of=0, low=0.0, high=1.0)
-    share, square = passed / of, _Z * _Z / of
-    middle = (share + square / 2) / (1 + square)
-    spread = _Z / (1 + square) * math.sqrt(share * (1 - share) / of + square / (4 * of))
-    low = 0.0 if passed == 0 else max(0.0, middle - spread)
-    high = 1.0 if passed == of else min(1.0, middle + spread)
-    return Rate(passed=passed, of=of, low=low, high=high)
 
 
 def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
@@ -284,11 +248,10 @@ def cells(arm: Arm) -> tuple[str, ...]:
 
 def markdown(name: str, arms: Sequence[Arm], *, missing: int) -> str:
     """The report for people who were not there."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(arm) for arm in arms)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = markdown_table(HEADINGS, map(cells, arms))
     left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
     return (
-        f"# Study {name.replace('|', ' ')}\n\n{table}\n{left}\n"
+        f"# Study {name.replace('|', ' ')}\n\n{table}{left}\n"
         "Passed: somebody won, refuted by nothing that ran. Verified: a test or check fails without the winner's "
         "change and passes with it. Resolved: the hidden tests passed. Bounds are Wilson's of 95 %. Gained and lost: "
         "trials that succeeded here and not with the fewest candidates, and the reverse. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from swe_ai_fleet.extensions.batch.study_report import (
     markdown,
     read_details,
 )
-from swe_ai_fleet.ports import WorkspaceProvider
+from swe_ai_fleet.extensions.batch.verification import Bench
 from swe_ai_fleet.watching.events import fold_events
 
 
@@ -90,7 +90,7 @@ async def study(
     screen: Screen,
     fleet: Fleet,
     wanted: Study,
-    workspaces: WorkspaceProvider | None = None,
+    open_bench: Callable[[], Awaitable[Bench]],
 ) -> Exit:
     """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
 
@@ -98,7 +98,7 @@ async def study(
         screen: Where to show it.
         fleet: Where the tasks run.
         wanted: What is to be measured.
-        workspaces: Where hidden tests are run; needed where the plan asks for it.
+        open_bench: Opens where hidden tests are run, where the plan asks for it.
     """
     wanted.directory.mkdir(parents=True, exist_ok=True)
     # Each batch shows its progress; results are shown only in the study's report.
@@ -108,7 +108,7 @@ async def study(
         for variant, repeat in wanted.parts():
             screen.note(f"candidates: {variant}, repeat {repeat} of {wanted.repeats}")
             part = wanted.part(variant, repeat)
-            code = await batch(quiet, _held(client), part, workspaces)
+            code = await batch(quiet, _held(client), part, open_bench)
             await _detailed(client, wanted.details, part)
             if code is Exit.STOPPED:
                 stopped = True

@@ -1,0 +1,4 @@
+int clamp(int value, int low, int high) {
+    (void)high;
+    return value < low ? low : value;
+}

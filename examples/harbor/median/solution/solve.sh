@@ -1,0 +1,6 @@
+#!/bin/sh
+cat > /app/stats.py <<'END'
+from statistics import median
+
+__all__ = ["median"]
+END

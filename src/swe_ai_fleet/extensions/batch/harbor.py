@@ -1,0 +1,441 @@
+"""Harbor's task folders, as Terminal-Bench has them: task.toml, instruction.md, environment/, tests/.
+
+A task that names an image runs in it; none is built. Of environment/Dockerfile is honoured what places files and sets
+variables: WORKDIR, COPY and ADD of local files, ENV. Its FROM means this machine's tools, which the task's notes say;
+one that needs more is not run. All of a folder is untrusted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tarfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from swe_ai_fleet.domain.command import check_variables
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.tools.docker.context import Ignore, pack
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree
+
+CONFIG = "task.toml"
+REWARDS = "/logs/verifier"
+MOST_BYTES = 256 * 1024 * 1024
+"""What environment/ or tests/ may hold."""
+_MOST_FILES = 20_000
+_MOST_TEXT = 1024 * 1024
+_MOST_REWARD = 64 * 1024
+# Names at the root of a sandbox that are the system's, ours, or the format's own.
+_TAKEN = frozenset(
+    (
+        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "logs", "proc", "run", "sbin"),
+        *("solution", "sys", "tests", "tmp", "usr", "var"),
+    )
+)
+_WITHOUT_EFFECT = frozenset(
+    (
+        *("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "SHELL", "STOPSIGNAL", "USER"),
+        "VOLUME",
+    )
+)
+_TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class _Agent(BaseModel):
+    timeout_sec: Seconds | None = None
+    user: str | int | None = None
+    network_mode: str | None = None
+
+
+class _Environment(BaseModel):
+    docker_image: str | None = None
+    os: str = "linux"
+    cpus: float | None = None
+    memory_mb: Annotated[int, Field(gt=0)] | None = None
+    gpus: int = 0
+    tpu: dict[str, Any] | None = None
+    mcp_servers: list[Any] = Field(default_factory=list[Any])
+    healthcheck: dict[str, Any] | None = None
+    network_mode: str = "public"
+    env: dict[str, str] = Field(default_factory=dict[str, str])
+    workdir: str | None = None
+
+
+class _Verifier(BaseModel):
+    timeout_sec: Seconds = 600.0
+    env: dict[str, str] = Field(default_factory=dict[str, str])
+    user: str | int | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: dict[str, Any] | None = None
+    collect: list[Any] = Field(default_factory=list[Any])
+
+
+class _Name(BaseModel):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][\w.-]*/[A-Za-z0-9_-][\w.-]*$")]
+
+
+class _Config(BaseModel):
+    """What of task.toml decides about a run; other keys are not looked at."""
+
+    schema_version: Annotated[str, Field(pattern=r"^1\.\d+$")] = "1.4"
+    task: _Name | None = None
+    agent: _Agent = _Agent()
+    verifier: _Verifier = _Verifier()
+    environment: _Environment = _Environment()
+    steps: list[Any] = Field(default_factory=list[Any])
+    artifacts: list[str | dict[str, Any]] = Field(default_factory=list[str | dict[str, Any]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarborTask:
+    """A task folder that was read.
+
+    Attributes:
+        folder: Where it lies.
+        name: The task's own (org/name), or the folder's.
+        instruction: What agents are told to do.
+        workdir: Where tests find the agents' workspace; empty: where the image has its working directory.
+        copies: What of environment/ is placed where below `workdir`; both relative, `.` for the whole.
+        variables: Of the agents' environment.
+        verifier_variables: Of tests/test.sh; values may be templates.
+        timeout_seconds: For the agents, 0: the fleet's own.
+        verifier_seconds: For tests/test.sh.
+        memory_bytes: What tests/test.sh may have, 0: as much as the sandbox gives.
+        offline: Whether nobody may reach a network.
+        separate: Whether tests see a clean environment with `artifacts` alone of what agents left.
+        artifacts: Paths below `workdir`.
+        image: The image that it runs in, in whose own directory its files are; empty: none is named.
+        needs: Why it can't be run here; empty: it can.
+        notes: What is not as the task asks, in words.
+    """
+
+    folder: Path
+    name: str
+    instruction: str
+    workdir: str = "/workspace"
+    copies: tuple[tuple[str, str], ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    verifier_variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_seconds: int = 0
+    verifier_seconds: float = 600.0
+    memory_bytes: int = 0
+    offline: bool = False
+    separate: bool = False
+    artifacts: tuple[str, ...] = ()
+    image: str = ""
+    needs: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def is_task(folder: Path) -> bool:
+    """Whether a directory is a task folder."""
+    return (folder / CONFIG).is_file()
+
+
+def read_task(folder: Path) -> HarborTask:
+    """A task folder. Raises InvalidRequest for one that is none."""
+    tree = Tree(folder.resolve(), str(folder.resolve()))
+    config = _config(_text(tree, CONFIG))
+    instruction = "" if config.steps else _text(tree, "instruction.md")
+    environment, verifier = config.environment, config.verifier
+    try:
+        check_variables(environment.env, field="environment.env")
+        check_variables(verifier.env, field="verifier.env")
+        dockerfile = _Dockerfile()
+        if (folder / "environment/Dockerfile").exists() and not environment.docker_image:
+            dockerfile = _dockerfile(_text(tree, "environment/Dockerfile"))
+        elif (folder / "environment").is_dir() and not environment.docker_image:
+            dockerfile.copies = [(".", environment.workdir or "/workspace")]
+        named = environment.workdir or dockerfile.workdir
+        workdir = "" if environment.docker_image and not named else _workdir(named)
+        copies = tuple(_below(workdir, source, target) for source, target in dockerfile.copies)
+        artifacts = tuple(_artifact(workdir, entry) for entry in config.artifacts)
+        needs = _needs(config, folder) or dockerfile.needs
+    except (_Unable, FleetError) as fault:
+        workdir, copies, artifacts, dockerfile, needs = "/workspace", (), (), _Dockerfile(), str(fault)
+    return HarborTask(
+        folder=folder.resolve(),
+        name=config.task.name if config.task else folder.resolve().name,
+        instruction=instruction,
+        workdir=workdir,
+        copies=copies,
+        variables={**dockerfile.variables, **environment.env},
+        verifier_variables=verifier.env,
+        timeout_seconds=-int(-(config.agent.timeout_sec or 0) // 1),
+        verifier_seconds=verifier.timeout_sec,
+        memory_bytes=(environment.memory_mb or 0) * 1024**2,
+        offline=environment.network_mode == "no-network",
+        separate=verifier.environment_mode == "separate" or (verifier.environment or None) is not None,
+        artifacts=artifacts,
+        image=environment.docker_image or "",
+        needs=needs,
+        notes=tuple(_notes(config, dockerfile)),
+    )
+
+
+class _Unable(Exception):
+    """What a task needs that it can't be given here."""
+
+
+@dataclass(kw_only=True)
+class _Dockerfile:
+    base: str = ""
+    workdir: str = ""
+    copies: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    needs: str = ""
+    idle: list[str] = field(default_factory=list[str])
+
+
+def _text(tree: Tree, path: str) -> str:
+    try:
+        return tree.read(path, limit=_MOST_TEXT).data.decode()
+    except (FleetError, UnicodeDecodeError) as fault:
+        raise InvalidRequest(f"{path}: {_first(fault)}") from None
+
+
+def _first(fault: Exception) -> str:
+    """What is wrong; how agents' tools go on from there is left out."""
+    return str(fault).partition(";")[0][:300]
+
+
+def _config(text: str) -> _Config:
+    try:
+        values = tomllib.loads(text)
+        values.setdefault("schema_version", values.pop("version", "1.4"))
+        return _Config.model_validate(values)
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidRequest(f"{CONFIG}: {where}: {first['msg']}"[:500]) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as fault:
+        raise InvalidRequest(f"{CONFIG}: {fault or 'nested too deeply'}"[:500]) from None
+
+
+def _needs(config: _Config, folder: Path) -> str:
+    environment, verifier = config.environment, config.verifier
+    other = verifier.environment or {}
+    wanted = {
+        "a container engine for its steps": config.steps,
+        f"an environment on {environment.os[:40]}": environment.os.lower() != "linux",
+        "several containers (docker-compose.yaml)": any((folder / "environment").glob("docker-compose.y*ml")),
+        "a GPU or TPU": environment.gpus or environment.tpu,
+        "MCP servers of its environment": environment.mcp_servers,
+        "a service with a health check": environment.healthcheck,
+        "a container for its verifier's collect commands": verifier.collect,
+        "an image for its verifier": other.get("docker_image") or (folder / "tests/Dockerfile").exists(),
+    }
+    return next((what for what, needed in wanted.items() if needed), "")
+
+
+def _notes(config: _Config, dockerfile: _Dockerfile) -> Iterable[str]:
+    if dockerfile.base:
+        yield f"FROM {dockerfile.base}: the tools of this machine in its place"
+    if dockerfile.idle:
+        yield f"{', '.join(dict.fromkeys(dockerfile.idle))} of the Dockerfile have no effect"
+    if config.environment.network_mode != "no-network":
+        yield f"network_mode {config.environment.network_mode[:20]}: only what --network opens"
+    if config.agent.user is not None or config.verifier.user is not None:
+        yield "commands run as the sandbox's user"
+
+
+def _dockerfile(text: str) -> _Dockerfile:
+    """What of a Dockerfile can be honoured. Raises _Unable for a place that can't be had."""
+    made = _Dockerfile()
+    workdir = PurePosixPath("/")
+    for line in _instructions(text):
+        word, _, rest = line.partition(" ")
+        word, rest = word.upper(), rest.strip()
+        if word == "FROM" and not made.base:
+            made.base = rest.split()[0][:200] if rest else "?"
+        elif word == "WORKDIR" and "$" not in rest:
+            workdir /= rest.strip("\"'")
+            made.workdir = str(workdir)
+        elif word in ("COPY", "ADD"):
+            made.copies += _copied(line, rest, workdir)
+        elif word == "ENV" and "$" not in rest:
+            made.variables |= _pairs(rest)
+        elif word in _WITHOUT_EFFECT:
+            made.idle.append(word)
+        else:
+            made.needs = made.needs or f"an image made of its Dockerfile, for {line[:120]!r}"
+    check_variables(made.variables, field="environment/Dockerfile")
+    return made
+
+
+def _instructions(text: str) -> list[str]:
+    """The lines of a Dockerfile, comments left out, continued ones joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n") if line.strip()]
+
+
+def _copied(line: str, rest: str, workdir: PurePosixPath) -> list[tuple[str, str]]:
+    try:
+        words = [str(word) for word in json.loads(rest)] if rest.startswith("[") else shlex.split(rest)
+    except ValueError:
+        words = []
+    while words and words[0].startswith(("--chown=", "--chmod=")):
+        words.pop(0)
+    if len(words) < 2 or any(re.search(r"[$*?\[<]|^--|://", word) for word in words):
+        raise _Unable(f"an image made of its Dockerfile, for {line[:120]!r}")
+    *sources, target = words
+    into = target.endswith("/") or len(sources) > 1 or target in (".", "./")
+    return [(source, f"{workdir / target}{'/' if into else ''}") for source in sources]
+
+
+def _pairs(rest: str) -> dict[str, str]:
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        words = []
+    if words and "=" not in words[0]:
+        return {words[0]: " ".join(words[1:])}
+    if not all("=" in word for word in words):
+        raise _Unable(f"an image made of its Dockerfile, for 'ENV {rest[:100]}'")
+    return dict(word.split("=", 1) for word in words)
+
+
+def _workdir(text: str) -> str:
+    """Where the workspace is to stand. Raises _Unable where something else does."""
+    path = PurePosixPath(text or "/workspace")
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in _TAKEN:
+        raise _Unable(f"its files at {text[:200]!r}, where the sandbox has its own")
+    return str(path)
+
+
+def _below(workdir: str, source: str, target: str) -> tuple[str, str]:
+    if ".." in PurePosixPath(source).parts:
+        raise _Unable(f"a file from outside of environment/: {source[:200]!r}")
+    path = PurePosixPath(target)
+    if ".." in path.parts or not path.is_relative_to(workdir):
+        raise _Unable(f"a file at {target[:200]!r}, outside of its directory {workdir}")
+    below = str(path.relative_to(workdir))
+    return source.lstrip("/") or ".", f"{below}/" if target.endswith("/") and below != "." else below
+
+
+def _artifact(workdir: str, entry: str | dict[str, Any]) -> str:
+    text = str(entry if isinstance(entry, str) else entry.get("source", ""))
+    path = PurePosixPath(workdir, text)
+    if ".." in path.parts or (path.is_absolute() and not (workdir and path.is_relative_to(workdir))):
+        raise _Unable(f"the artifact {text[:200]!r}, outside of its directory {workdir}")
+    return str(path.relative_to(workdir)) if path.is_absolute() else str(path)
+
+
+def resolved_variables(templates: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose values may be `${NAME}` or `${NAME:-default}`; this process's own environment is never looked at.
+
+    Raises InvalidRequest for one that nothing stands for.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] not in given and ":-" not in match[0]:
+            raise InvalidRequest(f"needs the variable {match[1]}", hint=f"--verifier-env {match[1]}=...")
+        return given.get(match[1], match[2])
+
+    return {name: given.get(name, _TEMPLATE.sub(replaced, value)) for name, value in templates.items()}
+
+
+def copy_folder(
+    root: Path, folder: str, target: Path, *, ignored: str = "", links: bool = False, times: int = 1
+) -> None:
+    """Copy the files below a folder of `root` to a directory, but for what a .dockerignore names.
+
+    Raises FleetError for links, with `links` only for those that lead out of it, and for more than `times` the files or
+    bytes that a task may bring.
+    """
+    bounds = {"max_bytes": times * MOST_BYTES, "max_files": times * _MOST_FILES}
+    with (
+        pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds) as packed,
+        tarfile.open(fileobj=packed) as archive,
+    ):
+        members = archive.getmembers()
+        for member in members:
+            if member.issym() and not links:
+                raise InvalidRequest(f"{folder}/{member.name[:200]} is a link")
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            archive.extractall(target, members, filter="data")
+        except tarfile.FilterError as fault:
+            raise InvalidRequest(str(fault)[:300]) from None
+
+
+def place_files(task: HarborTask, context: Path, target: Path) -> None:
+    """Put the files of a task's environment where its Dockerfile has them. Raises FleetError.
+
+    Args:
+        task: Whose files.
+        context: An empty directory, for a copy of environment/.
+        target: The directory that stands for `workdir`.
+    """
+    if task.copies:
+        ignored = "environment/.dockerignore"
+        text = _text(Tree(task.folder), ignored) if (task.folder / ignored).exists() else ""
+        copy_folder(task.folder, "environment", context, ignored=text)
+    for source, place in task.copies:
+        begin, end = context / source, target / place
+        if begin.is_dir():
+            copy_folder(context, "" if source == "." else source, end)
+        elif begin.is_file():
+            end = end / begin.name if place.endswith("/") or place == "." or end.is_dir() else end
+            end.parent.mkdir(parents=True, exist_ok=True)
+            end.write_bytes(begin.read_bytes())
+            end.chmod(begin.stat().st_mode & 0o777)
+        else:
+            raise InvalidRequest(f"environment/{source[:200]} is not there")
+
+
+def read_rewards(directory: Path) -> dict[str, float]:
+    """What a verifier wrote: reward.json, else reward.txt. Raises InvalidRequest for what is no finite number.
+
+    The directory was the verifier's to write: links, pipes and large files are refused.
+    """
+    tree = Tree(directory, REWARDS)
+    for name, read in (("reward.json", _rewards), ("reward.txt", _reward)):
+        try:
+            data = tree.read(name, limit=_MOST_REWARD).data
+        except MissingPath:
+            continue
+        except FleetError as fault:
+            raise InvalidRequest(f"{name}: {_first(fault)}") from None
+        try:
+            return read(data)
+        except (ValueError, OverflowError):
+            raise InvalidRequest(f"{name} holds no finite number: {data[:80]!r}") from None
+    raise InvalidRequest("the verifier wrote no reward")
+
+
+def _reward(data: bytes) -> dict[str, float]:
+    return {"reward": _number(float(data.decode()))}
+
+
+def _rewards(data: bytes) -> dict[str, float]:
+    value = parse_json(data, finite=True)
+    if not isinstance(value, dict):
+        return {"reward": _number(value)}
+    rewards = {str(name)[:200]: _number(number) for name, number in value.items()}  # pyright: ignore
+    if not rewards:
+        raise ValueError("empty")
+    return rewards
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or not -1e308 < value < 1e308:
+        raise ValueError(value)
+    return float(value)
+
+
+def passed(rewards: Mapping[str, float]) -> bool | None:
+    """Whether rewards mean that a task is solved; None for one beyond 0 and 1, which says neither."""
+    deciding = [rewards["reward"]] if "reward" in rewards else list(rewards.values())
+    if not all(0 <= number <= 1 for number in deciding):
+        return None
+    return all(number == 1 for number in deciding)

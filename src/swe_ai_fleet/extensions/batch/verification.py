@@ -1,0 +1,410 @@
+"""Hidden tests, run when all is done, out of every agent's sight, apart from the workspaces of agents.
+
+As SWE-bench does it: a clean clone at the base commit, the patch without what it changed in the files of the tests, the
+tests' own patch, then the tests that are to pass; or the record's own script, whose log is read. As Harbor does it:
+tests/ is brought to /tests behind the agents' backs, tests/test.sh runs and leaves its reward in /logs/verifier. They
+run on this machine, in the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PatchRejected
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, RepoRef, UncommittedChanges
+from swe_ai_fleet.extensions.batch import harbor
+from swe_ai_fleet.extensions.batch.harbor import HarborTask
+from swe_ai_fleet.extensions.batch.log_parsers import grade, read_log, recording_exit_code
+from swe_ai_fleet.extensions.batch.records import Hidden, Record
+from swe_ai_fleet.ports import Clone, WorkspaceProvider
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox
+from swe_ai_fleet.sandbox.workspace import remove_tree
+
+SECONDS = 1800.0
+"""For one command of a record's hidden tests."""
+_IDS_A_RUN = 500
+_TOLD_CHARS = 2_000
+_LOG_BYTES = 4 * 1024 * 1024
+_LARGER = 8
+"""How many times as much as a task may bring may lie in an image or a repository."""
+# As SWE-bench applies patches to the files of an image, and runs its script then.
+_APPLYING = """\
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+cd -- "$1" || exit
+shift
+for patch; do
+    applied=
+    for way in "git apply --verbose" "git apply --verbose --3way" "git apply --verbose --reject" \
+        "patch --batch --forward --fuzz=5 -p1 -i"; do
+        $way "/workspace/$patch" && applied=1 && break
+        git checkout -- . && git clean -fd
+    done
+    [ "$applied" ] || { echo '>>>>> Patch Apply Failed'; exit 1; }
+done
+exec bash /workspace/eval.sh
+"""
+_FILE_HEADER = "diff --git "
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,120}", re.ASCII)
+LOG = "test_output.txt"
+
+Tests = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Whether the hidden tests pass; None where they could not be run. `told` is why not, or the end of the output.
+
+    `tests` are those that succeeded and failed, where they are told apart, `rewards` what a Harbor task's verifier
+    wrote.
+    """
+
+    resolved: bool | None
+    told: str = ""
+    tests: Tests = field(default_factory=dict[str, Mapping[str, Sequence[str]]])
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where hidden tests run, and repositories are made that tasks bring as files.
+
+    Attributes:
+        workspaces: Clones on this machine.
+        sandbox: What the tests' own scripts run in.
+        directory: Has a folder for each task, with its log and result.
+        repositories: Has the repositories that are made.
+        network: What tests may reach.
+        variables: What templates in a verifier's variables stand for.
+        image_credential: Opens the registries of images.
+    """
+
+    workspaces: WorkspaceProvider
+    sandbox: Sandbox
+    directory: Path
+    repositories: Path
+    network: NetworkGrant
+    variables: Mapping[str, str]
+    image_credential: str = ""
+
+    def folder(self, instance_id: str) -> Path:
+        """A task's folder among the results."""
+        return self.directory / folder_name(instance_id)
+
+    async def make_repository(self, record: Record, repo: pb.RepoRef) -> None:
+        """Make the repository of a task that brings files, or a fault to put in; the same content, the same commit.
+
+        It has one commit: a history would tell what was there without the fault. Raises FleetError, OSError.
+
+        Args:
+            record: A task with `made`.
+            repo: For a fault, the repository that it is put in.
+        """
+        place = repository_place(self.repositories, record.instance_id)
+        draft = place.with_name(f".{place.name}.{os.getpid()}")
+        remove_tree(draft)
+        tree = draft / "tree"
+        tree.mkdir(parents=True)
+        try:
+            if record.image and record.hidden.task is not None:
+                (draft / "empty").mkdir()
+                await self._copy_image(record.image, draft / "empty", tree)
+            elif record.hidden.task is not None:
+                await asyncio.to_thread(harbor.place_files, record.hidden.task, draft / "context", tree)
+            else:
+                async with self._clone(repo, EnvironmentSpec(detect=False)) as clone:
+                    await clone.apply(record.fault.encode())
+                    harbor.copy_folder(clone.root, "", tree, links=True, times=_LARGER)
+            await _commit(tree)
+            if not place.exists() or await _head(place) != await _head(tree):
+                remove_tree(place)
+                tree.rename(place)
+        finally:
+            remove_tree(draft)
+
+    async def _copy_image(self, image: str, empty: Path, tree: Path) -> None:
+        """Copy what an image has in its working directory; `empty` becomes a repository of nothing."""
+        await _commit(empty)
+        spec = EnvironmentSpec(image=image, image_credential=self.image_credential, detect=False)
+        async with self._clone(pb.RepoRef(path=str(empty)), spec) as clone:
+            root = clone.environment.image
+            if root is None or not root.directory.strip("/"):
+                raise InvalidRequest("the image has no working directory", field="environment.container_image")
+            harbor.copy_folder(Path(root.path), root.directory.strip("/"), tree, links=True, times=_LARGER)
+
+    async def evaluate(
+        self, record: Record, repo: pb.RepoRef, environment: pb.EnvironmentSpec, patch: str
+    ) -> Evaluation:
+        """Run a task's hidden tests on a patch of its repository."""
+        hidden = record.hidden
+        if not patch:
+            return Evaluation(resolved=False, told="there is no patch")
+        if hidden.needs:
+            return Evaluation(resolved=None, told=f"not run: needs {hidden.needs}")
+        folder = self.folder(record.instance_id)
+        remove_tree(folder)
+        folder.mkdir(parents=True, mode=0o700)
+        spec = EnvironmentSpec(
+            setup=tuple(environment.setup_commands),
+            variables=dict(environment.variables),
+            path=tuple(environment.path_directories),
+            image=environment.container_image,
+            image_credential=environment.image_credential_ref,
+            detect=not (environment.disable_detection or hidden.task or hidden.script),
+            test_command=environment.test_command,
+        )
+        try:
+            async with self._clone(repo, spec) as clone:
+                if hidden.task is not None:
+                    return await self._rewarded(hidden, hidden.task, clone, repo, spec, patch, folder)
+                if hidden.script:
+                    return await self._scripted(record, clone, patch, folder)
+                return await _tested(hidden, clone, patch)
+        except (FleetError, OSError) as fault:
+            return Evaluation(resolved=None, told=f"not run: {fault}"[:_TOLD_CHARS])
+
+    @asynccontextmanager
+    async def _clone(self, repo: pb.RepoRef, spec: EnvironmentSpec) -> AsyncGenerator[Clone]:
+        """A clean clone, in which nothing has run."""
+        name = f"evaluate-{uuid.uuid4().hex[:12]}"
+        location = RepoRef(
+            location=repo.path or repo.url, ref=repo.ref, commit=repo.commit, uncommitted=UncommittedChanges.IGNORE
+        )
+        try:
+            pinned = await self.workspaces.pin(DEFAULT_TENANT, location)
+            ready = await self.workspaces.environment(pinned, spec)
+            async with self.workspaces.open(name, "tests", pinned, ready) as clone:
+                yield clone
+        finally:
+            with suppress(NotFound):
+                await self.workspaces.release(name)
+
+    @asynccontextmanager
+    async def _at(
+        self, clone: Clone, hidden: Hidden, mounts: Mapping[str, Path] | None = None
+    ) -> AsyncGenerator[LocalWorkspace]:
+        """The clone as a workspace that stands where tests expect it, with directories at further places."""
+        memory_bytes, offline = (hidden.task.memory_bytes, hidden.task.offline) if hidden.task else (0, False)
+        policy = self.sandbox.policy
+        if not policy.level.mounts:
+            raise InvalidRequest("needs bubblewrap: tests find files at places of their own", field="sandbox")
+        sandbox = self.sandbox
+        if 0 < memory_bytes < policy.max_memory_bytes:
+            sandbox = Sandbox(replace(policy, max_memory_bytes=memory_bytes), sandbox.slots)
+        shown = {hidden.workdir or clone.mount: clone.root, **(mounts or {})}
+        writable = tuple(Mount(source=str(at), target=target) for target, at in shown.items() if target != clone.mount)
+        async with sandbox.workspace(
+            clone.root,
+            environment=clone.environment,
+            writable=writable,
+            network=None if offline else self.network or None,
+        ) as workspace:
+            yield workspace
+
+    async def _scripted(self, record: Record, clone: Clone, patch: str, folder: Path) -> Evaluation:
+        hidden, script = record.hidden, recording_exit_code(record.hidden.script)
+        image = clone.environment.image
+        if image is None:
+            try:
+                await clone.apply(patch.encode())
+            except PatchRejected as fault:
+                return Evaluation(resolved=False, told=str(fault))
+            async with self._at(clone, hidden) as workspace:
+                result = await workspace.run(_bash('cd -- "$1" && exec bash -c "$2"', hidden.workdir, script))
+        else:
+            # The image's own files, with what was built among them; the workspace has only what is brought along.
+            brought = folder / "brought"
+            brought.mkdir()
+            for name, text in (("fault.diff", record.fault), ("patch.diff", patch), ("eval.sh", script)):
+                (brought / name).write_text(text)
+            patches = () if hidden.applies else ("fault.diff", "patch.diff") if record.fault else ("patch.diff",)
+            environment = replace(clone.environment, image=replace(image, directory=""))
+            async with self.sandbox.workspace(
+                brought, environment=environment, network=self.network or None
+            ) as workspace:
+                result = await workspace.run(_bash(_APPLYING, hidden.workdir, *patches))
+        log = _kept(result, folder)
+        if result.timed_out:
+            return Evaluation(resolved=False, told=_end(result))
+        statuses = await asyncio.to_thread(read_log, log, hidden.log_parser)
+        if statuses is None:
+            return Evaluation(resolved=False, told=_end(result))
+        if hidden.expected:
+            wrong = {test for test, status in hidden.expected.items() if statuses.get(test) != status}
+            return Evaluation(resolved=not wrong, told=f"not as expected: {sorted(wrong)[:20]}" if wrong else "")
+        graded = grade(statuses, hidden.fail_to_pass, hidden.pass_to_pass, fail_only=hidden.fail_only)
+        failed = [test for group in graded.values() for test in group["failure"]]
+        return Evaluation(resolved=not failed, told=_end(result) if failed else "", tests=graded)
+
+    async def _rewarded(
+        self,
+        hidden: Hidden,
+        task: HarborTask,
+        clone: Clone,
+        repo: pb.RepoRef,
+        spec: EnvironmentSpec,
+        patch: str,
+        folder: Path,
+    ) -> Evaluation:
+        """The reward that tests/test.sh gives. What ran while agents worked is not there any more."""
+        variables = harbor.resolved_variables(task.verifier_variables, self.variables)
+        tests, rewards = folder / "tests", folder / "verifier"
+        try:
+            await asyncio.to_thread(harbor.copy_folder, task.folder, "tests", tests)
+            if not (tests / "test.sh").is_file():
+                raise InvalidRequest("tests/test.sh is not there")
+            (tests / "test.sh").chmod(0o755)
+            mounts = {"/tests": tests, harbor.REWARDS: rewards}
+            mounts |= {f"/logs/{name}": folder / name for name in ("agent", "artifacts")}
+            for directory in mounts.values():
+                directory.mkdir(exist_ok=True)
+            async with AsyncExitStack() as stack:
+                left = clone
+                if task.separate:
+                    left = await stack.enter_async_context(self._clone(repo, spec))
+                await left.apply(patch.encode())
+                for artifact in task.artifacts if left is not clone else ():
+                    await asyncio.to_thread(_hand_over, left.root, artifact, clone.root)
+                async with self._at(clone, hidden, mounts) as workspace:
+                    image = clone.environment.image
+                    place = task.workdir or (image.directory if image is not None else clone.mount)
+                    command = _bash('cd -- "$1" && exec /tests/test.sh', place)
+                    result = await workspace.run(
+                        replace(command, variables=variables, timeout_seconds=task.verifier_seconds)
+                    )
+            _kept(result, folder)
+            if result.timed_out:
+                return Evaluation(resolved=False, told=_end(result))
+            try:
+                found = harbor.read_rewards(rewards)
+            except InvalidRequest as fault:
+                return Evaluation(resolved=None, told=fault.message)
+        finally:
+            remove_tree(tests)
+        resolved = harbor.passed(found)
+        told = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
+        return Evaluation(resolved=resolved, told=told, rewards=found)
+
+
+def folder_name(instance_id: str) -> str:
+    """A name of one component for a task, one of its own."""
+    if _PLAIN_NAME.fullmatch(instance_id) and not instance_id.endswith(("~", ".")):
+        return instance_id
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", instance_id)[:80]
+    return f"{plain}~{hashlib.sha256(instance_id.encode()).hexdigest()[:10]}"
+
+
+def repository_place(repositories: Path, instance_id: str) -> Path:
+    """Where a task's repository is made."""
+    return (repositories / folder_name(instance_id)).absolute()
+
+
+async def _commit(tree: Path) -> None:
+    git = Git(os.environ)
+    await git.run("init", "--quiet", "--initial-branch=main", "--template=", str(tree), cwd=tree)
+    layout = Layout(git_dir=tree / ".git", work_tree=tree)
+    await git.run("add", "--all", "--force", "--", ".", layout=layout, cwd=tree)
+    commit = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message=The task")
+    await git.run(*commit, layout=layout, cwd=tree, variables=FIXED_IDENTITY)
+
+
+async def _head(place: Path) -> str:
+    return await Git(os.environ).commit(Layout(git_dir=place / ".git"), "HEAD")
+
+
+def _hand_over(left: Path, artifact: str, clean: Path) -> None:
+    """Copy an artifact, a file or a directory, from what agents left to a clean clone; nothing where there is none."""
+    tree = harbor.Tree(left)
+    try:
+        kind, _, path = tree.info(artifact)
+    except harbor.MissingPath:
+        return
+    if kind == "directory":
+        harbor.copy_folder(left, "" if path == "." else path, clean / path)
+    else:
+        content = tree.read(artifact, limit=harbor.MOST_BYTES)
+        harbor.Tree(clean).write(artifact, content.data, limit=harbor.MOST_BYTES, mode=content.mode)
+
+
+def _bash(script: str, *arguments: str) -> Command:
+    return Command(
+        argv=("bash", "-c", script, "bash", *arguments),
+        timeout_seconds=SECONDS,
+        merge_stderr=True,
+        output_limit=_LOG_BYTES,
+    )
+
+
+def _kept(result: CommandResult, folder: Path) -> str:
+    """What a script printed, kept in the task's folder."""
+    text = result.stdout.text()
+    (folder / LOG).write_text(text)
+    return text
+
+
+async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
+    if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
+        return Evaluation(resolved=None, told="its tests are not named as pytest names them")
+    try:
+        for change in (without_files_of(hidden.test_patch, patch), hidden.test_patch):
+            if change.strip():
+                await clone.apply(change.encode())
+    except PatchRejected as fault:
+        return Evaluation(resolved=False, told=str(fault))
+    for argv in commands(hidden, clone.environment):
+        result = await clone.run(Command(argv=argv, timeout_seconds=SECONDS, merge_stderr=True))
+        if not result.ok:
+            return Evaluation(resolved=False, told=_end(result))
+    return Evaluation(resolved=True)
+
+
+def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, ...]]:
+    """What is to be run, each to end with 0."""
+    for line in hidden.commands:
+        yield ("sh", "-c", line)
+    ids = (*hidden.fail_to_pass, *hidden.pass_to_pass)
+    for first in range(0, len(ids), _IDS_A_RUN):
+        yield (*_pytest(environment.test_command), "-q", "--", *ids[first : first + _IDS_A_RUN])
+
+
+def without_files_of(tests: str, patch: str) -> str:
+    """A patch without its changes to the files that another one changes. Both as git writes them."""
+    theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
+    lines: list[str] = []
+    keeping = True
+    # Lines end where git ends them, and nowhere else that Unicode knows of.
+    for line in patch.split("\n"):
+        if line.startswith(_FILE_HEADER):
+            keeping = line not in theirs
+        if keeping:
+            lines.append(line)
+    text = "\n".join(lines)
+    return text if keeping or not text else f"{text}\n"
+
+
+def _pytest(test_command: Sequence[str]) -> tuple[str, ...]:
+    """How the repository runs pytest, without the arguments of its own."""
+    if "pytest" in test_command:
+        return tuple(test_command[: test_command.index("pytest") + 1])
+    return ("python3", "-m", "pytest")
+
+
+def _is_pytest_id(name: str) -> bool:
+    return ".py" in name.partition("::")[0]
+
+
+def _end(result: CommandResult) -> str:
+    text = result.stdout.text().rstrip()[-_TOLD_CHARS:]
+    return f"the time was up\n{text}" if result.timed_out else text
