@@ -537,6 +537,16 @@ async def test_too_many_calls_wait_outside_and_a_call_given_up_is_ended_and_paid
         assert one.budget.usage.prompt_tokens >= 8 * 100
 
 
+async def test_who_asks_for_nothing_that_is_paid_for_is_answered_more_and_more_slowly() -> None:
+    async with gate() as one:
+        await asyncio.gather(*(one.ask("/v1/nowhere", {}) for _ in range(50)))
+        began = asyncio.get_running_loop().time()
+        assert (await one.ask(CHAT, b"{"))[0] == 400
+        # It waits with its body for 2 ms for each request before, and then once more with its answer.
+        assert asyncio.get_running_loop().time() - began >= 2 * 0.002 * 50
+        assert (await one.ask(CHAT, chat()))[0] == 200
+
+
 async def test_connections_are_bounded() -> None:
     async with gate() as one:
         opened = [await asyncio.open_unix_connection(str(one.gateway.socket)) for _ in range(80)]

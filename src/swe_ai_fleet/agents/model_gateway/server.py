@@ -32,7 +32,10 @@ MOST_CALLS = 8
 """Calls at once."""
 _MOST_CONNECTIONS = 64
 # Of an agent that does not read what it has asked for.
-_STALLED_SECONDS = 60.0
+_STALLED_SECONDS = 30.0
+# For each request that was no call of the model: whoever sends one after the other gets slower and slower answers.
+_PAUSE_SECONDS = 0.002
+_LONGEST_PAUSE_SECONDS = 1.0
 _CHARACTERS_PER_TOKEN = 4
 _CHARACTERS_PER_TOKEN_AT_LEAST = 3
 _REMEMBERED_TEXTS = 512
@@ -99,7 +102,7 @@ class ModelGateway:
         """How many calls the model was asked."""
         self.spent: StopReason | None = None
         """The limit of the run at which a call was refused, once one was."""
-        self._under_way = self._bytes = self._reserved = 0
+        self._requests = self._under_way = self._bytes = self._reserved = 0
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
 
@@ -109,7 +112,7 @@ class ModelGateway:
         return self._directory / "model.sock"
 
     async def __aenter__(self) -> Self:
-        application = web.Application(middlewares=[_refusing])
+        application = web.Application(middlewares=[self._serve])
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/v1/models/{name:.+}", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
@@ -139,6 +142,24 @@ class ModelGateway:
         if self._runner is not None:
             await self._runner.cleanup()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    @web.middleware
+    async def _serve(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self._requests += 1
+        try:
+            response = await handler(request)
+        except _RefusalError as refusal:
+            response = refusal.response()
+        except web.HTTPException as error:
+            text = "there are /v1/models, /v1/chat/completions and /v1/responses"
+            response = _RefusalError(error.status, f"{error.reason}: {text}", code="not_served").response()
+        except FleetError as fault:
+            response = _refusal(fault).response()
+        if not response.prepared:
+            await self._pause()
+        return response
 
     async def _models(self, request: web.Request) -> web.Response:
         capabilities = await self._model.probe()
@@ -204,6 +225,9 @@ class ModelGateway:
             self._on_reply(reply)
         return reply
 
+    async def _pause(self) -> None:
+        await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * (self._requests - self.calls)))
+
     def _affordable(self) -> None:
         spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
         if not self._budget.seconds_left:
@@ -233,6 +257,10 @@ class ModelGateway:
                 if self._bytes > LONGEST_BODY:
                     raise _busy("the requests under way are too large together")
             yield bytes(body)
+        except (FleetError, _RefusalError):
+            # Its place is kept meanwhile: reading what is refused costs the most here, and no budget pays for it.
+            await self._pause()
+            raise
         finally:
             self._bytes -= len(body)
 
@@ -324,21 +352,6 @@ class _Closed(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-@web.middleware
-async def _refusing(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except _RefusalError as refusal:
-        return refusal.response()
-    except web.HTTPException as error:
-        text = "there are /v1/models, /v1/chat/completions and /v1/responses"
-        return _RefusalError(error.status, f"{error.reason}: {text}", code="not_served").response()
-    except FleetError as fault:
-        return _refusal(fault).response()
 
 
 def _refusal(fault: FleetError) -> _RefusalError:
