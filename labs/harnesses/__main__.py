@@ -2,7 +2,8 @@
 
 Three tasks: one that an agent of ours and two harnesses solve, each of which knocks at the network; one whose harness
 is killed in the middle by what its model has it do; one in which a person refuses what a harness asks for.
-HARNESSES_CACHE is where installations stay, ONLY="solve ask" takes some of the tasks. Ends with 1 where something went another way than it should.
+HARNESSES_CACHE is where installations stay, ONLY="solve ask" takes some of the tasks. Ends with 1 where something went
+another way than it should.
 """
 
 from __future__ import annotations
