@@ -2,7 +2,8 @@
 
 Three tasks: one that an agent of ours and two harnesses solve, each of which knocks at the network; one whose harness
 is killed in the middle by what its model has it do; one in which a person refuses what a harness asks for.
-HARNESSES_CACHE is where installations stay. Ends with 1 where something went another way than it should.
+HARNESSES_CACHE is where installations stay, ONLY="solve ask" takes some of the tasks. Ends with 1 where something went
+another way than it should.
 """
 
 from __future__ import annotations
@@ -222,8 +223,8 @@ def table(rows: Sequence[Row]) -> Table:
     return made
 
 
-def check(rows: Sequence[Row]) -> list[str]:
-    """What went another way than it should."""
+def check(rows: Sequence[Row], *, whole: bool) -> list[str]:
+    """What went another way than it should; `whole` says that no task was left out."""
     wrong = [f"{row.task} {row.agent}: its audit chain is broken" for row in rows if not row.audited]
     for row in rows:
         name = f"{row.task} {row.agent} ({row.model})"
@@ -236,7 +237,7 @@ def check(rows: Sequence[Row]) -> list[str]:
             wrong.append(f"{name}: {row.error or row.stop}, {row.files or 'nothing'} left")
         if row.task == "ask" and (row.files or not row.refused):
             wrong.append(f"{name}: {row.files or 'nothing'} changed, {row.refused} refusals")
-    if [row.task for row in rows] != ["solve"] * 3 + ["die", "ask"]:
+    if whole and [row.task for row in rows] != ["solve"] * 3 + ["die", "ask"]:
         wrong.append(f"{len(rows)} candidates")
     return wrong
 
@@ -283,7 +284,7 @@ async def main() -> int:
                     if not only or marker.strip("[]") in only:
                         rows += await solved(client, order)
     Console(width=220).print(table(rows))
-    wrong = [f"{one.part}: {one.cause}" for one in doctor if one.state is not Health.OK] + check(rows)
+    wrong = [f"{one.part}: {one.cause}" for one in doctor if one.state is not Health.OK] + check(rows, whole=not only)
     for line in wrong:
         print(f"WRONG: {line}")
     return int(bool(wrong))
