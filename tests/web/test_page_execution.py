@@ -426,11 +426,11 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
             event = {"sequence": number, "event_id": str(number), "agent_id": agent, "type": kind, "at_ms": number}
             socket.send(json.dumps({"type": "log", "sequence": number, "event": {**event, "payload": payload}}))
 
-    await page.route_web_socket(re.compile("/api/ws/executions/names"), send)
+    await page.route_web_socket(re.compile("/api/ws/executions/0{8}-"), send)
     for width in (1360, 390):
         await page.set_viewport_size({"width": width, "height": 860})
         for tab in ("timeline", "candidates", "events"):
-            await _open(page, stage, f"/executions/names?tab={tab}")
+            await _open(page, stage, f"/executions/00000000-0000-4000-8000-000000000000?tab={tab}")
             await expect(page.locator(".gate .sources li")).to_have_text("javascript:alert(1)")
             await page.evaluate("document.querySelectorAll('#view details').forEach((each) => { each.open = true })")
             await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
