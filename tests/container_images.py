@@ -144,7 +144,9 @@ def with_python() -> MadeImage:
             inside = path.relative_to(root)
             if path.is_file() and _LEFT_OUT.isdisjoint(inside.parts) and path.suffix not in (".a", ".o"):
                 files.append(entry(str(place / inside)[1:], path.read_bytes()))
-    shared = [Path(path) for path in _libraries(program)]
+    files.append(entry(str(library / "site-packages/py.py")[1:], (packages / "py.py").read_bytes()))
+    modules = [str(path) for path in (library / "lib-dynload").glob("*.so")]
+    shared = sorted({Path(path) for name in (program, *modules) for path in _libraries(name)})
     files += [entry(str(path)[1:], path.read_bytes()) for path in shared]
     files += [
         entry("opt/bin/python3", Path(program).read_bytes()),

@@ -83,7 +83,7 @@ def resolution(request: pb.ResolveApprovalRequest, context: Context) -> Approval
 
 
 def judge_task(request: pb.JudgePatchesRequest) -> Task:
-    """The task of a request, its patches still to be stored. Raises InvalidRequest and NotAvailable with the field."""
+    """The task of a request, its patches still to be stored. Raises InvalidRequest with the field."""
     if not 1 <= len(request.patches) <= MAX_PATCHES:
         raise InvalidRequest(
             f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"

@@ -9,7 +9,6 @@ from dataclasses import replace
 import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
 from services.values import parsed_message
@@ -33,7 +32,7 @@ PLANNING_KEPT_SECONDS = 90 * 86_400.0
 CALLER = "nats"
 """Who tasks from NATS are accounted to."""
 
-_HOPELESS = (InvalidRequest, AlreadyExists, NotAvailable)
+_HOPELESS = (InvalidRequest, AlreadyExists)
 
 _log = structlog.get_logger(__name__)
 
@@ -86,7 +85,7 @@ async def open_intake(
 def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
     """The task in a message: the JSON of a SubmitTaskRequest; its subject may name a tenant and give it a priority.
 
-    Raises InvalidRequest and NotAvailable, naming the field.
+    Raises InvalidRequest, naming the field.
     """
     request = parsed_message(work.data, pb.SubmitTaskRequest())
     tenant, rest = _tenant(work, "agent.cmd.execute", known)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,15 +21,16 @@ async def test_agents_and_checks_are_in_the_image_that_a_task_names(shell: Shell
     name = image.layout(tmp_path / "images/python")
     run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--image", name)
     refused = await shell.fleet(*run, HELLO)
-    assert refused.code != 0 and "FLEET_IMAGE_FOLDERS" in refused.err
-    folders = {"FLEET_IMAGE_FOLDERS": str(tmp_path / "images")}
-    check = ("--check", "cat /etc/made /testbed/utils.py && ! ls /usr/bin")
-    ran = await shell.fleet(*run, *check, HELLO, **folders)
-    assert (ran.code, ran.document["verdict"]) == (0, "verified"), ran.out + ran.err
-    said = str(ran.document["baseline"])
+    assert refused.code == 2 and "FLEET_IMAGE_FOLDERS" in refused.out
+    shell = replace(shell, home=tmp_path / "home", more={"FLEET_IMAGE_FOLDERS": str(tmp_path / "images")})
+    check = "cat /etc/made && ! ls /usr/bin && python3 -m pytest -q /testbed"
+    ran = await shell.fleet(*run, "--local", "--check", check, HELLO)
+    assert ran.code == 0, ran.out + ran.err
+    document = json.loads(ran.out.splitlines()[-1])
+    assert document["verdict"] == "verified"
+    said = str(document["baseline"])
     assert f"{name}@sha256:" in said and image.digest in said
-    # By the repository's own tests, run by the image's Python, a candidate is verified as well.
-    tested = await shell.fleet(*run, f"{HELLO} again", **folders)
-    assert (tested.code, tested.document["verdict"]) == (0, "verified"), tested.out + tested.err
-    suites = tested.document["baseline"]["tests"]["suites"]
-    assert [suite["tests"]["passed"] for suite in suites] == [1], suites
+    # The agent ran the repository's tests with the image's Python as well.
+    own = next(one for one in document["candidates"][0]["checks"] if one["kind"] == "command")
+    assert own["passed"] and "of the test" in own["output"], own
+    assert document["candidates"][0]["answer"] == "Added hello_world; the tests pass."

@@ -18,7 +18,11 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox.jail import python
+from swe_ai_fleet.sandbox import LocalWorkspace, SandboxPolicy
+from swe_ai_fleet.sandbox.attacks import probe_workspace, successful_attacks
+from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.jail import Bubblewrap, python
+from swe_ai_fleet.sandbox.workspace import Host
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.container_images import MadeImage, directory, entry, layer, link, of_this_machine
 from tests.environments import make_provider, sh
@@ -183,3 +187,28 @@ def _state(root: Path) -> dict[str, tuple[int, bytes]]:
         content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
         found[str(path.relative_to(root))] = (status.st_mode, content)
     return found
+
+
+@pytest.mark.slow  # quick: test_two_workspaces_share_a_root_that_neither_can_write_to
+async def test_no_attack_succeeds_in_an_image_whose_user_is_root(world: World, image: MadeImage) -> None:
+    rooted = replace(image, config={"Env": ["PATH=/bin"]})
+    environment = await world.environment(rooted.layout(world.place / "default/layout"))
+    bubblewrap = await Bubblewrap.find()
+    host = Host(policy=SandboxPolicy(), slots=None, groups=ControlGroups.discover(), bubblewrap=bubblewrap)
+
+    def opened(limited: Host, root: Path) -> LocalWorkspace:
+        async def already() -> Host:
+            return limited
+
+        return LocalWorkspace(
+            *(already, root),
+            level=limited.policy.level,
+            max_sessions=1,
+            environment=environment,
+            network=None,
+            writable=(),
+            scratch=None,
+        )
+
+    assert environment.image is not None and environment.image.user == 0
+    assert await successful_attacks(opened, host) <= await successful_attacks(probe_workspace, host)

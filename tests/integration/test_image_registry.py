@@ -164,3 +164,41 @@ async def test_a_credential_is_shown_to_hosts_that_its_keeper_named(tmp_path: Pa
             with pytest.raises((PreconditionFailed, Unavailable), match=reason):
                 await store_of(tmp_path, server).pin("default", name)
         assert thief.seen == []
+
+
+async def test_an_image_of_an_engine_is_taken_by_its_id(tmp_path: Path) -> None:
+    IMAGE.archive(tmp_path / "saved.tar")
+    asked: list[str] = []
+    ids = {
+        "made:1": IMAGE.digest,
+        IMAGE.digest: IMAGE.digest,
+        "moved:1": IMAGE.digest.replace("sha256:", "sha256:0")[:71],
+    }
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        name, what = request.match_info["path"].rsplit("/", 1)
+        asked.append(what)
+        if what == "get":
+            return web.FileResponse(tmp_path / "saved.tar")
+        return web.json_response({"Id": ids[name]}) if name in ids else web.json_response({}, status=404)
+
+    application = web.Application()
+    application.router.add_get("/images/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "engine.sock")).start()
+    disk = TenantDisk(tmp_path / "home", max_bytes=0, unmeasured_bytes=0)
+    store = ImageStore(tmp_path / "home", ImageRules(engine=tmp_path / "engine.sock"), disk)
+    try:
+        pinned = await store.pin("default", "docker-daemon:made:1")
+        assert pinned == f"docker-daemon:made:1@{IMAGE.digest}" and asked == ["json"]
+        root = await store.root("default", pinned)
+        assert (Path(root.path) / "b").read_text() == "y"
+        with pytest.raises(PreconditionFailed, match="answers 404"):
+            await store.pin("default", "docker-daemon:lost:1")
+        # What the engine sends is believed no more than any archive.
+        with pytest.raises(PreconditionFailed, match="another image now"):
+            await store.root("default", "docker-daemon:moved:1")
+        assert list((tmp_path / "home/scratch").iterdir()) == []
+    finally:
+        await runner.cleanup()

@@ -238,7 +238,7 @@ def _number(result: CommandResult) -> int:
 
 
 def _python(workspace: LocalWorkspace, script: str, *arguments: str) -> Awaitable[CommandResult]:
-    argv = (jail.python(), "-I", "-S", "-c", script, *arguments)
+    argv = (*jail.python(workspace.environment), "-I", "-S", "-c", script, *arguments)
     return workspace.run(Command(argv=argv, timeout_seconds=30, light=True))
 
 

@@ -97,22 +97,31 @@ class Bubblewrap:
     @classmethod
     async def find(cls) -> Bubblewrap | None:
         """The one for all sandboxes of this host, or None: on PATH; of the extra `images` where that can do more."""
-        found: list[Bubblewrap] = []
-        for program in filter(None, (shutil.which("bwrap"), _packaged())):
-            process = await asyncio.create_subprocess_exec(
-                program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-            )
-            output, _ = await process.communicate()
-            options = frozenset(re.findall(r"--[a-z-]+", output.decode("utf-8", "replace")))
-            found.append(cls(program=program, options=options))
-            if found[-1].overlays:
-                return found[-1]
-        return found[0] if found else None
+        installed, packaged = shutil.which("bwrap"), _packaged()
+        found = await cls._of(installed) if installed else None
+        if packaged is None or (found is not None and found.overlays):
+            return found
+        # Some systems allow user namespaces to programs at known places only.
+        starts, _ = await _output(packaged, "--unshare-user", "--ro-bind", "/", "/", "true")
+        return await cls._of(packaged) if starts == 0 or found is None else found
+
+    @classmethod
+    async def _of(cls, program: str) -> Bubblewrap:
+        _, said = await _output(program, "--help")
+        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", said)))
 
     @property
     def overlays(self) -> bool:
         """Whether it can show a container image with a writable layer on top."""
         return "--overlay" in self.options
+
+
+async def _output(*argv: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode("utf-8", "replace")
 
 
 def _packaged() -> str | None:

@@ -309,7 +309,7 @@ def landlock_arguments(
 
 def _launching(plan: _Plan) -> list[str]:
     launcher = Path(__file__).with_name("landlock_launcher.py")
-    return [jail.python(), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
+    return [str(own_interpreter()), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
 
 
 def _plan(

@@ -66,6 +66,7 @@ places = glob.glob(sys.argv[1] + "/lib/python3*/site-packages")
 names = {str((one.metadata or {}).get("Name")).lower() for one in importlib.metadata.distributions(path=places)}
 sys.exit(not ("pytest" in names or importlib.machinery.PathFinder.find_spec("pytest", places)))
 """
+_FINDS_PYTEST = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"
 _PYTEST = re.compile(r"(?:.*/)?pytest(?:\.py|/__init__\.py)")
 
 
@@ -105,6 +106,7 @@ class Build:
     ) -> None:
         self._workspace = workspace
         self._python = python(workspace.environment)
+        self.in_image = workspace.environment.image is not None
         self._root = root
         self._lock = lock
         self._grant = grant
@@ -146,6 +148,10 @@ class Build:
     async def has_pytest(self, files: RepositoryFiles) -> bool:
         """Whether the environment has a pytest, from an index or the repository's own."""
         argv = (*self._python, "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
+        if self.in_image:
+            # The packages of the image's own Python count, and only that Python knows where they are.
+            self.exposed = self.exposed or self._on_path
+            argv = (f"{self._root.seen_at}/venv/bin/python", "-I", "-c", _FINDS_PYTEST)
         if (await self._workspace.run(Command(argv=argv))).ok:
             return True
         if not self._on_path or not any(_PYTEST.fullmatch(path) for path in files.files):

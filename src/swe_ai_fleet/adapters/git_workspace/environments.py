@@ -515,7 +515,7 @@ class Environments:
         """Whether the environment has no pytest of its own, and ours runs with its Python."""
         if recipe.python is None:
             return False
-        asked = recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
+        asked = build.in_image or recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
         if asked and await build.has_pytest(files):
             return False
         return allows(self._tools.requires_python, recipe.python.version)

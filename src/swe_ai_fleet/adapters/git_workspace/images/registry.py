@@ -92,7 +92,9 @@ class RegistryRules:
         return [entry.strip().lower().removeprefix(_INSECURE) for entry in self.allowed]
 
     def is_private(self, registry: str) -> bool:
-        return any(entry.partition("/")[0] == registry for entry in self._entries if not _GLOB.search(entry))
+        """Whether a registry may be at a private address."""
+        hosts = [entry.partition("/")[0] for entry in self._entries]
+        return any(host == registry for host in hosts if not _GLOB.search(host))
 
 
 class Registry:
@@ -118,37 +120,36 @@ class Registry:
         await self._public.aclose()
 
     async def pin(self) -> str:
-        return (await self._manifest(self._reference.digest or self._reference.tag or "latest"))[0]
+        async with _within(_SECONDS):
+            return (await self._manifest())[0]
 
     async def find(self) -> FoundImage:
-        digest, manifest = await self._manifest(self._reference.digest or self._reference.tag or "latest")
-        pinned = digest
-        if "manifests" in mapping(manifest):
-            _, manifest = await self._manifest(chosen(manifest))
-        config, layers = contents(manifest)
-        async with self._answer(f"blobs/sha256:{blob_name(config)}") as answer:
-            data = await _read(answer)
-        document(data, config)
-        return FoundImage(digest=pinned, config=data, layers=layers)
+        async with _within(_SECONDS):
+            digest, manifest = await self._manifest()
+            if "manifests" in mapping(manifest):
+                _, manifest = await self._manifest(chosen(manifest))
+            config, layers = contents(manifest)
+            async with self._answer(f"blobs/sha256:{blob_name(config)}") as answer:
+                data = await _read(answer)
+            document(data, config)
+            return FoundImage(digest=digest, config=data, layers=layers)
 
     async def fetch(self, layer: Layer, target: Path) -> None:
         digest = hashlib.sha256()
         name = blob_name(layer.name)
-        try:
-            async with asyncio.timeout(_LAYER_SECONDS), self._answer(f"blobs/sha256:{name}") as answer:
-                with target.open("xb") as file:
-                    async for data in answer.aiter_raw():
-                        digest.update(data)
-                        file.write(data)
-                        if file.tell() > layer.size:
-                            raise missing("a layer is larger than its manifest says")
-        except TimeoutError:
-            raise Unavailable("a layer of the image did not come in time", field=FIELD) from None
+        async with _within(_LAYER_SECONDS), self._answer(f"blobs/sha256:{name}") as answer:
+            with target.open("xb") as file:
+                async for data in answer.aiter_raw():
+                    digest.update(data)
+                    file.write(data)
+                    if file.tell() > layer.size:
+                        raise missing("a layer is larger than its manifest says")
         if digest.hexdigest() != name:
             raise missing("a layer has another digest than its manifest names")
 
-    async def _manifest(self, name: str) -> tuple[str, object]:
-        """(digest, document) of a manifest by tag or digest."""
+    async def _manifest(self, digest: str = "") -> tuple[str, object]:
+        """(digest, document) of the manifest with a digest, or of the one that the reference means."""
+        name = digest or self._reference.digest or self._reference.tag or "latest"
         is_digest = name.startswith("sha256:")
         if is_digest:
             blob_name(name)
@@ -163,13 +164,17 @@ class Registry:
         """The answer for something of the repository. Raises PreconditionFailed, Unavailable."""
         url = f"{self._url}/v2/{self._reference.name}/{path}"
         client, headers = self._own, {"Accept": accept, "Accept-Encoding": "identity"}
+        asked = False
         try:
             for _ in range(redirects + 2):
                 own = {"Authorization": self._authorization} if self._authorization and client is self._own else {}
                 async with client.stream("GET", url, headers={**headers, **own}) as answer:
-                    if answer.status_code == 401 and client is self._own and not self._authorization:
+                    if answer.status_code == 401 and client is self._own and not asked:
+                        # Without one, or with one that was good for some minutes.
+                        asked = True
                         self._authorization = await self._authorized(answer.headers.get("WWW-Authenticate", ""))
-                        continue
+                        if self._authorization:
+                            continue
                     if answer.status_code not in _REDIRECTS:
                         self._check(answer, is_own=client is self._own)
                         yield answer
@@ -241,13 +246,21 @@ def _client(policy: HttpPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClien
     return httpx2.AsyncClient(transport=GuardedTransport(policy, tls=tls), follow_redirects=False, trust_env=False)
 
 
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"the registry of the image took more than {seconds:g} s", field=FIELD) from None
+
+
 async def _read(answer: httpx2.Response) -> bytes:
     data = bytearray()
-    async with asyncio.timeout(_SECONDS):
-        async for piece in answer.aiter_raw(CHUNK):
-            data += piece
-            if len(data) > LARGEST_DOCUMENT:
-                raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
+    async for piece in answer.aiter_raw(CHUNK):
+        data += piece
+        if len(data) > LARGEST_DOCUMENT:
+            raise missing(f"one of its documents has more than {LARGEST_DOCUMENT:,} bytes")
     return bytes(data)
 
 

@@ -81,7 +81,7 @@ class Unpacking:
                     if self._entries > self._limits.entries:
                         raise ResourceExhausted(f"the image has more than {self._limits.entries:,} entries")
                     self._put(archive, member)
-                    archive.members.clear()
+                    vars(archive)["members"].clear()  # it would keep all of them
             while stream.read(CHUNK):
                 pass
         except UNREADABLE as error:
