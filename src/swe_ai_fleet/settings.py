@@ -138,11 +138,16 @@ class Settings(BaseSettings):
         description='Prices of a million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '
         '"cached": 0.1}}; "*" is every other model. Empty: nothing has a price.',
     )
+    model_record_tokens: bool = Field(
+        default=False,
+        description="Record token ids and log-probabilities of prompts and replies, for training; a server that gives "
+        "none is asked once.",
+    )
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
         description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above, a key at the same address only. '
-        "One named verifier scores candidates.",
+        '"api_key": …, "record_tokens": "true"}}, or "api_key_file": …; what a profile leaves out is as above, a key '
+        "at the same address only. One named verifier scores candidates.",
         repr=False,
     )
     vllm_python: str | None = Field(

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
+from types import MappingProxyType
 
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed, ModelReplied
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import json_or_none, mapping, mappings
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SampledTokens, ToolCall, ToolMessage
 from swe_ai_fleet.domain.run import SUB_AGENT, RunState, sub_agent_usage
 from swe_ai_fleet.domain.trajectory import Observation, Step
 
@@ -24,7 +26,18 @@ SCHEMA = "ATIF-v1.8"
 SHORTENED = "The log has a sub-agent's calls in short, without their results, and of its replies only the last one."
 
 
-def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) -> dict[str, object]:
+def token_refs(run: RunState, events: Iterable[Event]) -> list[BlobRef]:
+    """The blobs in which the log has the tokens of a run's replies, each a `SampledTokens` as JSON."""
+    bodies = (event.body for event in events if event.agent_id == run.agent_id)
+    return [body.reply.tokens for body in bodies if isinstance(body, ModelReplied) and body.reply.tokens is not None]
+
+
+def trajectory(
+    state: ExecutionState,
+    run: RunState,
+    events: Iterable[Event],
+    tokens: Mapping[str, SampledTokens] = MappingProxyType({}),
+) -> dict[str, object]:
     """One agent's run with what evidence says of it, as JSON values.
 
     Messages that an earlier run had before it waited for a person are marked as copied context. Money is in the
@@ -34,6 +47,7 @@ def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) ->
         state: The execution, for the verdict about what the run left.
         run: The whole run, as `whole_run` gives it. It must have begun.
         events: All of the execution; times, condensations and loops are taken from them.
+        tokens: The blobs of `token_refs` by their digests; steps whose blob is not among them have no token ids.
     """
     own = [event for event in events if event.agent_id == run.agent_id]
     started, finished, usage = run.started, run.finished, run.finished.usage if run.finished else run.usage
@@ -43,7 +57,7 @@ def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) ->
         agent |= {"model_name": started.model} if started.model else {}
         known = ("role", "temperature", "seed", "tools", "environment")
         agent["extra"] = {field: value for field in known if (value := to_plain(getattr(started, field))) is not None}
-    parts = _Steps(run, own, name)
+    parts = _Steps(run, own, name, tokens)
     steps = list(parts)
     document: dict[str, object] = {
         "schema_version": SCHEMA,
@@ -100,9 +114,9 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
 class _Steps:
     """The steps of a run in the order of its conversation; each reply has the answers to its calls."""
 
-    def __init__(self, run: RunState, events: Iterable[Event], name: str) -> None:
+    def __init__(self, run: RunState, events: Iterable[Event], name: str, tokens: Mapping[str, SampledTokens]) -> None:
         self.sub_agents: list[dict[str, object]] = []
-        self._run, self._name = run, name
+        self._run, self._name, self._tokens = run, name, tokens
         self._replied = {event.body.step: event for event in events if isinstance(event.body, ModelReplied)}
         self._answers = {answer.call_id: answer.content for answer in run.messages if isinstance(answer, ToolMessage)}
 
@@ -133,7 +147,12 @@ class _Steps:
             assert isinstance(event.body, ModelReplied)
             told |= {"timestamp": event.at, "llm_call_count": 1}
             told |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
-            told["metrics"] = _metrics(step.usage, duration_ms=event.body.duration_ms)
+            ref = event.body.reply.tokens
+            sampled = self._tokens.get(ref.digest) if ref is not None else None
+            told["metrics"] = {
+                **_metrics(step.usage, duration_ms=event.body.duration_ms),
+                **({field: list(value) for field, value in asdict(sampled).items() if value} if sampled else {}),
+            }
         return told
 
     def _result(self, call: ToolCall, seen: Observation | None) -> dict[str, object]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -69,7 +70,7 @@ class ModelReply:
     """What a model answered to one request. `repairs` say what was mended before it could be read.
 
     `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
-    asked for and the server gives them.
+    asked for and the server gives them. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
     """
 
     message: AssistantMessage
@@ -78,6 +79,19 @@ class ModelReply:
     model: str = ""
     repairs: tuple[str, ...] = ()
     top_logprobs: tuple[tuple[str, float], ...] = ()
+    tokens: BlobRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The tokens of a request and of its reply by their numbers in the model's vocabulary, as the server counted them.
+
+    `logprobs` are the natural log-probabilities of the completion's tokens, one for each; empty where they are unknown.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    completion_token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +126,7 @@ class ModelRequest:
             alone.
         on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
             begins anew.
+        on_tokens: Gets the tokens of prompt and reply before the reply is returned, if the server gives them.
     """
 
     messages: Sequence[Message]
@@ -121,6 +136,7 @@ class ModelRequest:
     top_logprobs: int = 0
     session: str = ""
     on_delta: Callable[[str], None] | None = None
+    on_tokens: Callable[[SampledTokens], None] | None = None
 
 
 class ToolProtocol(StrEnum):

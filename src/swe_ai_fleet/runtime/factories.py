@@ -87,10 +87,22 @@ def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
     )
 
 
-def other_model(settings: Settings, *, model: str = "", url: str = "", api_key: str = "") -> Settings:
-    """Settings of another model; what is empty is as before, but a key is not taken along to another address."""
+def other_model(
+    settings: Settings, *, model: str = "", url: str = "", api_key: str = "", record_tokens: str = ""
+) -> Settings:
+    """Settings of another model; what is empty is as before, but a key is not taken along to another address.
+
+    Raises InvalidRequest where `record_tokens` is neither `true` nor `false`.
+    """
+    if record_tokens not in ("", "true", "false"):
+        raise InvalidRequest(
+            f"record_tokens is {record_tokens[:64]!r}", field="model_profiles", hint='"true" or "false"'
+        )
     given = {"model": model, "model_url": url, "model_api_key": api_key}
-    chosen = settings.model_copy(update={name: value for name, value in given.items() if value})
+    update: dict[str, str | bool] = {name: value for name, value in given.items() if value}
+    if record_tokens:
+        update["model_record_tokens"] = record_tokens == "true"
+    chosen = settings.model_copy(update=update)
     known = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
     if api_key or all(public_url(endpoint.base_url) in known for endpoint in model_endpoints(chosen)):
         return chosen

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeGuard, cast
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import items, mapping
-from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall, ToolProtocol
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    FinishReason,
+    ModelReply,
+    SampledTokens,
+    ToolCall,
+    ToolProtocol,
+)
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -117,9 +124,40 @@ def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ..
     first = mapping(next(iter(items(logprobs.get("content"))), None))
     for alternative in map(mapping, items(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
         token, logprob = alternative.get("token"), alternative.get("logprob")
-        if isinstance(token, str) and isinstance(logprob, float | int) and _LEAST_LOGPROB < logprob < 1:
+        if isinstance(token, str) and _is_logprob(logprob):
             found.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
     return tuple(found)
+
+
+def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
+    """The token ids in a completion, with a log-probability for each or none; None where a list of ids is missing.
+
+    Log-probabilities that cannot be matched to the tokens one by one are left out, and `repairs` say so.
+    """
+    fields = mapping(completion)
+    choice = mapping(next(iter(items(fields.get("choices"))), None))
+    prompt, written = _token_ids(fields.get("prompt_token_ids")), _token_ids(choice.get("token_ids"))
+    if prompt is None or written is None:
+        return None
+    given = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
+    logprobs = [min(0.0, float(value)) for value in given if _is_logprob(value)]
+    if len(logprobs) != len(written):
+        if given:
+            repairs.append(f"{len(logprobs)} log-probabilities for {len(written)} tokens left out")
+        logprobs.clear()
+    return SampledTokens(prompt_token_ids=prompt, completion_token_ids=written, logprobs=tuple(logprobs))
+
+
+def _token_ids(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    ids = cast("list[object]", value)
+    numbers = tuple(number for number in ids if type(number) is int and 0 <= number < _MOST_TOKENS)
+    return numbers if len(numbers) == len(ids) else None
+
+
+def _is_logprob(value: object) -> TypeGuard[float | int]:
+    return isinstance(value, float | int) and not isinstance(value, bool) and _LEAST_LOGPROB < value < 1
 
 
 def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:

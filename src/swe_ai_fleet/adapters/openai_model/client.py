@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from swe_ai_fleet.adapters.openai_model import faults, json_protocol, probing, text_protocol
-from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
+from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply, read_tokens
 from swe_ai_fleet.adapters.openai_model.connection import Connection
 from swe_ai_fleet.adapters.openai_model.faults import Feature, Quirks
 from swe_ai_fleet.adapters.openai_model.probing import Findings, ListedModel, read_models
@@ -60,7 +60,11 @@ class RequestWriter:
         protocol = capabilities.protocol
         # A stream is read for its text alone.
         more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
-        if wanted.top_logprobs and capabilities.logprobs:
+        with_ids = wanted.on_tokens is not None and self._quirks.allow(Feature.SAMPLED)
+        if with_ids:
+            uses.append(Feature.SAMPLED)
+            more["return_token_ids"] = True
+        if (wanted.top_logprobs or with_ids) and capabilities.logprobs:
             uses.append(Feature.LOGPROBS)
             more |= {"logprobs": True, "top_logprobs": wanted.top_logprobs}
         head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
@@ -197,7 +201,7 @@ class OpenAIChatModel:
         self._model = model
         self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
-        self._quirks = Quirks()
+        self._quirks = Quirks(faults.public_url(self._connection.base_url))
         self._requests = RequestWriter(self._quirks)
         self._probing: asyncio.Task[probing.Findings] | None = None
 
@@ -248,13 +252,13 @@ class OpenAIChatModel:
         while True:
             written = self._requests.write(request, findings)
             try:
-                reply = await self._ask(written, started, request.on_delta, headers)
+                reply = await self._ask(written, started, request, headers)
             except ModelError as error:
                 # Each turn of this loop leaves one more feature out for good.
                 if not self._quirks.learn(error, written.uses):
                     raise
                 continue
-            if Feature.LOGPROBS in written.uses and not reply.top_logprobs:
+            if Feature.LOGPROBS in written.uses and request.top_logprobs and not reply.top_logprobs:
                 self._quirks.miss(Feature.LOGPROBS)
             if Feature.SCHEMA in written.uses and _ignores_schema(reply, request.schema):
                 self._quirks.miss(Feature.SCHEMA)
@@ -265,10 +269,10 @@ class OpenAIChatModel:
         self,
         request: Request,
         started: float,
-        on_delta: Callable[[str], None] | None,
+        wanted: ModelRequest,
         headers: Mapping[str, str],
     ) -> ModelReply:
-        streams = Feature.STREAM in request.uses
+        streams, on_delta = Feature.STREAM in request.uses, wanted.on_delta
 
         async def attempt() -> ModelReply:
             answer, repairs = b"", list[str]()
@@ -281,6 +285,7 @@ class OpenAIChatModel:
                 else:
                     answer = await self._connection.complete(request.body, headers=headers)
                     completion = read_answer(answer, repairs)
+                tokens = read_tokens(completion, repairs) if Feature.SAMPLED in request.uses else None
                 duration_ms = round((time.monotonic() - started) * 1000)
                 reply = read_reply(
                     completion,
@@ -297,6 +302,10 @@ class OpenAIChatModel:
                 raise self._connection.refused(error.refusal) from error
             if on_delta is not None and not streams and reply.message.content:
                 on_delta(reply.message.content)
+            if tokens is not None and wanted.on_tokens is not None:
+                wanted.on_tokens(tokens)
+            elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
+                self._quirks.miss(Feature.SAMPLED)
             return reply
 
         return await self._connection.retry(attempt)

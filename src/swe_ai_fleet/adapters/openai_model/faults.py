@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+import structlog
+
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import items, mapping, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
+_log = structlog.get_logger()
 _LONGEST_QUOTE = 500
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _STATUS = re.compile(r"[45][0-9]{2}")
@@ -192,6 +195,7 @@ class Feature(StrEnum):
     ENVELOPE = "envelope"
     SCHEMA = "schema"
     LOGPROBS = "logprobs"
+    SAMPLED = "token ids"
 
 
 _NAMED_BY = {
@@ -202,13 +206,19 @@ _NAMED_BY = {
     Feature.ENVELOPE: _ABOUT_SCHEMAS,
     Feature.SCHEMA: _ABOUT_SCHEMAS,
     Feature.LOGPROBS: re.compile(r"log.?prob", re.IGNORECASE),
+    Feature.SAMPLED: re.compile(r"token.?ids", re.IGNORECASE),
 }
 
 
 class Quirks:
-    """The features that a server turned out not to have; they are left out from then on."""
+    """The features that a server turned out not to have; they are left out from then on, which the log says once.
 
-    def __init__(self) -> None:
+    Args:
+        server: Names it in the log.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
         self._missing: set[Feature] = set()
 
     def allow(self, feature: Feature) -> bool:
@@ -217,6 +227,8 @@ class Quirks:
 
     def miss(self, feature: Feature) -> None:
         """Use it no more."""
+        if self.allow(feature):
+            _log.warning("model.feature_missing", server=self._server, feature=str(feature))
         self._missing.add(feature)
 
     def learn(self, error: ModelError, used: Iterable[Feature]) -> bool:

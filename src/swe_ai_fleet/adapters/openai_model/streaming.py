@@ -113,6 +113,9 @@ class StreamedCompletion:
         self._finish: object = None
         self._usage: object = None
         self._model: object = None
+        self._prompt_token_ids: object = None
+        self._token_ids: list[object] = []
+        self._logprobs: list[object] = []
 
     def take(self, chunk: bytes) -> bool:
         """Read on; whether the answer is whole. Raises ValueError for one that is too long."""
@@ -160,8 +163,18 @@ class StreamedCompletion:
             "content": self._mended("".join(self._content)),
             "tool_calls": [self._call(call) for call in self._calls],
         }
-        choices = [{"message": message, "finish_reason": self._finish}] if self._choice_seen else []
-        return {"choices": choices, "usage": self._usage, "model": self._model}
+        choice = {
+            "message": message,
+            "finish_reason": self._finish,
+            "token_ids": self._token_ids or None,
+            "logprobs": {"content": self._logprobs},
+        }
+        return {
+            "choices": [choice] if self._choice_seen else [],
+            "usage": self._usage,
+            "model": self._model,
+            "prompt_token_ids": self._prompt_token_ids,
+        }
 
     def _read_line(self, line: bytes) -> None:
         line = line.rstrip(b"\r")
@@ -197,6 +210,7 @@ class StreamedCompletion:
             return True
         self._usage = fields.get("usage") or self._usage
         self._model = self._model or fields.get("model")
+        self._prompt_token_ids = fields.get("prompt_token_ids") or self._prompt_token_ids
         for one in mappings(fields.get("choices")):
             if one.get("index") in (0, None):
                 self._choice_seen = True
@@ -215,6 +229,8 @@ class StreamedCompletion:
         return event
 
     def _add(self, fields: Mapping[str, object]) -> None:
+        self._token_ids += items(fields.get("token_ids"))
+        self._logprobs += items(mapping(fields, "logprobs").get("content"))
         delta = mapping(fields, "delta") or ({} if self._content else mapping(fields, "message"))
         if text := as_text(delta.get("content")) or as_text(delta.get("refusal")) or as_text(fields.get("text")):
             self._content.append(text)
