@@ -70,7 +70,8 @@ class ModelReply:
     """What a model answered to one request. `repairs` say what was mended before it could be read.
 
     `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
-    asked for and the server gives them. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
+    asked for and the server gives them. `server` is the host of the server that answered, with its port where its URL
+    names one. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
     """
 
     message: AssistantMessage
@@ -79,6 +80,7 @@ class ModelReply:
     model: str = ""
     repairs: tuple[str, ...] = ()
     top_logprobs: tuple[tuple[str, float], ...] = ()
+    server: str = ""
     tokens: BlobRef | None = None
 
 

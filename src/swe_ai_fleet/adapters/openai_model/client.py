@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.openai_model import faults, json_protocol, probing, text_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply, read_tokens
@@ -201,7 +202,8 @@ class OpenAIChatModel:
         self._model = model
         self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
-        self._quirks = Quirks(faults.public_url(self._connection.base_url))
+        public = faults.public_url(self._connection.base_url)
+        self._server, self._quirks = urlsplit(public).netloc, Quirks(public)
         self._requests = RequestWriter(self._quirks)
         self._probing: asyncio.Task[probing.Findings] | None = None
 
@@ -306,7 +308,7 @@ class OpenAIChatModel:
                 wanted.on_tokens(tokens)
             elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
                 self._quirks.miss(Feature.SAMPLED)
-            return reply
+            return replace(reply, server=self._server)
 
         return await self._connection.retry(attempt)
 
