@@ -53,9 +53,7 @@ class _SessionRoutes:
         value = await self._credentials.new_session(token, name)
         if value is None:
             self._refusals.take(address)
-            raise Refusal(
-                401, "this is not the token", field="token", hint="`fleet open` prints the address with the right one"
-            )
+            raise Refusal(401, "wrong token", field="token", hint="`fleet open` prints the address with the right one")
         answer = JSONResponse({"authenticated": True, "by": Shown.COOKIE if value else Shown.NOTHING})
         if value:
             answer.headers.append("set-cookie", set_cookie(name, value, seconds=SECONDS, secure=secure))
@@ -65,7 +63,7 @@ class _SessionRoutes:
         """GET: who the caller is, by what that is known, and until when."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
         who = authenticated.principal
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "authenticated": True,
             "by": authenticated.by,
             "tenant": who.tenant,
@@ -73,8 +71,8 @@ class _SessionRoutes:
             "roles": sorted(who.roles),
         }
         if authenticated.expires:
-            told["expires_at_ms"] = authenticated.expires * 1000
-        return JSONResponse(told)
+            fields["expires_at_ms"] = authenticated.expires * 1000
+        return JSONResponse(fields)
 
     async def end(self, request: Request) -> Response:
         """DELETE: the browser forgets its session."""
@@ -103,5 +101,5 @@ def _token(body: bytes, kind: bytes) -> str:
     told = json_object(body)
     token = told.get("token")
     if set(told) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
-        raise Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')
+        raise Refusal(400, "the body must be an object with a token", field="token", hint='send {"token": "…"}')
     return token

@@ -53,7 +53,9 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
             await asyncio.to_thread(_fill, message, data, named)
         if query:
             name = query[0][0][:64]
-            raise InvalidRequest(f"{name} is nothing that the query has here", field=name, hint="put it into the body")
+            raise InvalidRequest(
+                f"{name} is not a query parameter of this method", field=name, hint="send it in the body"
+            )
     else:
         fill_path(message, named, {})
         fill_text(message, query, given=named)
@@ -72,9 +74,9 @@ def _check_media_type(request: Request) -> None:
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
     if kind.strip().lower() != _JSON or charset not in ("", "utf-8"):
-        raise Refusal(415, "the body has to be JSON", field="content-type", hint=f"send Content-Type: {_JSON}")
+        raise Refusal(415, "the body must be JSON", field="content-type", hint=f"send Content-Type: {_JSON}")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it as it is")
+        raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it uncompressed")
 
 
 def _too_large() -> Refusal:
@@ -90,7 +92,7 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in MEDIA_TYPES:
-        raise Refusal(415, "the body has to be a git bundle", field="content-type", hint=" or ".join(MEDIA_TYPES))
+        raise Refusal(415, "the body must be a git bundle", field="content-type", hint=" or ".join(MEDIA_TYPES))
     header = pb.UploadRepositoryHeader()
     fill_text(header, request.query_params.multi_items())
     length = request.headers.get("content-length", "")

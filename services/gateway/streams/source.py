@@ -56,7 +56,7 @@ async def steady_events(
         back: Told when it answers again.
 
     Raises:
-        grpc.aio.AioRpcError: What no other attempt can mend, such as an execution that does not exist.
+        grpc.aio.AioRpcError: What no other attempt can fix, such as an execution that does not exist.
         Unavailable: The service does not answer.
     """
     last, ended, loop = 0, False, asyncio.get_running_loop()
@@ -89,7 +89,7 @@ async def steady_events(
             if ended:
                 return
             if isinstance(error, grpc.aio.UsageError):
-                raise Unavailable("the orchestrator cannot be reached any more") from error
+                raise Unavailable("the orchestrator can no longer be reached") from error
             if error.code() in _FINAL:
                 raise
             reason = f"{error.code().name}: {error.details() or ''}"
