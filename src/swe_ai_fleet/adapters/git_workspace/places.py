@@ -111,7 +111,7 @@ def check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
     """Raise InvalidRequest, PreconditionFailed with `field` for a specification that no environment can be."""
     if spec.image and spec.image != image:
         raise PreconditionFailed(
-            f"this node does not run in image {spec.image[:128]!r}",
+            f"this node does not run the image {spec.image[:128]!r}",
             field="environment.image",
             hint="leave it empty or use a node of that image",
         )
@@ -123,7 +123,7 @@ def check(spec: EnvironmentSpec, *, image: str, confined: bool) -> None:
             raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
         if confined and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
             raise InvalidRequest(
-                f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
+                f"commands cannot read {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
                 field=f"environment.path[{number}]",
                 hint="name a directory of the repository, or have a set-up command copy it to /environment/bin",
             )

@@ -56,30 +56,30 @@ class StreamUsage:
     max_bytes: int
 
 
-async def ensure(connection: Connection, settings: StreamSettings, *, patience: float) -> None:
+async def ensure(connection: Connection, settings: StreamSettings, *, timeout: float) -> None:
     """Create every stream that is missing and bring the others up to the settings. Doing it again changes nothing.
 
     Raises:
         PreconditionFailed: The server has no JetStream, or refuses a change (a retention policy, say).
         ResourceExhausted: It has no room for the limits asked for.
-        Unavailable: It does not answer within `patience` seconds.
+        Unavailable: It does not answer within `timeout` seconds.
     """
     for config in _configurations(settings):
-        await _ensure_one(connection, config, patience=patience)
+        await _ensure_one(connection, config, timeout=timeout)
 
 
-async def _ensure_one(connection: Connection, config: Mapping[str, object], *, patience: float) -> None:
+async def _ensure_one(connection: Connection, config: Mapping[str, object], *, timeout: float) -> None:
     name = config["name"]
     try:
-        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, patience=patience)
+        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, timeout=timeout)
     except Forbidden:
-        if await connection.api_unless(404, f"STREAM.INFO.{name}", patience=patience) is None:
-            raise Unavailable(f"the stream {name} is not there yet", hint="the orchestrator makes it") from None
+        if await connection.api_unless(404, f"STREAM.INFO.{name}", timeout=timeout) is None:
+            raise Unavailable(f"the stream {name} does not exist yet", hint="the orchestrator creates it") from None
         return
     if made is None:
         # Where it may not be changed it stands, which is enough here; another process decides what it is like.
         with suppress(Forbidden):
-            await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
+            await connection.api(f"STREAM.UPDATE.{name}", config, timeout=timeout)
 
 
 async def ensure_bucket(
@@ -89,7 +89,7 @@ async def ensure_bucket(
     *,
     ttl_seconds: float,
     max_bytes: int = 0,
-    patience: float,
+    timeout: float,
 ) -> None:
     """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
     name = f"KV_{bucket}"
@@ -103,29 +103,29 @@ async def ensure_bucket(
         "allow_rollup_hdrs": True,
         "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),
     }
-    await _ensure_one(connection, config, patience=patience)
+    await _ensure_one(connection, config, timeout=timeout)
 
 
-async def usage(connection: Connection, settings: StreamSettings, *, patience: float) -> Mapping[str, StreamUsage]:
+async def usage(connection: Connection, settings: StreamSettings, *, timeout: float) -> Mapping[str, StreamUsage]:
     """How full each stream is. Raises NotFound before `ensure`, Unavailable."""
-    found: dict[str, StreamUsage] = {}
+    usages: dict[str, StreamUsage] = {}
     for config in _configurations(settings):
         name = str(config["name"])
-        info = await connection.api(f"STREAM.INFO.{name}", patience=patience)
+        info = await connection.api(f"STREAM.INFO.{name}", timeout=timeout)
         state = cast("dict[str, int]", info["state"])
         limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
-        found[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
-    return found
+        usages[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
+    return usages
 
 
-async def last_sequence(connection: Connection, stream: str, *, patience: float) -> int:
+async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:
     """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
-    info = await connection.api(f"STREAM.INFO.{stream}", patience=patience)
+    info = await connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
     return int(cast("dict[str, int]", info["state"])["last_seq"])
 
 
 async def last_message(
-    connection: Connection, stream: str, subject: str, *, patience: float | None
+    connection: Connection, stream: str, subject: str, *, timeout: float | None
 ) -> StoredMessage | None:
     """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale.
 
@@ -133,9 +133,9 @@ async def last_message(
     that is behind, the server refuses when the host writes on it.
     """
     if connection.is_host:
-        return await connection.direct(stream, subject, patience=patience)
+        return await connection.direct(stream, subject, timeout=timeout)
     wanted = {"last_by_subj": subject}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, patience=patience)
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 

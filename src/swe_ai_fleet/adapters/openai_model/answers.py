@@ -74,7 +74,7 @@ def read_reply(
 ) -> ModelReply:
     """The reply in a completion. Raises ValueError where there is none, ErrorAnswer where there is an error instead.
 
-    `repairs` are what was mended before; what is mended here is added to them.
+    `repairs` are what was repaired before; what is repaired here is added to them.
     """
     fields = mapping(completion)
     choice = _choice(fields)
@@ -82,10 +82,10 @@ def read_reply(
     content = as_text(message.get("content")) or as_text(message.get("refusal"))
     reason = choice.get("finish_reason")
     finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
-    mended = list(repairs)
-    found = _native_calls(message, mended)
+    repaired = list(repairs)
+    found = _native_calls(message, repaired)
     if not found and not asked.raw:
-        content, found = _calls_in_text(content, asked, finish == "length", mended)
+        content, found = _calls_in_text(content, asked, finish == "length", repaired)
     if found and finish in ("stop", "other"):
         finish = "tool_calls"
     used = set(asked.taken)
@@ -101,7 +101,7 @@ def read_reply(
         finish_reason=finish,
         usage=_spent(mapping(fields, "usage"), duration_ms),
         model=model if isinstance(model, str) else "",
-        repairs=tuple(dict.fromkeys(mended))[:_MOST_REPAIRS],
+        repairs=tuple(dict.fromkeys(repaired))[:_MOST_REPAIRS],
         top_logprobs=_first_tokens(mapping(choice, "logprobs")),
     )
 
@@ -165,7 +165,7 @@ def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Fo
     calls = items(listed) or ([listed] if listed else [])
     if not calls and (old := message.get("function_call")):
         calls = [{"function": old}]
-        repairs.append("a function_call of the old kind read as a tool call")
+        repairs.append("a legacy function_call was read as a tool call")
     return [_native_call(call, number, repairs) for number, call in enumerate(calls, 1) if call is not None]
 
 

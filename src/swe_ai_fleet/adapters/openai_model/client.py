@@ -330,8 +330,8 @@ class OpenAIChatModel:
             try:
                 return read_models(answer)
             except ValueError as error:
-                hint = "name the model, and check the base URL"
-                raise ModelRejected(f"{server} gives no list of models", field="model", hint=hint) from error
+                hint = "set the model, and check the base URL"
+                raise ModelRejected(f"{server} has no list of models", field="model", hint=hint) from error
 
         try:
             models = await self._connection.retry(attempt)
@@ -343,7 +343,7 @@ class OpenAIChatModel:
             models = []
         if not self._model:
             if not models:
-                raise ModelRejected(f"{server} lists no model", field="model", hint="name one")
+                raise ModelRejected(f"{server} lists no model", field="model", hint="set the model")
             return models[0]
         for entry in models:
             if entry.id == self._model or entry.id.endswith(f"/{self._model}"):

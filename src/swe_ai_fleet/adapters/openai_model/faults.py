@@ -113,14 +113,14 @@ def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUna
     return ModelUnavailable(
         f"model server {public_url(base_url)} cannot be reached: {reason}",
         field="model_url",
-        hint="start the server, or name another one",
+        hint="start the server, or set another model_url",
     )
 
 
 def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
     """The fault for an answer of success that is no completion."""
     return ModelUnavailable(
-        f"model server {public_url(base_url)} answered with something that is no completion: {_quote(answer, secret)}",
+        f"model server {public_url(base_url)} did not answer with a completion: {_quote(answer, secret)}",
         field="model_url",
         hint="is this the base URL of an OpenAI-compatible API?",
     )
@@ -156,7 +156,7 @@ def _status_error(refusal: Refusal, text: str, model: str) -> ModelError:
     if refusal.status in (401, 403):
         return ModelRejected(text, field="model_api_key", hint="check the API key and what it may use")
     if refusal.status == 402 or refusal.code == "insufficient_quota":
-        return ModelRejected(text, field="model_api_key", hint="the account behind this key has nothing left to spend")
+        return ModelRejected(text, field="model_api_key", hint="the account of this key has no credit left")
     if refusal.status in _RETRYABLE or refusal.status >= 500:
         return ModelUnavailable(text, field="model_url")
     if refusal.status == 404 or refusal.code == "model_not_found":

@@ -22,7 +22,7 @@ _LEGACY_CALL = -1
 
 
 def read_json(body: bytes, repairs: list[str]) -> object:
-    """The value of a body; what had to be mended is added to `repairs`.
+    """The value of a body; what had to be repaired is added to `repairs`.
 
     Invalid UTF-8 and halves of surrogate pairs become replacement characters; control characters in strings and
     anything behind the value are let pass. Raises ValueError where there is no value.
@@ -32,10 +32,10 @@ def read_json(body: bytes, repairs: list[str]) -> object:
     except ValueError:
         pass
     value = read_loosely(body, repairs)
-    mended = with_texts(value, well_formed)
-    if mended != value:
+    repaired = with_texts(value, well_formed)
+    if repaired != value:
         repairs.append("half a surrogate pair replaced")
-    return mended
+    return repaired
 
 
 def read_loosely(body: bytes, repairs: list[str]) -> object:
@@ -51,9 +51,9 @@ def read_loosely(body: bytes, repairs: list[str]) -> object:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if text[end:].strip():
-        repairs.append("text behind the answer's JSON left out")
+        repairs.append("text after the answer's JSON ignored")
     if _has_control_characters(text):
-        repairs.append("control characters in the answer's JSON let pass")
+        repairs.append("control characters in the answer's JSON accepted")
     return value
 
 
@@ -160,7 +160,7 @@ class StreamedCompletion:
         if self._finish is None and not self._done:
             raise BrokenStream
         message = {
-            "content": self._mended("".join(self._content)),
+            "content": self._repaired("".join(self._content)),
             "tool_calls": [self._call(call) for call in self._calls],
         }
         choice = {
@@ -182,7 +182,7 @@ class StreamedCompletion:
             if len(self._event) > 1:
                 self._dispatch(b"\n".join(self._event))
             elif self._event:
-                self.repairs.append("an event that is no JSON left out")
+                self.repairs.append("an event that is not JSON ignored")
             self._event.clear()
             return
         if line.startswith(b"data:"):
@@ -203,7 +203,7 @@ class StreamedCompletion:
         fields = mapping(event)
         if not fields:
             if whole:
-                self.repairs.append("an event that is no JSON left out")
+                self.repairs.append("an event that is not JSON ignored")
             return False
         if error := fields.get("error"):
             self._error, self._done = error, True
@@ -278,14 +278,14 @@ class StreamedCompletion:
         return call
 
     def _call(self, call: _Call) -> dict[str, object]:
-        arguments = self._mended("".join(call.arguments)) if call.arguments else None
-        return {"id": call.id, "function": {"name": self._mended(call.name), "arguments": arguments}}
+        arguments = self._repaired("".join(call.arguments)) if call.arguments else None
+        return {"id": call.id, "function": {"name": self._repaired(call.name), "arguments": arguments}}
 
-    def _mended(self, text: str) -> str:
-        mended = well_formed(text)
-        if "\ufffd" in mended and mended.count("\ufffd") > text.count("\ufffd"):
+    def _repaired(self, text: str) -> str:
+        repaired = well_formed(text)
+        if "\ufffd" in repaired and repaired.count("\ufffd") > text.count("\ufffd"):
             self.repairs.append("half a surrogate pair replaced")
-        return mended
+        return repaired
 
     def _say(self, text: str) -> None:
         if self._on_delta is None or not text:
