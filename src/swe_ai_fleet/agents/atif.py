@@ -98,17 +98,17 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
         return {}
     report = state.reports.get(candidate.candidate_id)
     place = next((one for one in state.ranking if candidate.candidate_id in (one.candidate_id, *one.duplicates)), None)
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "candidate_id": candidate.candidate_id,
         "winner": state.winner_id == candidate.candidate_id,
     }
     if place is not None:
-        told |= {"rank": place.rank, "score": place.score}
+        fields |= {"rank": place.rank, "score": place.score}
     if report is not None:
-        told |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
-        told |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
-        told["checks"] = [_check(result) for result in report.results if not result.skipped_reason]
-    return told
+        fields |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
+        fields |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
+        fields["checks"] = [_check(result) for result in report.results if not result.skipped_reason]
+    return fields
 
 
 class _Steps:
@@ -137,23 +137,23 @@ class _Steps:
     def _told(self, message: Message, step: Step | None) -> dict[str, object]:
         if not isinstance(message, AssistantMessage):
             return {"source": "system" if message.role == "system" else "user", "message": message.content}
-        told: dict[str, object] = {"source": "agent", "message": message.content}
+        fields: dict[str, object] = {"source": "agent", "message": message.content}
         seen = {observation.call_id: observation for observation in step.observations} if step is not None else {}
         if message.tool_calls:
-            told["tool_calls"] = [_call(call) for call in message.tool_calls]
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
             results = [self._result(call, seen.get(call.call_id)) for call in message.tool_calls]
-            told["observation"] = {"results": [result for result in results if result]}
+            fields["observation"] = {"results": [result for result in results if result]}
         if step is not None and (event := self._replied.get(step.number)) is not None:
             assert isinstance(event.body, ModelReplied)
-            told |= {"timestamp": event.at, "llm_call_count": 1}
-            told |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
+            fields |= {"timestamp": event.at, "llm_call_count": 1}
+            fields |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
             ref = event.body.reply.tokens
             sampled = self._tokens.get(ref.digest) if ref is not None else None
-            told["metrics"] = {
+            fields["metrics"] = {
                 **_metrics(step.usage, duration_ms=event.body.duration_ms),
                 **({field: list(value) for field, value in asdict(sampled).items() if value} if sampled else {}),
             }
-        return told
+        return fields
 
     def _result(self, call: ToolCall, seen: Observation | None) -> dict[str, object]:
         content = self._answers.get(call.call_id)
@@ -194,11 +194,11 @@ def _sub_agent(name: str, call: ToolCall, content: str, did: Mapping[str, object
 
 def _call(call: ToolCall) -> dict[str, object]:
     """A call as the model made it; arguments that are no JSON object stand as text beside an empty one."""
-    told: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
+    fields: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
     arguments = json_or_none(call.arguments or "{}", finite=True)
     if isinstance(arguments, dict):
-        return {**told, "arguments": arguments}
-    return {**told, "extra": {"arguments_as_written": call.arguments}}
+        return {**fields, "arguments": arguments}
+    return {**fields, "extra": {"arguments_as_written": call.arguments}}
 
 
 def _metrics(usage: Usage, **more: object) -> dict[str, object]:
