@@ -38,7 +38,7 @@ class ClientSettings:
     def read(cls) -> ClientSettings:
         """From the environment, else the operator's file.
 
-        Raises InvalidRequest naming a setting that is no text, ValueError for a file that is no TOML.
+        Raises InvalidRequest naming a setting that is no text, ValueError for a file that is not TOML.
         """
         path = configuration_file()
         table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -55,7 +55,9 @@ def _text(name: str, table: Mapping[str, Any]) -> str | None:
     value: Any = table.get(name)
     value = os.environ.get(f"{PREFIX}{name.upper()}", value)
     if value is not None and type(value) is not str:
-        raise InvalidRequest("it is no text", field=name, hint=f"see FLEET_{name.upper()} and {configuration_file()}")
+        raise InvalidRequest(
+            "it must be a string", field=name, hint=f"see FLEET_{name.upper()} and {configuration_file()}"
+        )
     return value
 
 
@@ -99,7 +101,7 @@ def read_secret(path: Path, name: str) -> str:
         import structlog
 
         log = structlog.get_logger(__name__)
-        log.warning("secret_readable_by_everybody", file=str(path), setting=name, mend=f"chmod o-r {path}")
+        log.warning("secret_readable_by_everybody", file=str(path), setting=name, fix=f"chmod o-r {path}")
     return text
 
 

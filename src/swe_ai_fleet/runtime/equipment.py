@@ -115,7 +115,7 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
                 hint=f"one of {', '.join(_PROFILE_FIELDS)}",
             )
         if not name or "," in name:
-            raise InvalidRequest(f"{name!r} cannot name a model profile", field="model_profiles")
+            raise InvalidRequest(f"{name!r} is not a valid name for a model profile", field="model_profiles")
         found[name] = other_model(settings, **profile)
     return found
 

@@ -20,7 +20,7 @@ from swe_ai_fleet.adapters.git_workspace import (
     SetupPolicy,
     mounted_credentials,
 )
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import (
     Admission,
     Fault,
@@ -118,11 +118,11 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
     """
     endpoints = model_endpoints(settings)
     async with AsyncExitStack() as stack:
-        members = [await _member(stack, one, settings) for one in endpoints]
+        members = [await _member(stack, endpoint, settings) for endpoint in endpoints]
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)
-        rules = PoolRules(patience=settings.model_patience_seconds)
+        rules = PoolRules(timeout=settings.model_patience_seconds)
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), admission=admission, rules=rules)
         )
@@ -149,11 +149,11 @@ async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, settings: Sett
 
 
 def connect_log(
-    settings: Settings, *, name: str, patience: float = PATIENCE_SECONDS, waits: float = 0.0
+    settings: Settings, *, name: str, timeout: float = TIMEOUT_SECONDS, waits: float = 0.0
 ) -> AbstractAsyncContextManager[JetStream]:
     """A connection to the event log, the blob store and the result bus.
 
-    Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
+    Calls go on trying for `timeout` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = nats_credentials(settings)
     kept = StreamSettings(replicas=settings.stream_replicas, max_age_seconds=settings.event_days * DAY_SECONDS)
@@ -162,7 +162,7 @@ def connect_log(
         credentials=credentials,
         name=name,
         settings=kept,
-        patience=patience,
+        timeout=timeout,
         waits=waits,
         stamp=own_telemetry().stamp,
     )
@@ -218,9 +218,9 @@ def repository_roots(settings: Settings) -> tuple[Path, ...]:
     for root in named:
         if TENANT not in str(root):
             raise InvalidRequest(
-                f"every tenant could name the repositories below {root}",
+                f"every tenant could use the repositories below {root}",
                 field="repository_roots",
-                hint=f"a directory for each tenant: {root / TENANT}",
+                hint=f"use a directory for each tenant: {root / TENANT}",
             )
     return named
 
@@ -231,7 +231,7 @@ def git_private_hosts(settings: Settings) -> tuple[str, ...]:
     for text in found:
         if not HostPattern.parse(text, field="git_private_hosts").exact:
             raise InvalidRequest(
-                f"{text[:80]!r} names more than one host", field="git_private_hosts", hint="name each by itself"
+                f"{text[:80]!r} matches more than one host", field="git_private_hosts", hint="list each host by itself"
             )
     return found
 

@@ -69,18 +69,18 @@ async def replay(
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 
-    Raises InvalidRequest for a run without a beginning, one that worked by a plan or that is no first draft, or a fork
+    Raises InvalidRequest for a run without a beginning, one that worked with a plan or is no first draft, or a fork
     behind its end, and FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
-        raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
+        raise InvalidRequest(f"{run.agent_id} has not started", field="agent")
     if any(PlanCallId.read(call.call_id) is not None for step in run.steps for call in step.reply.tool_calls):
         raise InvalidRequest(
-            f"{run.agent_id} worked by a plan", field="agent", hint="only runs that go step by step can be replayed"
+            f"{run.agent_id} worked with a plan", field="agent", hint="only runs that go step by step can be replayed"
         )
     if state.repository.bundle is not None or not is_draft(state, run.agent_id):
         raise InvalidRequest(
-            f"{run.agent_id} did not begin with the pinned commit alone",
+            f"{run.agent_id} did not start from the pinned commit alone",
             field="agent",
             hint="only first drafts can be replayed: no reviews, revisions, merges or subtasks that build on others",
         )
