@@ -63,7 +63,7 @@ async def batch(
     hints: options.Hints = False,
     evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here, when all is done.")] = False,
     retry: Annotated[bool, option("Run those again that ended without a winner.")] = False,
-    strict: Annotated[bool, option("Begin nothing where a line holds no task.")] = False,
+    strict: Annotated[bool, option("Begin nothing where a line is not a task.")] = False,
     name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
     output: Annotated[
         Path | None, option("For results. Default: beside the file.", words="-o --output", metavar="DIR")
@@ -101,5 +101,5 @@ async def batch(
 def plain_name(text: str) -> str:
     """The name of what is kept beside a file of tasks. Raises CommandFault where it would lead elsewhere."""
     if "/" in text or not text.strip("."):
-        raise CommandFault(f"{text!r} is no name", exit_code=Exit.USAGE, field="name")
+        raise CommandFault(f"{text!r} is not a valid name", exit_code=Exit.USAGE, field="name")
     return text

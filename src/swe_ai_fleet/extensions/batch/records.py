@@ -96,7 +96,7 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
                     raise _Bad(f"it has more than {max_line_bytes} bytes")
                 record = _record(number, line)
                 if record.instance_id in first:
-                    raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
+                    raise _Bad(f"{record.instance_id!r} is already in line {first[record.instance_id]}")
             except _Bad as fault:
                 bad.append(BadLine(line=number, reason=str(fault)))
                 continue
@@ -131,13 +131,13 @@ def _record(number: int, line: bytes) -> Record:
     try:
         value = parse_json(line)
     except ValueError as fault:
-        raise _Bad(f"no JSON: {fault}"[:200]) from None
+        raise _Bad(f"not valid JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
-        raise _Bad("no JSON object")
+        raise _Bad("not a JSON object")
     fields = _Fields(cast("dict[str, object]", value))
     instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
-        raise _Bad(f"instance_id is to be 1 to {_MAX_ID_CHARS} printable characters")
+        raise _Bad(f"instance_id must have 1 to {_MAX_ID_CHARS} printable characters")
     description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
@@ -191,16 +191,16 @@ class _Fields:
             try:
                 value = parse_json(value)
             except ValueError:
-                raise _Bad(f"{name} is no list") from None
+                raise _Bad(f"{name} must be a list") from None
         if value is None or value == "":
             return ()
         if isinstance(value, str):
             value = [value]
         if not isinstance(value, list):
-            raise _Bad(f"{name} is no list")
+            raise _Bad(f"{name} must be a list")
         items = tuple(_text(item, name) for item in cast("list[object]", value))
         if not all(item.strip() for item in items):
-            raise _Bad(f"{name} holds an empty text")
+            raise _Bad(f"{name} contains an empty string")
         return items
 
     def pairs(self, name: str) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class _Fields:
         if value is None:
             return ()
         if not isinstance(value, dict):
-            raise _Bad(f"{name} is no object")
+            raise _Bad(f"{name} must be an object")
         return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
 
     def number(self, *names: str) -> int | None:
@@ -218,7 +218,7 @@ class _Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise _Bad(f"{name} is no whole number from 0 on")
+                raise _Bad(f"{name} must be an integer of at least 0")
             return value
         return None
 
@@ -226,13 +226,13 @@ class _Fields:
 def _text(value: object, name: str) -> str:
     """A text that can stand in a request."""
     if not isinstance(value, str):
-        raise _Bad(f"{name} is, or holds, something that is no text")
+        raise _Bad(f"{name} must be, or contain only, strings")
     if "\0" in value:
         raise _Bad(f"{name} has a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _Bad(f"{name} has half a character (a lone surrogate)") from None
+        raise _Bad(f"{name} contains an incomplete character (a lone surrogate)") from None
     return value
 
 
@@ -251,7 +251,7 @@ async def evaluate(
     if not patch:
         return Evaluation(resolved=False, told="there is no patch")
     if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
-        return Evaluation(resolved=None, told="its tests are not named as pytest names them")
+        return Evaluation(resolved=None, told="its tests do not have pytest names")
     name = f"evaluate-{uuid.uuid4().hex[:12]}"
     spec = EnvironmentSpec(
         setup=tuple(environment.setup_commands),
@@ -326,4 +326,4 @@ def _is_pytest_id(name: str) -> bool:
 
 def _end(result: CommandResult) -> str:
     text = result.stdout.text().rstrip()[-_TOLD_CHARS:]
-    return f"the time was up\n{text}" if result.timed_out else text
+    return f"timed out\n{text}" if result.timed_out else text

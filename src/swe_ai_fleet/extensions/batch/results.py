@@ -39,7 +39,7 @@ _STYLES = {"completed": "green", "no_winner": "yellow"}
 class Row:
     """How a record ended. `status` is its execution's, or `error`; `resolved` what the hidden tests said, if asked.
 
-    `verdict` is what evidence says of the winner, or of the best where nobody won; empty in rows of older fleets.
+    `verdict` is what evidence says of the winner, or of the best candidate without one; empty in rows of older fleets.
     `cost` is in the currency of the fleet's prices, `seconds` what the execution took.
     """
 
@@ -97,7 +97,9 @@ def open_results(path: Path) -> Generator[Results]:
         file = path.open("a+b")
     except OSError as fault:
         raise CommandFault(
-            f"cannot write {path}: {fault.strerror}", exit_code=Exit.USAGE, hint="--output names another directory"
+            f"cannot write {path}: {fault.strerror}",
+            exit_code=Exit.USAGE,
+            hint="choose another directory with --output",
         ) from None
     with file:
         try:

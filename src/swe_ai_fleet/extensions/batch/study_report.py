@@ -286,10 +286,10 @@ def markdown(name: str, arms: Sequence[Arm], *, missing: int) -> str:
     """The report for people who were not there."""
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(arm) for arm in arms)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
+    left = f"\n{missing} trials are missing: not ended, or not accepted by the fleet.\n" if missing else ""
     return (
         f"# Study {name.replace('|', ' ')}\n\n{table}\n{left}\n"
-        "Passed: somebody won, refuted by nothing that ran. Verified: a test or check fails without the winner's "
+        "Passed: there is a winner that no check refuted. Verified: a test or check fails without the winner's "
         "change and passes with it. Resolved: the hidden tests passed. Bounds are Wilson's of 95 %. Gained and lost: "
         "trials that succeeded here and not with the fewest candidates, and the reverse. "
         "Tokens, calls, cost and seconds are means of a trial.\n"
