@@ -26,7 +26,7 @@ MOST_SKEW_SECONDS = 5.0
 """Leases and orders of events bear this much; tokens that end, and people who read times, do not bear much more."""
 FULL = 0.9
 _NATS_SECONDS = 15.0
-_PATIENCE_SECONDS = 3.0
+_TIMEOUT_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
 _TRACES_SECONDS = 5.0
 _DAY = 86_400.0
@@ -46,7 +46,7 @@ async def nats(settings: Settings) -> Finding:
     try:
         async with (
             asyncio.timeout(_NATS_SECONDS),
-            connect_log(settings, name="doctor", patience=_PATIENCE_SECONDS) as log,
+            connect_log(settings, name="doctor", timeout=_TIMEOUT_SECONDS) as log,
         ):
             ping = await log.ping()
             if not ping.ok:

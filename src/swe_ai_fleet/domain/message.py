@@ -67,7 +67,7 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model answered to one request. `repairs` say what was mended before it could be read.
+    """What a model answered to one request. `repairs` say what was repaired before it could be read.
 
     `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
     asked for and the server gives them. `server` is the host of the server that answered, with its port where its URL
