@@ -186,7 +186,7 @@ class TestConversation:
             ({"recurrent_mode": True, "chat_history": []}, "recurrent_mode"),
             ({"chat_history": "hello"}, "chat_history is a str"),
             ({"chat_history": [{"role": "robot", "content": "x"}]}, r"chat_history\[0\]: the role"),
-            ({"chat_history": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "no call before it"),
+            ({"chat_history": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "not the id of an earlier call"),
             ({"max_iterations": 0}, "max_iterations"),
         ],
     )

@@ -147,7 +147,7 @@ async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, s
     assert (await ok(tool.clone(f"{server.url}/team/empty.git", "three"))).content == "The remote has no branch yet"
     await failed(tool, tool.clone(url, "four", branch="absent"), "no branch 'absent'")
     await failed(tool, tool.clone(f"{server.url}/team/absent.git", "four"), "no such repository")
-    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not granted", "/team/*")
+    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not allowed here", "/team/*")
     assert not (workspace.root / "four").exists()
     # A repository of the newer object format, there and back.
     source = server.root / "newer"
@@ -273,8 +273,8 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     await commit(tool, workspace, "app.py", "a = 2\n")
     before = git(project(server), "for-each-ref")
     await refused(tool, tool.push(), "'main'", "fix/*")
-    await refused(tool, tool.push(to="feature"), "not granted")
-    await refused(tool, tool.push(to="refs/heads/fix/x"), "no name of a branch")
+    await refused(tool, tool.push(to="feature"), "not allowed here")
+    await refused(tool, tool.push(to="refs/heads/fix/x"), "not a branch name")
     wide = make_tool(workspace, grant(server, push=("*",), protected=()))
     await refused(wide, wide.push(), "default branch")
     guarded = make_tool(workspace, grant(server, push=("*",), protected=("release/*",)))
@@ -337,7 +337,7 @@ async def test_branches_paths_and_refs_that_are_none(
             tool.fetch(branches=[branch]), tool.pull(branch=branch), tool.push(branch=branch), tool.push(to=branch),
             tool.clone("origin", "new", branch=branch),
         ):  # fmt: skip
-            await refused(tool, call, "no name of a branch")
+            await refused(tool, call, "not a branch name")
     for path in ("../outside", "/etc/passwd", "/workspace-sibling/x"):
         for call in (tool.add([path]), tool.diff([path]), tool.log(path=path), tool.checkout(paths=[path])):
             await refused(tool, call, "Give a path relative to the repository")

@@ -392,7 +392,7 @@ async def test_a_ping_is_one_question_and_is_not_repeated_at_once() -> None:
         with pytest.raises(ModelUnavailable, match="cannot be reached") as down:
             await model.ping()
     assert down.value.field == "model_url" and "ssl" not in str(down.value)
-    assert down.value.hint == "start the server, or name another one"
+    assert down.value.hint == "start the server, or set another model_url"
 
 
 PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}}
@@ -634,7 +634,7 @@ async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
         return response
 
     async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
-        with pytest.raises(ModelUnavailable, match="no completion"):
+        with pytest.raises(ModelUnavailable, match="did not answer with a completion"):
             await model.reply(ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None))
 
 
@@ -647,7 +647,7 @@ async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
         assert reply.message.content == "a\ufffd\n\ufffd"
         assert reply.repairs == (
             "invalid UTF-8 replaced",
-            "control characters in the answer's JSON let pass",
+            "control characters in the answer's JSON accepted",
             "half a surrogate pair replaced",
         )
         again = await model.reply(ModelRequest((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling()))

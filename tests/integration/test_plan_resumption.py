@@ -280,7 +280,7 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
         await place.server.wait_until(in_flight=1)
         assert (await second.session("s1")).status is SessionStatus.EXECUTING
         for refused in (second.continue_plan("s1"), second.execute_plan("Another", (), "s1")):
-            with pytest.raises(PreconditionFailed, match="being worked on"):
+            with pytest.raises(PreconditionFailed, match="in progress"):
                 await refused
         assert second.working(await second.session("s1"))
         alive.remove("first")

@@ -413,7 +413,7 @@ class TestWhatGoesWrong:
             assert results[0] == results[1] == await other.go_on(name)
             assert len(one.asked) == 3
         assert {fault.code() for fault in faults} == {grpc.StatusCode.FAILED_PRECONDITION}
-        assert all("being worked on" in (fault.details() or "") for fault in faults)
+        assert all("in progress" in (fault.details() or "") for fault in faults)
 
     async def test_a_call_that_is_dropped_ends_nothing(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=0.3)

@@ -232,7 +232,7 @@ async def test_of_several_processes_with_one_port_for_metrics_each_takes_the_nex
 
 async def test_an_endpoint_that_is_no_url_is_told() -> None:
     before = own_telemetry()
-    with pytest.raises(InvalidRequest, match="no URL") as fault:
+    with pytest.raises(InvalidRequest, match="not a URL") as fault:
         async with open_telemetry(Settings(otlp_endpoint="127.0.0.1:4318"), service="host"):
             raise AssertionError("it opened")
     assert fault.value.field == "otlp_endpoint"

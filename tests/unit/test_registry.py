@@ -89,8 +89,8 @@ class TestRegistering:
     @pytest.mark.parametrize(
         ("fields", "said"),
         [
-            ({"name": ""}, "no name of a tool"), ({"name": "two words"}, "no name of a tool"),
-            ({"name": "x" * 65}, "no name of a tool"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
+            ({"name": ""}, "not a tool name"), ({"name": "two words"}, "not a tool name"),
+            ({"name": "x" * 65}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
             ({"parameters": [ToolParameter("a", "string"), ToolParameter("a", "string")]}, "declares twice: a"),
             ({"parameters": [ToolParameter("b", "string")]}, "execute does not take b; execute requires a"),
             ({"parameters": [ToolParameter("a", "string", "", False)]}, "execute requires a"),

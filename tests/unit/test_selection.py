@@ -397,7 +397,7 @@ def test_a_verifier_lifts_nothing_that_is_refuted() -> None:
         # Who stood on no ballot is neither praised nor blamed.
         ({"a": 3, "b": 1, "c": 2}, votes("aa", "ab", by="c"), {"a": 1.0, "c": None, "b": 0.0}),
         # What has an error, or is about nobody shown, decides nothing.
-        ({"a": 1, "b": 1}, [replace(vote, error="cut off") for vote in votes("bbb", "ab")], {"a": None, "b": None}),
+        ({"a": 1, "b": 1}, [replace(vote, error="truncated") for vote in votes("bbb", "ab")], {"a": None, "b": None}),
         ({"a": 1, "b": 1}, votes("bbb", "a"), {"a": None, "b": None}),
     ],
 )
@@ -431,7 +431,7 @@ def test_candidates_that_came_to_the_same_change_stand_together_and_before_other
     behaviours = {"a": "one", "b": "other", "c": "other", "d": "third"}
     first, *rest = rank(field, PASSING, behaviours=behaviours)
     assert (first.candidate_id, first.duplicates) == ("c", ("b",))
-    assert "2 candidates came to it" in first.reason
+    assert "2 identical candidates" in first.reason
     assert "ahead of a: agreement 0.50 against 0.25" in first.reason
     assert best(rest) == ["a", "d"]
     # Where a check tells them apart they are two.
@@ -449,7 +449,7 @@ def test_the_reason_names_what_set_two_candidates_apart():
     field = [candidate("a", lines=2, tokens=9), candidate("b", lines=2, tokens=5), candidate("c", lines=2, tokens=9)]
     reasons = [one.reason for one in rank(field, PASSING)]
     assert reasons[0].endswith("ahead of a: equal scores, 5 tokens against 9")
-    assert reasons[2].endswith("behind a: equal in all that counts, so the names decide")
+    assert reasons[2].endswith("behind a: equal in every criterion; ordered by name")
     long = report("a", replace(check(False), message="x" * 10_000))
     assert len(rank([candidate("a")], {"a": long})[0].reason) < 500
 
