@@ -37,7 +37,7 @@ def test_nothing_known_is_said_so_and_bounds_are_wide() -> None:
     found = recommend(question(model_profiles=("small", "large")), [])
     profiles = found.model_profile
     assert (found.goal_type, found.outcomes, found.council.value) == ("fix", 0, "default")
-    assert "no experience yet" in profiles.reason
+    assert "nothing was tried" in profiles.reason
     assert {one.value for one in profiles.options} == {"small", "large"}
     assert all(one.high - one.low > 0.7 for one in profiles.options)
 

@@ -256,10 +256,10 @@ def _reason(chosen: Option, options: Sequence[Option]) -> str:
     if len(options) == 1:
         return "only option"
     if not any(option.tried for option in options):
-        return "no experience yet; an arbitrary choice"
+        return "nothing was tried yet; it is as good a guess as any"
     if chosen.expected >= options[0].expected:
-        return f"expected reward {chosen.expected:.2f} ({between}), the highest of {len(options)} options"
+        return f"its reward is expected at {chosen.expected:.2f} ({between}), and none of the {len(options)} higher"
     return (
-        f"a trial: {options[0].value} has the higher expected reward, {options[0].expected:.2f} against "
-        f"{chosen.expected:.2f} ({between}), but this has only {chosen.tried:.2g} tries: {chosen.best:.0%} likely best"
+        f"{options[0].value} promises {options[0].expected:.2f}, this {chosen.expected:.2f} ({between}); it counts as "
+        f"{chosen.tried:.2g} tries, so it may be better than that: the best of all with a chance of {chosen.best:.0%}"
     )

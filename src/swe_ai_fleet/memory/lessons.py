@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Verdict
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
-from swe_ai_fleet.domain.text import counted, one_line, well_formed
+from swe_ai_fleet.domain.text import one_line, well_formed
 
 _TASK_CHARS = 500
 _SUMMARY_CHARS = 1_200
@@ -105,10 +105,10 @@ def _outcome(state: ExecutionState) -> str:
 def _status(state: ExecutionState) -> str:
     if state.verdict is None:
         accepted = sum(candidate.accepted for candidate in state.ranking)
-        return f"{state.status}; {counted(len(state.candidates), 'candidate')}, {accepted} accepted."
+        return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
     verdicts = Counter(state.reports[name].verdict for name in state.candidates if name in state.reports)
-    verdict_counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
-    return f"{state.status}, {_SHOWN[state.verdict]}; {counted(len(state.candidates), 'candidate')}: {verdict_counts}."
+    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
+    return f"{state.status}, {_SHOWN[state.verdict]}; {len(state.candidates)} candidates: {counted}."
 
 
 def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
