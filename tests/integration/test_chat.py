@@ -235,7 +235,7 @@ class TestTasks:
             model=model, starter=fleet, memories=Kept(hangs=True), store=store, rules=ChatRules(keep_seconds=0.1)
         )
         await patient.send("s", "Remember that it rains.", namespaces=["fleet"])
-        assert "could not be stored" in (await patient.session("s")).turns[0].messages[0].content
+        assert "could not be kept" in (await patient.session("s")).turns[0].messages[0].content
         await patient.send("s", "Start a task that fixes the parser")
         fleet.hangs = asyncio.Event()
         rules = ChatRules(limits=Limits(timeout_seconds=0.1))

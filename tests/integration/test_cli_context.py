@@ -146,7 +146,7 @@ async def test_faults_name_what_is_wrong_and_a_way_out(terminal: Terminal, tmp_p
         (("context", "task", "none", "T", "x"), "there is no story", "fleet context story"),
         (("context", "story", story, "Another title"), "exists with different content", ""),
         (("context", "story", "x", "T", "--phase", "lunch"), "'lunch' is unknown", "plan"),
-        (("context", "phase", story, "done"), "cannot go to done", ""),
+        (("context", "phase", story, "done"), "cannot go directly to done", ""),
         (("context", "phase", story, "design", "--expect", "3"), "version 1", ""),
         (("context", "relations", "task:none"), "unknown node", "story:S-1"),
         (("memory", "add", "x", "--namespace", "here"), "is not a memory namespace", "repository:"),

@@ -295,7 +295,7 @@ class TestRedis:
         assert "user:1" in (await ok(cache.redis_command("cache", "SCAN", [0, "MATCH", "user:*"]))).content
         assert "listpack" in (await ok(cache.redis_command("cache", "OBJECT", ["ENCODING", "user:1"]))).content
         await refused(cache.redis_command("cache", "GET", ["queue"]), "WRONGTYPE")
-        await refused(cache.redis_command("cache", "NOSUCH"), "not a command")
+        await refused(cache.redis_command("cache", "NOSUCH"), "no command")
         result = await ok(cache.describe_schema("cache"))
         assert "user:1 | hash" in result.content and "3 keys in all" in result.content
         await refused(cache.explain("GET a", "cache"), "no plans")
