@@ -145,7 +145,7 @@ class TestTools:
                 return given[0]
 
         for given[0], said in (
-            *((None, "nothing (None)"), ("", "an empty string"), (" \n", "an empty string"), (b"", "an empty string")),
+            *((None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text")),
             *(([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")),
         ):
             responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])

@@ -146,7 +146,7 @@ def test_a_look_finds_an_authority_that_runs_out_and_says_how_to_get_another(
     install(tmp_path)
     monkeypatch.undo()
     layout = Layout(directory=tmp_path)
-    assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.authority, "runs out in 10 days")]
+    assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.authority, "expires in 10 days")]
     # Without the authority's key, which is kept elsewhere as it should be, nothing is signed.
     away = layout.authority_key.rename(tmp_path / "away")
     assert install(tmp_path).written == []

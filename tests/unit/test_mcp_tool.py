@@ -267,7 +267,7 @@ class TestCalls:
         async with opened(tmp_path, hostile()) as kit:
             errors = [(await call(kit, "crash")).error for _ in range(6)]
             assert all("exit code 3" in error for error in errors[:4])
-            assert all("started anew 3 times and keeps failing" in error for error in errors[4:])
+            assert all("restarted 3 times and keeps failing" in error for error in errors[4:])
             assert "keeps failing" in (await call(kit, "echo")).error
 
     async def test_time_out_of_a_slow_tool_leaves_the_server_alone(self, tmp_path: Path) -> None:

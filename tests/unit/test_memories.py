@@ -249,7 +249,7 @@ class TestSharing:
         async with SharedMemories.open(store, index, mask=Secrets(), timeout=0.2) as memories:
             await memories.remember(fact("alpha"))
             index.failures = 1_000
-            with pytest.raises(Unavailable, match="kept"):
+            with pytest.raises(Unavailable, match="stored"):
                 await memories.remember(fact("beta"))
         assert (await store.entries(key_of(fact("beta"))))[0].value
 

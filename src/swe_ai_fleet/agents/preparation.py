@@ -81,7 +81,7 @@ def _of_environment(baseline: Baseline) -> list[str]:
 
 def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
     """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
-    problem = "it is not JSON object with the key setup or test_command"
+    problem = "it is not a JSON object with the key setup or test_command"
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if not {"setup", "test_command"} & value.keys():
             continue
@@ -166,7 +166,7 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
 
     Raises ValueError with what is wrong, in words.
     """
-    problem = "it is not JSON object with the key requirements"
+    problem = "it is not a JSON object with the key requirements"
     said = " ".join(statement(task).split())
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if "requirements" not in value:

@@ -104,7 +104,7 @@ class ContextGraph:
         """
         tasks = self.tasks(task_id, story_id)
         if len(tasks) > 1:
-            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="name the story")
+            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="set story_id")
         if not tasks:
             where = f"story {story_id[:64]!r} has" if story_id else "there is"
             raise NotFound(f"{where} no task {task_id[:64]!r}", field=field, hint="create it with CreateTask")

@@ -150,7 +150,7 @@ async def open_stack(
     raise_file_limit()
     if (given := state.settings.git_credentials) is not None and not given.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
-        raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)
+        raise InvalidRequest(f"{given} is not a directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:

@@ -140,7 +140,7 @@ class LocationPolicy:
                 hint=f"allowed: {roots}; or upload it (fleet run --upload)",
             )
         if not resolved.is_dir():
-            raise PreconditionFailed(f"{text[:256]} is no directory", field="repo.path")
+            raise PreconditionFailed(f"{text[:256]} is not a directory", field="repo.path")
         return resolved
 
     def _url(self, url: str, scheme: str) -> Remote:

@@ -78,7 +78,7 @@ def read_draft(text: str) -> Draft:
         found = _plan_in(value, _DEEPEST)
         if found is not None:
             return found
-    return Draft(problems=("the reply is not JSON object with a list of steps",))
+    return Draft(problems=("the reply is not a JSON object with a list of steps",))
 
 
 def read_verdict(text: str) -> Verdict:
