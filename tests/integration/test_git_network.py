@@ -147,7 +147,7 @@ async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, s
     assert (await ok(tool.clone(f"{server.url}/team/empty.git", "three"))).content == "The remote has no branch yet"
     await failed(tool, tool.clone(url, "four", branch="absent"), "no branch 'absent'")
     await failed(tool, tool.clone(f"{server.url}/team/absent.git", "four"), "no such repository")
-    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not allowed here", "/team/*")
+    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not granted", "/team/*")
     assert not (workspace.root / "four").exists()
     # A repository of the newer object format, there and back.
     source = server.root / "newer"
@@ -273,7 +273,7 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     await commit(tool, workspace, "app.py", "a = 2\n")
     before = git(project(server), "for-each-ref")
     await refused(tool, tool.push(), "'main'", "fix/*")
-    await refused(tool, tool.push(to="feature"), "not allowed here")
+    await refused(tool, tool.push(to="feature"), "not granted")
     await refused(tool, tool.push(to="refs/heads/fix/x"), "not a branch name")
     wide = make_tool(workspace, grant(server, push=("*",), protected=()))
     await refused(wide, wide.push(), "default branch")

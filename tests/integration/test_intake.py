@@ -369,7 +369,7 @@ async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: O
     assert len(orchestrator.service.fleet.begun) == 1
     # What can never be a task is a dead letter with the reason.
     for subject, message, reason in (
-        ("", b"{", "no JSON of a SubmitTaskRequest"),
+        ("", b"{", "not valid JSON for a SubmitTaskRequest"),
         ("", a_task(""), "task_id: no task id given"),
         ("", a_task(task_id, "Insult"), "exists with different content"),
         (".acme.high", a_task(f"{task_id}-2"), "no tenant 'acme'"),

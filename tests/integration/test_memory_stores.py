@@ -309,5 +309,5 @@ async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlSer
         (url.replace("/test_", "/absent_"), Unavailable),
         ("postgresql://user:hunter2@127.0.0.1:1/db", Unavailable),
     ):
-        told = await refused(where, Path("/nonexistent"), kind, r"the role|cannot be used now")
+        told = await refused(where, Path("/nonexistent"), kind, r"the role|is unavailable")
         assert "hunter2" not in told

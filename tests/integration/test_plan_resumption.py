@@ -237,7 +237,7 @@ async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> No
             log = cut(whole.events, count)
             before = log.events
             again = engine(place, Kept(adjusting), log)
-            with pytest.raises(PreconditionFailed, match="it is planning"):
+            with pytest.raises(PreconditionFailed, match="status is planning"):
                 await again.approve("s1", "approved")
             assert await again.approve("s1", "adjusted", "for 2026") == second
             assert check(log, "planner-2", before) == []
@@ -280,7 +280,7 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
         await place.server.wait_until(in_flight=1)
         assert (await second.session("s1")).status is SessionStatus.EXECUTING
         for refused in (second.continue_plan("s1"), second.execute_plan("Another", (), "s1")):
-            with pytest.raises(PreconditionFailed, match="in progress"):
+            with pytest.raises(PreconditionFailed, match="being worked on"):
                 await refused
         assert second.working(await second.session("s1"))
         alive.remove("first")

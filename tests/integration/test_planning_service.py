@@ -237,7 +237,7 @@ class TestTheWholeWay:
             assert "What they ask for: with two agents" in after[-1]["content"]
             # A decision about the proposal that does not wait any more is none.
             request = pb.ApproveApproachRequest(session_id=name, decision="approved", proposal=first.proposal)
-            with pytest.raises(grpc.aio.AioRpcError, match="proposal 2 waits") as stale:
+            with pytest.raises(grpc.aio.AioRpcError, match="proposal 2 is pending") as stale:
                 await one.stub.ApproveApproach(request, metadata=METADATA)
             assert stale.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             request.proposal = second.proposal
@@ -413,7 +413,7 @@ class TestWhatGoesWrong:
             assert results[0] == results[1] == await other.go_on(name)
             assert len(one.asked) == 3
         assert {fault.code() for fault in faults} == {grpc.StatusCode.FAILED_PRECONDITION}
-        assert all("in progress" in (fault.details() or "") for fault in faults)
+        assert all("being worked on" in (fault.details() or "") for fault in faults)
 
     async def test_a_call_that_is_dropped_ends_nothing(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=0.3)
