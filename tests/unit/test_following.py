@@ -72,7 +72,7 @@ async def test_a_source_that_fails_is_asked_again_and_nothing_stale_is_served(mo
     view.follower.check()
     assert view.asked == [1, 2, 2]
     await view.follower.stop()
-    with pytest.raises(Unavailable, match="no longer followed"):
+    with pytest.raises(Unavailable, match="not followed any more"):
         view.follower.check()
 
 
