@@ -243,7 +243,7 @@ class TestFailures:
                 flow(tool("a"), tool("b", {"x": "${nodes.a.output.no}"}), edges="a-b"),
                 "b: ${nodes.a.output.no} refers to nothing: there is no 'no' (there are: of, given)",
             ),
-            (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} refers to nothing"),
+            (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} refers to"),
             (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list"),
             (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items; a map takes at most"),
             (flow(nested(INNER, inputs={"x": "three"})), "sub: the input 'x' must be of type integer, not string"),
