@@ -83,7 +83,7 @@ class OneToken:
 
     def __init__(self, token: str | None) -> None:
         if token == "":
-            raise ValueError("an empty token protects nothing")
+            raise ValueError("the token must not be empty")
         self._token = token
 
     async def authenticate(self, presented: Presented) -> Admission:
@@ -95,7 +95,7 @@ class OneToken:
 
 def unknown() -> Unauthenticated:
     """The fault for an unknown caller: the same for all faults of its credentials."""
-    return Unauthenticated("no valid token", hint="send the metadata 'authorization: Bearer <token>'")
+    return Unauthenticated("invalid or missing token", hint="send the metadata 'authorization: Bearer <token>'")
 
 
 def bearer(headers: Sequence[str | bytes]) -> str | None:
@@ -121,7 +121,9 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
     if not who.may(AccessRole.SERVICE):
         if named != who.tenant:
             raise PermissionDenied(
-                "only services of the fleet act for other tenants", field=TENANT, hint="leave it out, or name your own"
+                "only services of the fleet may act for other tenants",
+                field=TENANT,
+                hint="leave it out, or name your own tenant",
             )
         return who
     # With one token for everybody, callers choose their own name: `caller_of`.
@@ -248,7 +250,7 @@ def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], 
     if not names:
         return ""
     if len(names) > 1 or not isinstance(names[0], str) or not fits(names[0]):
-        raise InvalidRequest(f"the metadata {key!r} is no {what}", field=key, hint=f"once, {hint}")
+        raise InvalidRequest(f"the metadata {key!r} is not a valid {what}", field=key, hint=f"once, {hint}")
     return names[0]
 
 

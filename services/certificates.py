@@ -47,12 +47,12 @@ def server_tls(settings: Settings) -> ServerTls | None:
     if settings.tls_cert is None and settings.tls_key is None:
         if settings.tls_client_ca is not None:
             raise PreconditionFailed(
-                "callers can show certificates over TLS only", field="tls_client_ca", hint="set tls_cert and tls_key"
+                "client certificates need TLS", field="tls_client_ca", hint="set tls_cert and tls_key"
             )
         return None
     if settings.tls_cert is None or settings.tls_key is None:
         field = "tls_key" if settings.tls_key is None else "tls_cert"
-        raise PreconditionFailed("a certificate and its key go together", field=field, hint="set both")
+        raise PreconditionFailed("a certificate needs its key, and a key its certificate", field=field, hint="set both")
     return ServerTls(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
 
 
@@ -139,7 +139,7 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
         context.load_cert_chain(tls.cert, tls.key, password="")
     except (ssl.SSLError, OSError) as error:
         raise PreconditionFailed(
-            f"{tls.cert} and {tls.key} are no certificate and its key: {error}",
+            f"{tls.cert} and {tls.key} are not a certificate and its key: {error}",
             field="tls_cert",
             hint="PEM files that belong together, the key without a passphrase",
         ) from error
@@ -151,7 +151,7 @@ def _authority(path: Path) -> bytes:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError) as error:
-        raise PreconditionFailed(f"{path} holds no certificate", field="tls_client_ca", hint="a PEM file") from error
+        raise PreconditionFailed(f"{path} contains no certificate", field="tls_client_ca", hint="a PEM file") from error
     return content
 
 

@@ -210,7 +210,7 @@ def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[byte
 def _checked(request: Any) -> Any:
     """The request, or the pieces of one. Raises InvalidRequest for a malformed message and for invalid values."""
     if isinstance(request, _Malformed):
-        raise InvalidRequest("the request is not a message of this method's kind", hint="the .proto files say which")
+        raise InvalidRequest("the request is not a valid message for this method", hint="see the .proto files")
     if hasattr(request, "__aiter__"):
         return _checked_pieces(request)
     if isinstance(request, Message):
@@ -232,8 +232,8 @@ async def _reporting_errors(context: Context, method: str) -> AsyncGenerator[Non
     except grpc.aio.BaseError:
         raise
     except Exception as fault:  # noqa: BLE001  (the edge of the process)
-        _log.exception("a call met a fault of ours", method=method)
-        message = f"an internal fault ({type(fault).__name__}); the server's log has it"
+        _log.exception("a call failed with an internal error", method=method)
+        message = f"internal error ({type(fault).__name__}); see the server's log"
         info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=ERROR_DOMAIN)
         await abort(context, _status(grpc.StatusCode.INTERNAL, message, [info]))
 

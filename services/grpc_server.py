@@ -220,7 +220,7 @@ async def serve_grpc(
         port = _bound(server, listen, tls)
     except RuntimeError as error:
         raise PreconditionFailed(
-            f"cannot listen on {listen}", field=setting, hint="another process may have the port"
+            f"cannot listen on {listen}", field=setting, hint="another process may use the port"
         ) from error
     await _report(state, names, await _answers(ready))
     await state.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
@@ -254,7 +254,7 @@ async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
         server.add_insecure_port(listen)
     except RuntimeError as error:
         raise PreconditionFailed(
-            f"cannot listen on {listen}", field="probe_listen", hint="another process may have the port"
+            f"cannot listen on {listen}", field="probe_listen", hint="another process may use the port"
         ) from error
     await server.start()
     return server

@@ -35,7 +35,7 @@ def parsed_message(data: bytes, message: M) -> M:
         json_format.Parse(data, message, max_recursion_depth=64)
     except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
         kind = message.DESCRIPTOR.name
-        raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
+        raise InvalidRequest(f"the message is not valid JSON for a {kind}: {fault}"[:1000], field="message") from None
     check_values(message)
     return message
 

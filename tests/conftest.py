@@ -112,6 +112,7 @@ async def fleet(
         home=home_at(tmp_path_factory.mktemp("fleet")),
         model_url=model_server.url,
         model="scripted",
+        model_profiles={"recorded": {"record_tokens": "true"}},
         listen="127.0.0.1:0",
         search_url=search_server.url,
         otlp_endpoint=collector.url,

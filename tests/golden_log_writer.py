@@ -75,7 +75,7 @@ async def _run(running: RunningFleet, repository: Path) -> dict[str, str]:
 async def _lines(running: RunningFleet, place: str) -> list[str]:
     """All events as they stand, the temporary directory's name aside."""
     async with Connection.open([running.nats_url], Credentials(token=running.nats_token), name="golden") as connection:
-        stored = messages(connection, EVENTS, "agent.events.>", follow=False, patience=30)
+        stored = messages(connection, EVENTS, "agent.events.>", follow=False, timeout=30)
         async with aclosing(stored) as events:
             return [one.data.decode().replace(place, "/srv/golden") async for one in events if one is not None]
 

@@ -96,7 +96,7 @@ class ScriptedRun:
         operations: How many tool operations it carries out first.
         lost: How many processes die under it, each with a step done.
         asks: How often it waits for a person; a rejection ends it.
-        patience_seconds: How long it lets them decide; 0: for ever.
+        approval_seconds: How long it lets them decide; 0: for ever.
     """
 
     patch: bytes | None = None
@@ -107,7 +107,7 @@ class ScriptedRun:
     operations: int = 1
     lost: int = 0
     asks: int = 0
-    patience_seconds: float = 0.0
+    approval_seconds: float = 0.0
     summary: str = "done"
     error: str = ""
     stop_reason: StopReason = StopReason.FINAL_ANSWER
@@ -408,7 +408,7 @@ async def _ask(assignment: CodingAssignment, script: ScriptedRun, number: int, j
     """Ask for approval of a plan, the workspace kept first."""
     commit = assignment.repository.commit
     asked_at = datetime.now(UTC)
-    expires = asked_at + timedelta(seconds=script.patience_seconds)
+    expires = asked_at + timedelta(seconds=script.approval_seconds)
     request = ApprovalRequest(
         approval_id=f"{assignment.agent_id}.{number}",
         agent_id=assignment.agent_id,
@@ -418,7 +418,7 @@ async def _ask(assignment: CodingAssignment, script: ScriptedRun, number: int, j
         call=ToolCall(call_id=str(number), model_call_id=str(number), name="propose_approach", arguments="{}"),
         step=number,
         requested_at=asked_at.isoformat(),
-        expires_at=expires.isoformat() if script.patience_seconds else "",
+        expires_at=expires.isoformat() if script.approval_seconds else "",
     )
     await journal.append(WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
     await journal.append(ApprovalRequested(request=request))

@@ -97,7 +97,7 @@ class ScriptedWorkspaces:
         if self.delivery_fault is not None:
             raise self.delivery_fault
         if self.branches.setdefault(delivery.branch, repository.commit) != repository.commit:
-            raise PreconditionFailed(f"branch {delivery.branch} exists with other content", field="delivery.branch")
+            raise PreconditionFailed(f"branch {delivery.branch} exists with different content", field="delivery.branch")
         return Delivered(commit_sha=repository.commit, branch=delivery.branch, pushed=delivery.push)
 
     async def keep(

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 async def run_assignment(settings: Settings, place: Place) -> int:
     """Carry out the job of a place and tell the board how it ended; the exit code."""
     name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
-    async with connect_log(settings, name=name, waits=PATIENCE_SECONDS) as log:
+    async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
         job = await place.job(board)
         if await board.outcome(job.tenant, job.job_id) is not None:
@@ -50,7 +50,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             _log.exception("job.fault_of_ours", job=job.job_id)
             kind = type(fault).__name__
-            outcome = outcome_of(InternalFault(f"a job met a fault of ours ({kind}); see the log"))
+            outcome = outcome_of(InternalFault(f"internal error ({kind}); see the log"))
         await board.settle(job, outcome)
         _log.info("job.ended", job=job.job_id, kind=job.kind, fault=outcome.fault)
     return TOLD

@@ -12,7 +12,7 @@ from contextlib import suppress
 import structlog
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream
 from swe_ai_fleet.domain.assignment import Job
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.task import PinnedRepository
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 async def clone(settings: Settings, place: Place) -> int:
     """Clone what a job needs; the exit code. What cannot be cloned is the job's outcome."""
-    async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=PATIENCE_SECONDS) as log:
+    async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
         job = await place.job(board)
         try:

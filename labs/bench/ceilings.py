@@ -65,7 +65,7 @@ async def _nats(log: JetStream, seconds: float) -> dict[str, float]:
 
 
 async def _publish(log: JetStream) -> None:
-    await log.connection.publish("agent.dlq.bench", b"x" * _EVENT_BYTES, headers={}, patience=10)
+    await log.connection.publish("agent.dlq.bench", b"x" * _EVENT_BYTES, headers={}, timeout=10)
 
 
 async def _grpc(seconds: float) -> dict[str, float]:

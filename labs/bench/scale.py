@@ -181,7 +181,7 @@ async def _events(replica: Replica) -> list[dict[str, Any]]:
     """Every event in the orchestrator's log, oldest first."""
     card = json.loads((replica.home / "fleet.json").read_text())
     async with Connection.open([card["nats_url"]], Credentials(token=card["nats_token"]), name="bench") as connection:
-        stored = messages(connection, EVENTS, "agent.events.>", follow=False, patience=_READ_SECONDS)
+        stored = messages(connection, EVENTS, "agent.events.>", follow=False, timeout=_READ_SECONDS)
         return [json.loads(message.data) async for message in stored if message is not None]
 
 

@@ -16,7 +16,7 @@ from labs.chaos.watch import Seen, Watch
 from tests.processes import kill, title
 
 LOOK_SECONDS = 0.1
-PATIENCE_SECONDS = 150.0
+TIMEOUT_SECONDS = 150.0
 _NOT_WORKERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _FOUND_OUT_SECONDS = {Victim.ACTOR: 6.0, Victim.WORKER: 6.0, Victim.NODE: 40.0}
 """Within this Ray tells of what died: of a process at once, of a node once it missed a few health checks."""
@@ -178,7 +178,7 @@ class Killer:
             blow.hit = tuple(sorted({one.task_id for one, _ in hit}))
             for one, at in hit:
                 while not (again := [claimed for claimed in one.claims if claimed > at]):
-                    if time.time() > struck + PATIENCE_SECONDS:
+                    if time.time() > struck + TIMEOUT_SECONDS:
                         blow.recovered_seconds = -1.0
                         return
                     await asyncio.sleep(LOOK_SECONDS)
@@ -192,7 +192,7 @@ class Killer:
         blow.hit = tuple(sorted(one.task_id for one in hit))
 
         async def wait() -> None:
-            until, last = struck + PATIENCE_SECONDS, struck
+            until, last = struck + TIMEOUT_SECONDS, struck
             for one in hit:
                 while not (heard := back(one) or (one.ended_at if one.ended_at > struck else 0)):
                     if time.time() > until:

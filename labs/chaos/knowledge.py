@@ -47,7 +47,7 @@ async def _recorded(connection: Connection, wanted: set[str]) -> Counter[str]:
     while True:
         found: Counter[str] = Counter()
         async for message in messages(
-            connection, CONTEXT_CHANGES, "context.work.>", follow=False, patience=_CALL_SECONDS
+            connection, CONTEXT_CHANGES, "context.work.>", follow=False, timeout=_CALL_SECONDS
         ):
             if message is not None:
                 found[json.loads(message.data)["body"]["record"]["execution_id"]] += 1

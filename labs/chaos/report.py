@@ -36,7 +36,7 @@ def summary(outcome: Outcome) -> str:
         f"({proof.interrupted} interrupted), {proof.effects} effects outside, {outcome.events} events; "
         f"{proof.recorded} recorded in the context, {proof.remembered} lessons remembered, {proof.recalled} recalled; "
         f"{proof.taken_over} take-overs of executions, {proof.reassigned} runs assigned anew, "
-        f"{outcome.handed_in_again} tasks handed in again, {len(outcome.ended_by_themselves)} orchestrators that ended "
+        f"{outcome.handed_in_again} tasks submitted again, {len(outcome.ended_by_themselves)} orchestrators that ended "
         f"by themselves and were started again; nothing left {outcome.clean_seconds:g} s after the end; "
         f"{len(proof.faults)} faults"
     )

@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, RESULTS
 from swe_ai_fleet.domain.errors import NotFound
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _LOOK_SECONDS = 0.2
 
 
@@ -78,7 +78,7 @@ class Watch:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _follow(self, connection: Connection) -> None:
-        tail = messages(connection, EVENTS, "agent.events.>", follow=True, patience=_PATIENCE)
+        tail = messages(connection, EVENTS, "agent.events.>", follow=True, timeout=_TIMEOUT)
         async with aclosing(tail) as stored:
             async for message in stored:
                 if message is not None:
@@ -125,5 +125,5 @@ async def open_watch(url: str, token: str) -> AsyncGenerator[tuple[Watch, Connec
 
 async def results(connection: Connection) -> list[dict[str, Any]]:
     """Every message that was published about results, of agents too."""
-    stored = messages(connection, RESULTS, "agent.results.>", follow=False, patience=_PATIENCE)
+    stored = messages(connection, RESULTS, "agent.results.>", follow=False, timeout=_TIMEOUT)
     return [json.loads(message.data) async for message in stored if message is not None]

@@ -27,7 +27,7 @@ from labs.mutation.mutants import Mutant, mutants
 
 T = TypeVar("T")
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds that a mutant's tests get on top of ten times what they take."""
 _BASELINE_SECONDS = 1800.0
 _MOST_BYTES = 4 * 1024**3
@@ -76,7 +76,7 @@ class Mutating:
             touching = [one for one in tested if f"{source}:{mutant.function}" in one["functions"]]
             touching.sort(key=lambda one: one["seconds"])
             items = [session.items[one["at"]] for one in touching]
-            limit = _PATIENCE + 10 * sum(one["seconds"] for one in touching)
+            limit = _TIMEOUT + 10 * sum(one["seconds"] for one in touching)
             if _in_fork(lambda items=items, mutant=mutant: _survives(loaded, mutant, items), limit=limit):
                 survey.survivors.append(mutant)
                 print(f"{module}:{mutant.line}: {mutant.function}: {mutant.change}", flush=True)

@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, RESULTS
 from swe_ai_fleet.domain.errors import NotFound
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _AGAIN_SECONDS = 0.5
 
 
@@ -59,7 +59,7 @@ class Ledger:
         start = 1
         while True:
             with suppress(NotFound):
-                tail = messages(connection, stream, wanted, start=start, follow=True, patience=_PATIENCE)
+                tail = messages(connection, stream, wanted, start=start, follow=True, timeout=_TIMEOUT)
                 async with aclosing(tail) as stored:
                     async for message in stored:
                         if message is None:

@@ -83,7 +83,7 @@ class Place:
 
     @asynccontextmanager
     async def log(self) -> AsyncGenerator[JetStream]:
-        async with JetStream.connect(self.url, credentials=Credentials(token=self.token), patience=60.0) as log:
+        async with JetStream.connect(self.url, credentials=Credentials(token=self.token), timeout=60.0) as log:
             await log.ensure_streams()
             yield log
 

@@ -17,7 +17,7 @@ from tests.processes import title
 
 FOR_EVER = ("CONTEXT_CHANGES", "KV_agent-outcomes", "KV_agent-memories", "KV_councils", "KV_agent-webhooks")
 """Kept on purpose however old: what is known, and what was set up."""
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 _COLLECTED = re.compile(rb"^gc .* \d+->\d+->(\d+) MB", re.MULTILINE)
 _LAST_COLLECTIONS, _TAIL_BYTES = 9, 4096
 
@@ -92,7 +92,7 @@ def ray_places(soaked: Soaked) -> Iterable[Path]:
 async def stream_figures(connection: Connection) -> dict[str, float]:
     """Of JetStream: messages and MiB of what gets old, consumers, and messages and MiB of what is kept for ever."""
     figures = dict.fromkeys(("messages", "stream_mib", "consumers", "kept_messages", "kept_mib"), 0.0)
-    for one in (await connection.api("STREAM.LIST", {}, patience=_PATIENCE)).get("streams") or ():
+    for one in (await connection.api("STREAM.LIST", {}, timeout=_TIMEOUT)).get("streams") or ():
         name, state = str(one["config"]["name"]), _state(one)
         kept = name in FOR_EVER
         figures["kept_messages" if kept else "messages"] += state["messages"]

@@ -205,7 +205,7 @@ def _same(text: str, node: ast.expr) -> bool:
 
 
 def _changed(node: ast.AST) -> str | None:
-    """A faulty expression in the place of one; None where nothing is to be changed."""
+    """A faulty expression in the place of one; None where there is none."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
             return ast.unparse(ast.Compare(left=left, ops=[_COMPARED[type(op)]()], comparators=[right]))

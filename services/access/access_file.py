@@ -85,7 +85,7 @@ def _check_unique(table: str, key: str, values: list[str]) -> None:
     for index, value in enumerate(values):
         if value in seen:
             place = f"{table}[{index}].{key}"
-            raise InvalidRequest(f"the access file: {place}: {value[:80]!r} is there already", field=place)
+            raise InvalidRequest(f"the access file: {place}: {value[:80]!r} already exists", field=place)
         seen.update({value} if value else ())
 
 
@@ -116,7 +116,9 @@ def with_token(
         InvalidRequest: The file is broken, or the token would break it.
     """
     if any(entry.name == name for entry in parse_access(text).tokens):
-        raise AlreadyExists(f"there is a token {name!r} already", field="name", hint="revoke it, or take another name")
+        raise AlreadyExists(
+            f"a token named {name!r} already exists", field="name", hint="revoke it, or choose another name"
+        )
     lines = [
         _TABLE,
         f"name = {_quoted(name)}",
@@ -145,7 +147,7 @@ def without_token(text: str, name: str) -> str:
     place = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), None)
     changed = "" if place is None else "".join((*lines[: place[0]], *lines[place[1] :]))
     if place is None or not _only_lacks(before, changed, name):
-        raise InvalidRequest(f"the token {name!r} is not written as a table {_TABLE}", hint="take it out by hand")
+        raise InvalidRequest(f"the token {name!r} is not a table {_TABLE} of its own", hint="remove it by hand")
     return changed
 
 

@@ -82,7 +82,7 @@ def check_role(who: Principal, method: str) -> None:
     if not (who.may(needed) or who.may(AccessRole.SERVICE)):
         roles = ", ".join(sorted(role.value for role in who.roles)) or "none"
         raise PermissionDenied(
-            f"this takes the role {needed.value!r}",
+            f"this needs the role {needed.value!r}",
             field="authorization",
-            hint=f"yours: {roles}; an operator gives others in the access file",
+            hint=f"your roles: {roles}; an operator grants roles in the access file",
         )

@@ -113,7 +113,7 @@ class AccessStore:
 
     def __init__(self, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> None:
         if local == "":
-            raise ValueError("an empty token protects nothing")
+            raise ValueError("the token must not be empty")
         self._path = path
         self._local = local
         self._clock = clock
@@ -231,14 +231,14 @@ class AccessStore:
         except InvalidRequest as error:
             self._refused, self._fault = stamp, str(error)
             _log.error(
-                "the access file is broken; the version before it stays in force",
+                "the access file is invalid; the previous version stays in force",
                 path=str(self._path),
                 field=error.field,
                 error=str(error),
             )
         else:
             tenants = len(self._current.rules)
-            _log.info("the access file has been read anew", path=str(self._path), tenants=tenants)
+            _log.info("the access file was reloaded", path=str(self._path), tenants=tenants)
 
     async def _read(self) -> None:
         # The stamp is taken before reading: a later write is read the next time.
@@ -286,14 +286,14 @@ async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:
     """
     if settings.tls_cert is None and not settings.loopback:
         _log.warning(
-            "tokens and what they open go over the network for everybody to read",
+            "tokens and data are sent unencrypted over the network",
             listen=settings.listen,
             hint="set FLEET_TLS_CERT and FLEET_TLS_KEY, or let a proxy or a mesh speak TLS",
         )
     if settings.access_file is None:
         if not settings.loopback:
             _log.warning(
-                "one token lets everybody do everything, from other machines too",
+                "anyone with the one token can do everything, also from other machines",
                 listen=settings.listen,
                 hint="set FLEET_ACCESS_FILE, see docs/access.md",
             )

@@ -36,7 +36,7 @@ def _read_roles(roles: object) -> object:
     by_name = {role.value: role for role in AccessRole}
     for role in cast("list[object]", roles):
         if role not in by_name:
-            raise ValueError(f"{str(role)[:40]!r} is no role; there are {', '.join(by_name)}")
+            raise ValueError(f"{str(role)[:40]!r} is not a role; known: {', '.join(by_name)}")
     return frozenset(by_name[role] for role in cast("list[str]", roles))
 
 
@@ -65,18 +65,18 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Those with a private and a public key: with a shared one, whoever can check a token can make it."""
 Roles = Annotated[frozenset[AccessRole], BeforeValidator(_read_roles)]
-SomeRoles = Annotated[Roles, _must(bool, "empty; whoever has no role may do nothing")]
+SomeRoles = Annotated[Roles, _must(bool, "empty; without a role nothing is allowed")]
 Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._@:-")]
 Place = Annotated[
     Text,
     _must(
         _is_safe,
-        "a URL must be https: whoever can change the keys on their way makes tokens",
+        "must be an https URL: over plain HTTP an attacker could replace the keys and forge tokens",
     ),
 ]
 Expiry = Annotated[
     Annotated[datetime, Strict()] | Annotated[date, Strict()] | None,
-    _must(_has_zone, "a time without a zone; write it such as 2027-01-31T12:00:00Z"),
+    _must(_has_zone, "has no time zone; for example 2027-01-31T12:00:00Z"),
 ]
 ClaimPath = str | Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
 """`realm_access.roles`, or as a list where a claim's own name has dots in it."""
@@ -150,9 +150,9 @@ class JwtTable(_Table):
         if not self.roles and not self.roles_claim:
             raise ValueError("needs roles, roles_claim or both")
         if self.tenants and not self.tenant_claim:
-            raise ValueError("tenants translates what tenant_claim says, which is not given")
+            raise ValueError("tenants needs tenant_claim")
         if self.role_names and not self.roles_claim:
-            raise ValueError("role_names translates what roles_claim says, which is not given")
+            raise ValueError("role_names needs roles_claim")
         return self
 
 

@@ -117,7 +117,7 @@ class KeySet:
             await self._refresh(unless=lambda: self._find(key_id) is not None)
             key = self._find(key_id)
         if key is None and self._read_at is None:
-            raise Unavailable("the keys of the token's issuer cannot be had", hint="the server's log says why")
+            raise Unavailable("the keys of the token's issuer cannot be fetched", hint="see the server's log")
         return key
 
     def _find(self, key_id: str | None) -> Jwk | None:
@@ -140,7 +140,7 @@ class KeySet:
                 self._read_at = self._clock()
             except (OSError, ValueError) as error:
                 _log.error(
-                    "the keys of an issuer cannot be read; those known so far go on counting",
+                    "the keys of an issuer cannot be fetched; the known keys stay valid",
                     place=self._place,
                     known=len(self._keys),
                     error=str(error) or type(error).__name__,
@@ -184,11 +184,11 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     keys = mapping(parse_json(data)).get("keys")
     if not isinstance(keys, list):
-        raise ValueError("no JSON object with a list of keys")
+        raise ValueError("not a JSON object with a list of keys")
     # Shared keys ("oct") are left out: whoever can check with one can also sign.
     public = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
     if not public:
-        raise ValueError("none of its keys is a public key for signatures")
+        raise ValueError("it has no public key for signatures")
     return public
 
 

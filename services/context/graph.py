@@ -258,7 +258,7 @@ class GraphCalls:
         async with aclosing(self.log.read(tenant(), execution_id)) as events:
             async for _ in events:
                 raise PreconditionFailed(
-                    f"{execution_id} is an execution of this fleet, which records it when it ends",
+                    f"{execution_id} is an execution of this fleet, which records it itself when it ends",
                     field="execution_id",
                     hint="leave it to the fleet",
                 )

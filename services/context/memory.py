@@ -35,7 +35,7 @@ class MemoryCalls:
 
     async def add_interaction(self, request: pb.AddInteractionRequest, caller: str) -> pb.AddInteractionResponse:
         if not request.user.strip() and not request.assistant.strip():
-            raise InvalidRequest("nothing was said", field="user", hint="set user, assistant or both")
+            raise InvalidRequest("the message is empty", field="user", hint="set user, assistant or both")
         messages = (("User", request.user), ("Assistant", request.assistant))
         text = "\n".join(f"{who}: {words.strip()}" for who, words in messages if words.strip())
         memory = Memory(
@@ -119,7 +119,7 @@ class LearningCalls:
 
     async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
         if not request.goal.strip():
-            raise InvalidRequest("no goal given", field="goal", hint="what is wanted, in words")
+            raise InvalidRequest("no goal given", field="goal", hint="describe what you want to do")
         role = from_enum(Role, pb.Role, request.role) or ""
         question = from_message(Question, request, now=now(), role=role, repository=without_login(request.repository))
         return to_message(pb.RecommendApproachResponse, await self.outcomes.recommend(question, tenant()))

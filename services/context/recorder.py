@@ -97,7 +97,7 @@ class Recorder:
         except (PreconditionFailed, NotFound) as fault:
             raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
-            raise PermanentError(f"the beginning of {execution_id} is not in the log any more")
+            raise PermanentError(f"the beginning of {execution_id} is no longer in the log")
         if state.task.kind in (TaskKind.JUDGE, TaskKind.PLAN):
             # A judgement did no work; the outcome of a plan was recorded when it ran.
             return

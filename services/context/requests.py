@@ -27,7 +27,7 @@ def source_of(given: str, caller: str) -> str:
     The caller is always part of it: only memories that the fleet made itself have an execution as their only source.
     """
     if given and not _SOURCE.fullmatch(given):
-        raise InvalidRequest(f"{given[:64]!r} is no source", field="source", hint="agent:<id> or execution:<id>")
+        raise InvalidRequest(f"{given[:64]!r} is not a source", field="source", hint="agent:<id> or execution:<id>")
     by = f"caller:{caller or UNNAMED}"
     return f"{given}, {by}" if given else by
 
@@ -43,9 +43,9 @@ def foreign(execution_id: str, *, field: str) -> str:
         return execution_id
     if parsed.version == 5:
         raise PreconditionFailed(
-            f"{execution_id[:64]} is an execution of this fleet, which records it when it ends",
+            f"{execution_id[:64]} is an execution of this fleet, which records it itself when it ends",
             field=field,
-            hint="leave it to the fleet; give others' work an id that is no UUID of version 5",
+            hint="for work outside of the fleet use an id that is not a UUID version 5",
         )
     return execution_id
 

@@ -106,7 +106,7 @@ class Observed:
             return "other"
         if not self._routes:
             routes = cast("list[BaseRoute]", app.routes)
-            found = ((cast("Any", getattr(one, "endpoint", None)), getattr(one, "path", "")) for one in routes)
+            found = ((cast("Any", getattr(route, "endpoint", None)), getattr(route, "path", "")) for route in routes)
             self._routes = {id(end): path for end, path in found if end is not None}
         return self._routes.get(id(endpoint), "other")
 

@@ -110,7 +110,9 @@ def _bound(listen: str, elsewhere: bool) -> Generator[socket.socket]:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit():
-        raise PreconditionFailed(f"{listen!r} is no address", field="http_listen", hint="such as 127.0.0.1:8000")
+        raise PreconditionFailed(
+            f"{listen!r} is not a valid address", field="http_listen", hint="such as 127.0.0.1:8000"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, or asyncio leaves Nagle on: answers in two pieces wait 40 ms for the first to be acknowledged.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -121,7 +123,7 @@ def _bound(listen: str, elsewhere: bool) -> Generator[socket.socket]:
         except OSError as error:
             if not elsewhere:
                 raise PreconditionFailed(
-                    f"cannot listen on {listen}", field="http_listen", hint="another process may have the port"
+                    f"cannot listen on {listen}", field="http_listen", hint="another process may use the port"
                 ) from error
             bound.bind((host, 0))
         bound.listen(_BACKLOG)
@@ -192,7 +194,7 @@ async def serve(settings: Settings) -> None:
         settings.alone or settings.access_file or settings.repository_roots
     ):
         raise PreconditionFailed(
-            "callers from elsewhere could name every directory of this machine as a repository",
+            "callers from other machines could use every directory of this machine as a repository",
             field="repository_roots",
             hint="FLEET_REPOSITORY_ROOTS, here and for the orchestrator, or FLEET_ACCESS_FILE",
         )

@@ -65,10 +65,10 @@ _CODES: Mapping[int, str] = {
     504: "DEADLINE_EXCEEDED",
 }
 _GRPC_OWN: Mapping[str, str] = {
-    "UNAVAILABLE": "the service behind the gateway does not answer",
-    "DEADLINE_EXCEEDED": "the service behind the gateway did not answer in time",
-    "UNIMPLEMENTED": "the service behind the gateway does not offer this",
-    "RESOURCE_EXHAUSTED": "the message is too large for the service behind the gateway",
+    "UNAVAILABLE": "the orchestrator does not answer",
+    "DEADLINE_EXCEEDED": "the orchestrator did not answer in time",
+    "UNIMPLEMENTED": "the orchestrator does not support this",
+    "RESOURCE_EXHAUSTED": "the message is too large",
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
 _log = structlog.get_logger()
@@ -141,17 +141,17 @@ class Problem:
 
     def document(self) -> dict[str, object]:
         """As `application/problem+json`; what is not known is left out."""
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "type": "about:blank",
             "title": _title(self.status),
             "status": self.status,
             "detail": self.detail,
             "code": self.code,
         }
-        told |= {name: text for name in ("instance", "field", "hint") if (text := getattr(self, name))}
+        fields |= {name: text for name in ("instance", "field", "hint") if (text := getattr(self, name))}
         if self.retry_after_seconds is not None:
-            told["retry_after_seconds"] = self.retry_after_seconds
-        return told
+            fields["retry_after_seconds"] = self.retry_after_seconds
+        return fields
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """The answer, with `Retry-After` and `WWW-Authenticate` where they belong."""
@@ -195,7 +195,7 @@ def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", wit
     told = error_details(error.trailing_metadata())
     if told is None:
         # gRPC's own words name addresses and source lines.
-        detail = _GRPC_OWN.get(code, "the service behind the gateway failed")
+        detail = _GRPC_OWN.get(code, "the orchestrator failed")
         return Problem(status=status, code=code, detail=detail, instance=instance)
     return Problem(
         status=status,
@@ -226,8 +226,8 @@ async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
     if fault.status_code in (204, 304):
         return Response(status_code=fault.status_code, headers=fault.headers)
     words = {
-        404: "nothing answers at this path",
-        405: f"{connection.scope.get('method', 'this')} is not done here",
+        404: "not found",
+        405: f"{connection.scope.get('method', 'this')} is not allowed here",
     }
     refusal = Refusal(fault.status_code, words.get(fault.status_code, fault.detail), headers=fault.headers)
     return refusal.answer(connection.url.path)
@@ -268,9 +268,11 @@ class BugMiddleware:
         except Exception as fault:
             if scope["type"] == "lifespan":
                 raise
-            _log.exception("a request met a fault of ours", path=scope.get("path"), fault=type(fault).__name__)
+            _log.exception(
+                "a request failed with an internal error", path=scope.get("path"), fault=type(fault).__name__
+            )
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1011})
             elif not started:
-                bug = Refusal(500, "an internal fault; the gateway's log has it")
+                bug = Refusal(500, "internal error; see the gateway's log")
                 await bug.answer(str(scope.get("path", "")))(scope, receive, send)

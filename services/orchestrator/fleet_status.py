@@ -63,7 +63,7 @@ class FleetStatuses:
             return
         reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
         reply.nodes.extend(to_message(pb.NodeStatus, node) for node in found.nodes)
-        reply.model_endpoints.extend(_endpoint(one, use.get(one.url)) for one in found.endpoints)
+        reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in found.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(
                 name=name,

@@ -72,7 +72,7 @@ async def open_intake(
         event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
         tenant, _ = _tenant(work, "agent.plans", known)
         # Nobody waits here for the subtasks of a dispatched event.
-        await planning.process(replace(event, tenant=tenant, caller=""), patience=0)
+        await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
 
     fault = "nothing more is taken from a queue"
     async with (
@@ -91,7 +91,7 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
     tenant, rest = _tenant(work, "agent.cmd.execute", known)
     if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
         raise InvalidRequest(
-            f"{work.subject[:200]!r} is no subject for tasks",
+            f"{work.subject[:200]!r} is not a subject for tasks",
             field="subject",
             hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
         )
@@ -110,7 +110,7 @@ def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str,
 
 
 def _told(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
-    """The handler, with faults that no repetition can mend told as such."""
+    """The handler, with faults that no repetition can fix told as such."""
 
     async def handle(work: Work) -> None:
         try:

@@ -41,7 +41,7 @@ from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
 
 T = TypeVar("T")
-_PATIENCE_SECONDS = 2.0
+_TIMEOUT_SECONDS = 2.0
 _MOST_TENANTS = 50
 _MOST_ENDPOINTS = 50
 OPERATIONS = (
@@ -71,7 +71,7 @@ class FleetSource:
     async def __call__(self) -> Iterable[Metric]:
         if self._measuring is None:
             self._measuring = asyncio.create_task(self._view.status(), name="metrics of the fleet")
-        await asyncio.wait([self._measuring], timeout=_PATIENCE_SECONDS)
+        await asyncio.wait([self._measuring], timeout=_TIMEOUT_SECONDS)
         if self._measuring.done():
             measuring, self._measuring = self._measuring, None
             self._last = measuring.result()
@@ -128,7 +128,7 @@ def _each(
 
 
 def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
-    mine = next((one for one in status.replicas if one.name == me), None)
+    mine = next((replica for replica in status.replicas if replica.name == me), None)
     found = mine.hosts if mine is not None else ()
     alive = [host for host in found if host.alive]
     states = {"up": len(alive), "silent": len(found) - len(alive)}
@@ -136,7 +136,7 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     memory = sum(host.report.memory for host in alive if host.report is not None)
     if mine is not None and mine.here is not None:
         reports.append(mine.here)
-    use = added_up(one for report in reports for one in report.endpoints)[:_MOST_ENDPOINTS]
+    use = added_up(endpoint for report in reports for endpoint in report.endpoints)[:_MOST_ENDPOINTS]
     gauge = GaugeMetricFamily
     yield from _each("fleet_", "state", states, ("hosts", "Hosts of this orchestrator, by whether they answer.", float))
     yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in found))

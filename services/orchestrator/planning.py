@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.runtime.stack import Stack
 
 MAX_EVENT_BYTES = 256 * 1024
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 """How long a caller without a deadline of its own waits for the subtasks of a dispatched event."""
 _MARGIN_SECONDS = 0.5
 """What an answer needs to reach a caller before its deadline."""
@@ -83,7 +83,7 @@ def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> Plan
     try:
         payload = cast("dict[str, object]", json_format.MessageToDict(request.payload))
     except (json_format.SerializeToJsonError, ValueError, RecursionError) as fault:
-        raise InvalidRequest(f"the payload is no JSON: {fault}"[:500], field="payload") from None
+        raise InvalidRequest(f"the payload is not valid JSON: {fault}"[:500], field="payload") from None
     repo = repo_ref(request.repo) if request.HasField("repo") else None
     return from_message(PlanningEvent, request, repo=repo, payload=payload)
 
@@ -94,10 +94,10 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchest
     subtasks = derivation.subtasks if derivation else ()
     # Of a dispatched event the ids that the subtasks' own executions have.
     names = {
-        one.subtask_id: child_task_id(event.task().task_id, one.subtask_id, derivation.joint)
+        subtask.subtask_id: child_task_id(event.task().task_id, subtask.subtask_id, derivation.joint)
         if outcome.execution_id
-        else f"{derivation.derivation_id}{derivation.joint}{one.subtask_id}"
-        for one in subtasks
+        else f"{derivation.derivation_id}{derivation.joint}{subtask.subtask_id}"
+        for subtask in subtasks
         if derivation
     }
     return orchestrator_pb.ProcessPlanningEventResponse(
@@ -116,8 +116,8 @@ async def answer_planning_event(
     """Take a caller's event. The subtasks of a dispatched one are waited for as long as the caller does."""
     event = replace(planning_event(request), tenant=tenant(), caller=caller_of(context))
     remaining = cast("float | None", context.time_remaining())
-    patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
-    return planning_response(event, await events.process(event, patience=patience))
+    timeout = TIMEOUT_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
+    return planning_response(event, await events.process(event, timeout=timeout))
 
 
 def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanResponse:

@@ -88,7 +88,10 @@ class Replies:
         """The end of an orchestration."""
         # The winner stands there twice.
         candidates = await self.candidates(state, room=self.max_bytes // 2)
-        winner = next((one for one in candidates if state.winner_id and one.candidate_id == state.winner_id), None)
+        winner = next(
+            (candidate for candidate in candidates if state.winner_id and candidate.candidate_id == state.winner_id),
+            None,
+        )
         return pb.OrchestrateResponse(
             winner=winner,
             candidates=candidates,
@@ -181,7 +184,7 @@ def metadata(state: ExecutionState) -> dict[str, str]:
 
 def fit(messages: Sequence[Message], room: int) -> int:
     """Cut long texts and lists, those of the last messages first and more and more, until all fit. The bytes left."""
-    sizes = [one.ByteSize() + _OVERHEAD_BYTES for one in messages]
+    sizes = [message.ByteSize() + _OVERHEAD_BYTES for message in messages]
     for characters, entries in _CUTS:
         for index in reversed(range(len(messages))):
             if sum(sizes) <= room:

@@ -168,7 +168,7 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
         raise InvalidRequest("not the id of an upload", field="repo.upload_id", hint="as UploadRepository gave it")
     # A URL that is none would otherwise be looked up as a path on this machine.
     if repo.url and "://" not in repo.url and ":" not in repo.url.split("/", 1)[0]:
-        raise InvalidRequest(f"{repo.url[:64]!r} is no URL", field="repo.url", hint="repo.path names a directory")
+        raise InvalidRequest(f"{repo.url[:64]!r} is not a URL", field="repo.url", hint="repo.path names a directory")
     if repo.path and not repo.path.startswith("/"):
         raise InvalidRequest(f"{repo.path[:64]!r} is not an absolute path", field="repo.path")
     if repo.credential_ref:
@@ -237,7 +237,7 @@ def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
 
 def derived(plan: Plan, derivation: Derivation) -> pb.DeriveSubtasksResponse:
     """A split plan. Its tasks have ids that no other derivation's have."""
-    names = {one.subtask_id: f"{derivation.derivation_id}.{one.subtask_id}" for one in derivation.subtasks}
+    names = {subtask.subtask_id: f"{derivation.derivation_id}.{subtask.subtask_id}" for subtask in derivation.subtasks}
     return pb.DeriveSubtasksResponse(
         tasks=[atomic_task(one, names, case_id=plan.case_id, plan_id=plan.plan_id) for one in derivation.subtasks],
         derivation_id=derivation.derivation_id,
@@ -251,7 +251,8 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
         return []
     task, derivation = state.task, state.derivation
     names = {
-        one.subtask_id: child_task_id(task.task_id, one.subtask_id, derivation.joint) for one in derivation.subtasks
+        subtask.subtask_id: child_task_id(task.task_id, subtask.subtask_id, derivation.joint)
+        for subtask in derivation.subtasks
     }
     return [
         _result(atomic_task(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)

@@ -31,7 +31,11 @@ _UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
     """The head of each agent's audit chain, with the signature where that is about it."""
-    return [_audit_head(one, state.signed_heads.get(one.agent_id)) for one in state.agents.values() if one.audit_head]
+    return [
+        _audit_head(agent, state.signed_heads.get(agent.agent_id))
+        for agent in state.agents.values()
+        if agent.audit_head
+    ]
 
 
 def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
@@ -42,12 +46,12 @@ def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
     """What peers said of a candidate, those who had nothing to say among them."""
-    return [_critique(one) for one in state.critiques if one.candidate_id == candidate_id]
+    return [_critique(critique) for critique in state.critiques if critique.candidate_id == candidate_id]
 
 
 def votes(state: ExecutionState, candidates: Collection[str]) -> list[pb.Vote]:
     """The votes for a candidate or for one that behaves the same."""
-    return [to_message(pb.Vote, one) for one in state.votes if one.choice in candidates]
+    return [to_message(pb.Vote, vote) for vote in state.votes if vote.choice in candidates]
 
 
 def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
@@ -97,7 +101,7 @@ def title(task: Task) -> str:
 
 def spent(state: ExecutionState) -> list[pb.Expense]:
     """What agents' work was for, and what it bought."""
-    return [to_message(pb.Expense, one) for one in expenses(state)]
+    return [to_message(pb.Expense, expense) for expense in expenses(state)]
 
 
 def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
@@ -223,7 +227,7 @@ def _verdict(report: CheckReport | None) -> Judged:
 
 
 def judged(state: ExecutionState) -> Judged:
-    """What evidence says of the winner, or of the best where nobody won."""
+    """What evidence says of the winner, or of the best candidate without a winner."""
     return _verdict(state.best_report)
 
 
@@ -276,7 +280,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         created_at_ms=milliseconds(state.started_at),
         updated_at_ms=milliseconds(state.updated_at),
         finished_at_ms=milliseconds(state.finished_at),
-        agents=[to_message(pb.AgentProgress, one) for one in state.agents.values()],
+        agents=[to_message(pb.AgentProgress, agent) for agent in state.agents.values()],
         results=results,
         examination=examination(state) if results else None,
         winner_id=winner_agent(state),
@@ -298,8 +302,10 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         baseline=baseline(state),
         refused_ref=state.refused_kept.delivered.branch if state.refused_kept else "",
         hand_deliveries=[
-            to_message(pb.HandDelivery, one, commit_sha=one.delivered.commit_sha, branch=one.delivered.branch)
-            for one in state.hand_deliveries
+            to_message(
+                pb.HandDelivery, delivery, commit_sha=delivery.delivered.commit_sha, branch=delivery.delivered.branch
+            )
+            for delivery in state.hand_deliveries
         ],
         **judged(state),
     )

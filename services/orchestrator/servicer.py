@@ -234,7 +234,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
             stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
-            components=[to_message(pb.ComponentStatus, seen_by(principal(), one)) for one in components],
+            components=[to_message(pb.ComponentStatus, seen_by(principal(), component)) for component in components],
         )
         if request.include_stats:
             reply.stats.active_councils = await active_councils(self._councils)
@@ -334,7 +334,7 @@ def _ends(stored: StoredEvent) -> bool:
 
 
 def _overall(components: Sequence[Component]) -> str:
-    states = {one.state for one in components}
+    states = {component.state for component in components}
     if ComponentState.DOWN in states:
         return "unhealthy"
     return "degraded" if ComponentState.DEGRADED in states else "healthy"

@@ -100,7 +100,7 @@ def read_secret(path: Path, name: str) -> str:
         import structlog
 
         log = structlog.get_logger(__name__)
-        log.warning("secret_readable_by_everybody", file=str(path), setting=name, mend=f"chmod o-r {path}")
+        log.warning("secret_readable_by_everybody", file=str(path), setting=name, fix=f"chmod o-r {path}")
     return text
 
 

@@ -348,7 +348,7 @@ def _parsed(kind: type[Enum], text: str) -> Enum:
     except InvalidRequest as fault:
         raise InvalidRequest(fault.message, hint=fault.hint) from None
     except ValueError:
-        raise InvalidRequest(f"{text[:64]!r} is no {kind.__name__.lower()}", hint=f"one of {_known(kind)}") from None
+        raise InvalidRequest(f"{text[:64]!r} is not a {kind.__name__.lower()}", hint=f"one of {_known(kind)}") from None
 
 
 def _known(kind: type[Enum]) -> str:

@@ -114,7 +114,7 @@ class Follower(Generic[Change]):
         """Raises Unavailable where what is known would grow old unnoticed."""
         ended = self._task is None or self._task.done()
         if self._fault is not None or ended:
-            state, hint = ("any more", self._hint) if ended else ("now", "it is tried again by itself")
+            state, hint = ("any more", self._hint) if ended else ("now", "it retries automatically")
             said = f": {self._fault}" if self._fault is not None else ""
             raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
 
@@ -129,7 +129,7 @@ class Follower(Generic[Change]):
                             self._caught_up.set()
                         else:
                             self._position = self._take(change)
-                raise Unavailable(f"{self._name} has come to an end")
+                raise Unavailable(f"{self._name} has ended")
             except FleetError as error:
                 self._fault = error
                 if not self._caught_up.is_set():

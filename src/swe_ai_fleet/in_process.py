@@ -232,7 +232,7 @@ class MemoryJournal:
             sequence, generation, _ = self._log.last(self._subject)
             if sequence != self._sequence:
                 if self._fresh and not self._owner:
-                    self._fault = AlreadyExists(f"{'.'.join(self._subject)} has events already")
+                    self._fault = AlreadyExists(f"{'.'.join(self._subject)} already has events")
                 elif self._owner or generation >= self._writer.generation:
                     self._fault = Fenced(f"{'.'.join(self._subject)} was taken over by generation {generation}")
                 if self._fault is not None:
@@ -258,7 +258,7 @@ class MemoryKeyValue:
         """Store a value; its revision. Raises Fenced where it was changed since the `revision` given."""
         known = self._entry(key)
         if revision is not None and revision != (known.revision if known else 0):
-            raise Fenced(f"{key} was changed by somebody else")
+            raise Fenced(f"{key} was changed by another process")
         return self._tell(key, value)
 
     async def delete(self, key: str) -> None:

@@ -37,4 +37,4 @@ async def rewritten(
             await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
         else:
             return KeyValueEntry(key=key, value=value, revision=revision)
-    raise Unavailable(f"{name} is being changed by others all the time", hint="try again")
+    raise Unavailable(f"{name} is being changed too often", hint="try again")

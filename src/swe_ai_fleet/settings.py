@@ -67,7 +67,9 @@ class SecretFiles(PydanticBaseSettingsSource):
             return json.loads(secret), field_name, False
         except ValueError:
             # What stands there is not repeated.
-            raise InvalidRequest(f"{path} holds no JSON", field=name, hint="as the setting itself takes it") from None
+            raise InvalidRequest(
+                f"{path} is not JSON", field=name, hint="use the format of the setting itself"
+            ) from None
 
     def __call__(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -110,51 +112,58 @@ class Settings(BaseSettings):
     )
     model_api_key: str = Field(
         default="",
-        description="Bearer key of the model server; no other address is shown it.",
+        description="API key of the model server, sent to no other address.",
         repr=False,
     )
     fireworks_api_key: str = Field(
         default="",
         validation_alias=_named("FLEET_FIREWORKS_API_KEY", "fireworks_api_key", "FIREWORKS_API_KEY"),
-        description="Bearer key of Fireworks, shown to no other server; with no model server named it picks that one.",
+        description="API key of Fireworks, sent to no other server; without a model URL it selects Fireworks.",
         repr=False,
     )
     gemini_api_key: str = Field(
         default="",
         validation_alias=_named("FLEET_GEMINI_API_KEY", "gemini_api_key", "GEMINI_API_KEY"),
-        description="Bearer key of Gemini, shown to no other server.",
+        description="API key of Gemini, sent to no other server.",
         repr=False,
     )
     openai_api_key: str = Field(
         default="",
         validation_alias=_named("FLEET_OPENAI_API_KEY", "openai_api_key", "OPENAI_API_KEY"),
-        description="Bearer key of OpenAI, shown to no other server.",
+        description="API key of OpenAI, sent to no other server.",
         repr=False,
     )
     model_timeout_seconds: float = Field(default=600.0, gt=0, description="Longest wait for one completion.")
     model_patience_seconds: float = Field(
-        default=120.0, ge=0, description="How long a call to a model waits for a server that is down or overloaded."
+        default=120.0, ge=0, description="How long a model call waits for a server that is down or overloaded."
     )
     model_max_in_flight: int = Field(
-        default=0, ge=0, description="Most calls to models at once in the whole fleet; 0 = no limit."
+        default=0, ge=0, description="Maximum number of concurrent model calls in the whole fleet; 0 = no limit."
     )
     model_tokens_per_minute: int = Field(
-        default=0, ge=0, description="Most tokens a minute, prompt and completion, in the whole fleet; 0 = no limit."
+        default=0,
+        ge=0,
+        description="Maximum tokens per minute, prompt and completion, in the whole fleet; 0 = no limit.",
     )
     model_session_headers: str = Field(
         default="X-Session-ID, x-session-affinity, x-smg-routing-key",
-        description="Headers that tell routers which agent run a call to a model belongs to; empty: none is sent.",
+        description="Headers that tell routers which agent run a call to a model belongs to; empty: none.",
     )
     model_prices: dict[str, dict[str, float]] = Field(
         default_factory=dict[str, dict[str, float]],
         description='Prices of a million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '
         '"cached": 0.1}}; "*" is every other model. Empty: nothing has a price.',
     )
+    model_record_tokens: bool = Field(
+        default=False,
+        description="Record token ids and log-probabilities of prompts and replies, for training; a server that gives "
+        "none is asked once.",
+    )
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
         description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above, a key at the same address only. '
-        "One named verifier scores candidates.",
+        '"api_key": …, "record_tokens": "true"}}, or "api_key_file": …; what a profile leaves out is as above, a key '
+        "at the same address only. One named verifier scores candidates.",
         repr=False,
     )
     vllm_python: str | None = Field(
@@ -176,31 +185,33 @@ class Settings(BaseSettings):
     parallel_calls: bool = Field(
         default=True,
         validation_alias=_named("FLEET_PARALLEL_CALLS", "parallel_calls", "AGENTIC_ENABLE_PARALLEL"),
-        description="Whether the calls of one reply run at the same time where they may.",
+        description="Whether the tool calls of one reply may run in parallel.",
     )
-    sub_agents: int = Field(default=8, ge=0, description="Most sub-agents of one run, at all levels together.")
+    sub_agents: int = Field(default=8, ge=0, description="Maximum number of sub-agents of one run, over all levels.")
     sub_agent_depth: int = Field(default=2, ge=0, description="Levels of sub-agents below a run.")
-    sub_agent_seconds: float = Field(default=90.0, gt=0, description="Longest time of one sub-agent.")
+    sub_agent_seconds: float = Field(default=90.0, gt=0, description="Time limit of one sub-agent.")
     result_cache_mb: int = Field(
-        default=32, ge=0, description="MiB of a process for results of lookups that runs share; 0 = none are shared."
+        default=32,
+        ge=0,
+        description="MiB of memory per process for lookup results that runs share; 0 = nothing is shared.",
     )
     chat_max_iterations: int = Field(
         default=5,
         ge=1,
         validation_alias=_named("FLEET_CHAT_MAX_ITERATIONS", "chat_max_iterations", "AGENTIC_MAX_ITERATIONS"),
-        description="Replies that a chat or planning request takes from the model.",
+        description="Maximum number of model replies of a chat or planning request.",
     )
     chat_max_tool_calls: int = Field(
         default=20,
         ge=1,
         validation_alias=_named("FLEET_CHAT_MAX_TOOL_CALLS", "chat_max_tool_calls", "AGENTIC_MAX_TOOL_CALLS"),
-        description="Tool calls of a chat or planning request.",
+        description="Maximum number of tool calls of a chat or planning request.",
     )
     chat_timeout_seconds: float = Field(
         default=60.0,
         gt=0,
         validation_alias=_named("FLEET_CHAT_TIMEOUT_SECONDS", "chat_timeout_seconds", "AGENTIC_TIMEOUT_SECONDS"),
-        description="Seconds of a chat or planning request.",
+        description="Time limit of a chat or planning request.",
     )
     nats_url: str = Field(
         default="",
@@ -209,7 +220,7 @@ class Settings(BaseSettings):
     )
     nats_token: str = Field(default="", description="Token of the NATS server named by `nats_url`.", repr=False)
     nats_nkey_file: Path | None = Field(
-        default=None, description="File with the nkey seed that this process shows to NATS, instead of a token."
+        default=None, description="File with the nkey seed with which this process logs in to NATS, instead of a token."
     )
     nats_issuer_file: Path | None = Field(
         default=None,
@@ -224,7 +235,7 @@ class Settings(BaseSettings):
     nats_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the certificate of NATS; makes TLS required."
     )
-    nats_cert: Path | None = Field(default=None, description="PEM certificate that this process shows to NATS.")
+    nats_cert: Path | None = Field(default=None, description="PEM client certificate for NATS.")
     nats_key: Path | None = Field(default=None, description="Its key.")
     stream_replicas: int = Field(
         default=1, ge=1, le=5, description="NATS servers that keep a copy of each stream; 3 for a cluster of three."
@@ -232,7 +243,7 @@ class Settings(BaseSettings):
     event_days: float = Field(
         default=90.0,
         ge=0,
-        description="Days that events, results and what belongs to them are kept; blobs a day longer. 0 = for ever. "
+        description="Days that events, results and their blobs are kept; blobs a day longer. 0 = for ever. "
         "Longer than any execution takes, people's time to approve included.",
     )
     event_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("the events of executions"))
@@ -273,16 +284,17 @@ class Settings(BaseSettings):
         "changes. Empty: one token for everybody, in `home`.",
     )
     tls_cert: Path | None = Field(
-        default=None, description="PEM certificate chain of gRPC and HTTP servers; read anew when it changes."
+        default=None, description="PEM certificate chain of gRPC and HTTP servers; reloaded when it changes."
     )
     tls_key: Path | None = Field(default=None, description="Its key.")
     tls_client_ca: Path | None = Field(
-        default=None, description="PEM file of the authority whose certificates callers may show; see `access_file`."
+        default=None,
+        description="PEM file of the authority that signs client certificates of callers; see `access_file`.",
     )
     tls_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the certificates of the servers called."
     )
-    tls_client_cert: Path | None = Field(default=None, description="PEM certificate shown to those servers.")
+    tls_client_cert: Path | None = Field(default=None, description="PEM client certificate for those servers.")
     tls_client_key: Path | None = Field(default=None, description="Its key.")
     metrics_listen: str = Field(
         default="127.0.0.1:9090",
@@ -295,11 +307,11 @@ class Settings(BaseSettings):
         "empty = no traces.",
     )
     trace_content: bool = Field(
-        default=False, description="Whether traces hold prompts, replies and tool arguments (masked), too."
+        default=False, description="Whether traces include prompts, replies and tool arguments (masked)."
     )
     probe_listen: str = Field(
         default="",
-        description="Address at which a gRPC service of its own process tells its health without TLS, for probes of "
+        description="Address of an extra gRPC health service without TLS, for probes of "
         "Kubernetes, which cannot speak it; empty = only at its own address.",
     )
     http_listen: str = Field(
@@ -316,10 +328,10 @@ class Settings(BaseSettings):
         default="", description="Origins of other web pages that may call the gateway, comma-separated; empty = none."
     )
     http_requests_per_minute: int = Field(
-        default=1_200, ge=1, description="Requests that the gateway takes from one client in a minute."
+        default=1_200, ge=1, description="Maximum requests per minute from one client of the gateway."
     )
     http_max_watchers: int = Field(
-        default=2_000, ge=1, description="Event streams and WebSockets that one gateway serves at once."
+        default=2_000, ge=1, description="Maximum number of concurrent event streams and WebSockets of one gateway."
     )
     orchestrator_url: str = Field(
         default="", description="host:port of the orchestrator, for a gateway that runs by itself."
@@ -341,7 +353,9 @@ class Settings(BaseSettings):
         default="", description="Token of the context service named by `context_url`.", repr=False
     )
     context_tokens: int = Field(
-        default=4_000, ge=100, description="Tokens of project context and memories for agents where a task names none."
+        default=4_000,
+        ge=100,
+        description="Token budget of project context and memories for agents, unless a task sets one.",
     )
     embeddings: str = Field(
         default="auto",
@@ -360,56 +374,58 @@ class Settings(BaseSettings):
         repr=False,
     )
     memory_limit: int = Field(
-        default=20_000, ge=1, description="Most memories of one namespace; beyond it the oldest are forgotten."
+        default=20_000, ge=1, description="Maximum number of memories of one namespace; then the oldest are deleted."
     )
     memory_age_days: float = Field(
-        default=0.0, ge=0, description="Memories older than this are forgotten; 0 = none is for its age."
+        default=0.0, ge=0, description="Memories older than this are deleted; 0 = no age limit."
     )
     telegram_token: str = Field(default="", description="Token of the Telegram bot of `fleet telegram`.", repr=False)
-    telegram_url: str = Field(default="https://api.telegram.org", description="Where the Telegram bot API answers.")
+    telegram_url: str = Field(default="https://api.telegram.org", description="URL of the Telegram bot API.")
     telegram_chats: str = Field(
         default="", description="Ids of the chats that the bot answers, comma-separated; empty = none."
     )
     workflows: str = Field(
         default="", description="Directories with workflow files (*.yaml), comma-separated, beside those built in."
     )
-    max_agents: int = Field(default=300, ge=1, description="Most agents one task may ask for, and the fleet runs.")
+    max_agents: int = Field(
+        default=300, ge=1, description="Maximum number of agents of one task, and of the fleet at once."
+    )
     agents_per_actor: int = Field(default=64, ge=1, description="Agents that share one Ray actor; 1 = one actor each.")
     approval_timeout_seconds: float = Field(
         default=7 * 86_400.0,
         ge=0,
-        description="How long people have to approve something; then it counts as rejected. 0 = for ever.",
+        description="Time after which an approval expires and counts as rejected. 0 = never.",
     )
     max_executions: int = Field(
-        default=200, ge=1, description="Most executions that one orchestrator drives at once; others wait."
+        default=200, ge=1, description="Maximum number of executions that one orchestrator runs at once; others wait."
     )
-    max_queued: int = Field(default=10_000, ge=1, description="Most executions that may wait; more are refused.")
-    max_queued_per_caller: int = Field(default=2_000, ge=1, description="Most of them that one caller may have.")
+    max_queued: int = Field(default=10_000, ge=1, description="Maximum number of pending executions; more are refused.")
+    max_queued_per_caller: int = Field(
+        default=2_000, ge=1, description="Maximum number of pending executions of one caller."
+    )
     lease_seconds: float = Field(
         default=15.0,
         ge=1,
-        description="After so long without a sign of life an orchestrator's executions are taken over.",
+        description="The executions of an orchestrator that has been silent for this long are taken over.",
     )
     checkpoint_bytes: int = Field(
         default=256 * 1024**2,
         ge=1024**2,
-        description="The largest checkpoint of a workspace; a larger one is not stored, which the log says.",
+        description="Maximum size of a workspace checkpoint; a larger one is not stored, with an event in the log.",
     )
     checkpoint_seconds: float = Field(
         default=20.0,
         ge=0,
-        description="Least time between two checkpoints of a workspace; 0 = after every step that changed something.",
+        description="Minimum time between two checkpoints of a workspace; 0 = after every step with a change.",
     )
-    councils_file: Path | None = Field(
-        default=None, description="TOML file with the councils that roles have where nobody created one."
-    )
+    councils_file: Path | None = Field(default=None, description="TOML file with the default councils of roles.")
     agent_endpoints: str = Field(
         default="",
-        description="Where agents that others run may be registered, comma-separated host:port patterns such as "
+        description="Where external agents may be registered, comma-separated host:port patterns such as "
         "agents.example.org:50060 or *.example.org:443; a private address must be named exactly. Empty: nowhere.",
     )
     agent_service_token: str = Field(
-        default="", description="Bearer token shown to agents that others run, over TLS only.", repr=False
+        default="", description="Bearer token sent to external agents, over TLS only.", repr=False
     )
     harnesses: dict[str, dict[str, JsonValue]] = Field(
         default_factory=dict[str, dict[str, JsonValue]],
@@ -423,10 +439,11 @@ class Settings(BaseSettings):
         description="Heavy commands of a tenant at once on a node; others have one more each. 0 = twice its CPUs.",
     )
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
-        default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
+        default="auto",
+        description="auto = the stronger of bubblewrap and landlock that works; none must be set explicitly.",
     )
-    max_processes: int = Field(default=512, ge=16, description="Processes of one sandbox session.")
-    max_cpus: float = Field(default=2.0, gt=0, description="CPUs that one sandbox session may use.")
+    max_processes: int = Field(default=512, ge=16, description="Maximum number of processes of one sandbox session.")
+    max_cpus: float = Field(default=2.0, gt=0, description="Maximum CPUs of one sandbox session.")
     max_disk_bytes: int = Field(
         default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
     )
@@ -489,7 +506,7 @@ class Settings(BaseSettings):
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )
     setup_private_hosts: str = Field(
-        default="", description="Hosts at private addresses that set-up commands may reach all the same (a mirror)."
+        default="", description="Hosts at private addresses that set-up commands may also reach (a mirror)."
     )
     setup_variables: str = Field(
         default="",
@@ -528,7 +545,8 @@ class Settings(BaseSettings):
     wikipedia_url: str = Field(default="", description="The api.php that `search_wikipedia` asks; empty = none.")
     plugins: str = Field(
         default="",
-        description="Plug-ins (entry points of `swe_ai_fleet.tools`), comma-separated, whose tools agents get.",
+        description="Plug-ins (entry points of `swe_ai_fleet.tools`), comma-separated, whose tools agents and `fleet "
+        "tools` get.",
     )
     mcp_servers: tuple[dict[str, JsonValue], ...] = Field(
         default=(),
@@ -536,12 +554,12 @@ class Settings(BaseSettings):
         repr=False,
     )
     audit_key: str = Field(
-        default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
+        default="", description="Key of the digests of full tool arguments; empty = a random one per run.", repr=False
     )
     audit_signing_key: str = Field(
         default="",
         description="Ed25519 key (PEM, or 32 bytes in base64) that signs where audit chains stand; empty = one of the "
-        "home's own, made at the first start. Give all orchestrators of a fleet the same.",
+        "home's own, made at the first start. Use the same for all orchestrators of a fleet.",
         repr=False,
     )
     audit_public_keys: Path | None = Field(

@@ -72,7 +72,7 @@ class World:
     async def host(self, login: str, *, waits: float = 10.0) -> AsyncIterator[JetStream]:
         """What a host does with its login."""
         credentials = Credentials(host=login, ca=str(self.settings.nats_ca or ""))
-        async with JetStream.connect(self.url, credentials=credentials, patience=5, waits=waits) as log:
+        async with JetStream.connect(self.url, credentials=credentials, timeout=5, waits=waits) as log:
             yield log
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ class World:
         # What was sent before is stored before this, which the server answers.
         await self.log.tell(Writer(tenant="c", execution_id="barrier", task_id="t", agent_id="~"), _claim())
         for stream in ("AGENT_EVENTS", "AGENT_RESULTS", "AGENT_JOBS", "AGENT_COMMANDS", "OBJ_agent-blobs"):
-            info = await self.log.connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, patience=5)
+            info = await self.log.connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}, timeout=5)
             subjects: dict[str, int] = info["state"].get("subjects") or {}
             found |= {name: count for name, count in subjects.items() if _is_of(tenant, name)}
         return found
@@ -171,7 +171,7 @@ async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
             result = {"tenant": "a", "task_id": "t-a", "execution_id": "e-a", "agent_id": "agent-2"}
             assert await host.publish(**result, payload=b"{}")
             assert not await host.publish(**result, payload=b"{}")
-            with pytest.raises(PreconditionFailed, match="results of agents only"):
+            with pytest.raises(PreconditionFailed, match="only publish results of agents"):
                 await host.publish(**{**result, "agent_id": ""}, payload=b"{}")
             async with host.live_texts() as live, aclosing(world.log.watch_live("a", "e-a")) as heard:
                 first = asyncio.create_task(anext(heard))
@@ -256,7 +256,7 @@ async def test_a_host_cannot_read_what_another_tenant_did(world: World) -> None:
             assert answer is None or b"JetStream not enabled" in answer, subject
         for what in ("info", "content"):
             answer = await stranger.asks(f"agent.ask.{what}.a.e-a", {"name": world.secret.name, "start": 0})
-            assert answer is not None and b"not of the tenant" in answer
+            assert answer is not None and b"another tenant" in answer
         answer = await stranger.asks("agent.ask.events.a.e-a", {"agent_id": "../../b/e-b/agent-1", "start": 0})
         assert answer is not None and json.loads(answer) == {"messages": [], "more": False}
     assert heard == []
@@ -286,7 +286,7 @@ async def test_a_host_cannot_touch_the_blobs_of_another_tenant(world: World) -> 
         answer = await stranger.asks(
             "agent.ask.result.a.e-a", {"task_id": "t-b", "agent_id": "x", "payload": "", "headers": {}}
         )
-        assert answer is not None and b"not that of the execution" in answer
+        assert answer is not None and b"not belong to the execution" in answer
     assert await world.said("b") == before
     assert await world.log.get(world.secret) == SECRET
 
@@ -310,7 +310,7 @@ async def test_a_container_of_a_job_has_the_rights_of_its_run(world: World) -> N
             board.job("a", other.job_id), board.settle(other, JobOutcome(value="1")),
             host.put("a", "another", b"x", "text/plain"), write(other.agent_id, fresh=True),
         ):  # fmt: skip
-            with pytest.raises(PreconditionFailed, match="does not let"):
+            with pytest.raises(PreconditionFailed, match="does not allow"):
                 await forbidden
         assert await board.settle(mine, JobOutcome(value="1"))
     # Its outcome stands, and it may not say otherwise.

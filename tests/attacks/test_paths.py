@@ -82,7 +82,7 @@ async def test_who_calls_from_elsewhere_names_no_path(tmp_path: Path, door: dict
     """gRPC listens on loopback, and something before it does not."""
     mine = make_repository(tmp_path / "mine", FILES)
     settings = Settings(home=tmp_path / "home", listen="127.0.0.1:0", sandbox="none", **door)
-    assert "not accepted here" in (await refused(workspace_provider(settings), "default", mine)).message
+    assert "not accepted" in (await refused(workspace_provider(settings), "default", mine)).message
     # Control: nobody else can call; or the operator says where repositories are.
     for opened in ({"http_listen": "off"}, {**door, "repository_roots": str(tmp_path)}):
         fleet = workspace_provider(Settings(home=tmp_path / "home", listen="127.0.0.1:0", sandbox="none", **opened))

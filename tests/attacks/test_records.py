@@ -181,12 +181,12 @@ async def test_a_signature_by_another_key_counts_for_nothing(recorded: Recorded)
     signed = with_heads(
         forged, lambda head: mine.signed(replace(head, hash=heads[head.agent_id].head or GENESIS), execution_id)
     )
-    assert all("not among those that count here" in why for why in faults(signed, recorded.keys).values())
+    assert all("not trusted here" in why for why in faults(signed, recorded.keys).values())
     assert VICTIM in faults(signed, recorded.keys)
     # Under the name of the key that counts, too.
     (known,) = recorded.keys.keys
     named = with_heads(signed, lambda head: replace(head, key_id=known))
-    assert faults(named, recorded.keys)[VICTIM] == f"the signature by the key {known} is not one of this head"
+    assert faults(named, recorded.keys)[VICTIM] == f"the signature by the key {known} does not match this head"
     # Control: whoever trusts that key is told nothing.
     assert faults(signed, PublicKeys.of([mine.public])) == {}
 

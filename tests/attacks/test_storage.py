@@ -45,7 +45,7 @@ TIMES = 8
 @pytest.fixture
 async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=10.0) as opened:
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=10.0) as opened:
         await opened.ensure_streams()
         yield opened
 

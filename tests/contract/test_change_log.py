@@ -51,9 +51,9 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
 
 
 @asynccontextmanager
-async def connected(address: NatsAddress, *, url: str = "", patience: float = 15.0) -> AsyncGenerator[ChangeLog]:
+async def connected(address: NatsAddress, *, url: str = "", timeout: float = 15.0) -> AsyncGenerator[ChangeLog]:
     credentials = Credentials(token=address.token)
-    async with JetStream.connect(url or address.url, credentials=credentials, patience=patience) as jetstream:
+    async with JetStream.connect(url or address.url, credentials=credentials, timeout=timeout) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
         yield jetstream.changes()
@@ -191,7 +191,7 @@ async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedN
 
 
 async def test_a_change_too_large_or_a_server_away_is_said(tmp_path: Path) -> None:
-    async with EmbeddedNats(tmp_path) as server, connected(server.address, patience=0.5) as log:
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, timeout=0.5) as log:
         with pytest.raises(InvalidRequest):
             await log.append(note("acme", 1, "x" * 2_000_000))
         await log.append(note("acme", 1, "x"))

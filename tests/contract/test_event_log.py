@@ -32,7 +32,7 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
         yield MemoryLog()
         return
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=5.0) as jetstream:
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=5.0) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
         yield jetstream

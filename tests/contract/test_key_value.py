@@ -19,7 +19,7 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 @pytest.fixture
 async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=5.0) as opened:
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=5.0) as opened:
         yield opened
 
 

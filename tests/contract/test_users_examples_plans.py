@@ -65,7 +65,7 @@ async def test_e1_and_e15_a_workflow_is_run_and_broadcast(tmp_path: Path, search
     assert nodes == [f"Node {name}: {state}" for name in ("researcher", "analyzer", "reporter") for state in STATES]
     assert (watched[0].split()[0], watched[-1].split()[0]) == ("status", "completion")
     logs = [line for line in watched if line.startswith("LOG: ")]
-    assert "LOG: analyzer: python_executor begins" in logs and "LOG: researcher: 2.8 million" in logs
+    assert "LOG: analyzer: python_executor started" in logs and "LOG: researcher: 2.8 million" in logs
 
 
 @pytest.mark.slow

@@ -235,7 +235,7 @@ async def test_on_the_command_line(client: Client, repository: Path, shell: Shel
     running = await shell.start("run", f"{PROPOSING} {task_id}", *options, "--task-id", task_id)
     assert running.stderr is not None
     heard = ""
-    while "waits for approval" not in heard:
+    while "awaits approval" not in heard:
         heard = (await asyncio.wait_for(running.stderr.readline(), 60)).decode()
         assert heard
     assert "its plan: Append hello_world" in heard

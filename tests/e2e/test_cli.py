@@ -346,7 +346,7 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
             *("run", "--local", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
         )
         assert attached.code == 0 and f"attached to the fleet at {card['address']}" in attached.err
-        # What clients of the earlier system send: it names no repository.
+        # What clients of the earlier system send: the record has no repository.
         request = pb.DeliberateRequest(task_id="old", task_description=HELLO, role="DEV", rounds=1, num_agents=1)
         token = (("authorization", f"Bearer {(elsewhere.home / 'token').read_text().strip()}"),)
         async with grpc.aio.insecure_channel(card["address"]) as channel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,6 +68,25 @@ class TestList:
         assert {"files_read_file", "git_diff"} <= {tool["name"] for tool in tools} < set(NAMES)
         assert all(tool["read_only"] and not tool["network"] for tool in tools)
         assert (await shell.fleet("tools", "list", "--role", "pilot")).code == 2
+
+    async def test_those_of_plug_ins_too(self, shell: Tools, tmp_path: Path) -> None:
+        example = Path(__file__).parents[2] / "examples" / "plugin"
+        points: dict[str, dict[str, str]] = tomllib.loads((example / "pyproject.toml").read_text())["project"][
+            "entry-points"
+        ]
+        ((group, tools),) = points.items()
+        info = tmp_path / "town_tools-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: town-tools\nVersion: 1.0\n")
+        lines = [f"[{group}]", *(f"{name} = {place}" for name, place in tools.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        (tmp_path / "town_tools.py").write_text((example / "town_tools.py").read_text())
+        installed = {"PYTHONPATH": str(tmp_path), "FLEET_PLUGINS": "weather"}
+        beside = replace(shell, warm="", more={**shell.more, **installed})
+        listed, ran = await asyncio.gather(beside.fleet("tools", "list"), beside.run("weather", "town=Lisbon"))
+        assert [line for line in listed.out.splitlines() if line.split()[:1] == ["weather"]], listed
+        assert (ran.code, "weather: fair" in ran.out) == (0, True), ran
+        assert (await shell.run("weather", "town=Lisbon")).code == 2
 
 
 class TestRun:
@@ -161,6 +181,6 @@ class TestVerify:
         damaged = shell.audit.read_bytes()[:-10]
         shell.audit.write_bytes(damaged)
         ran = await shell.run("files_write_file", "path=new", "content=x")
-        assert (ran.code, "no audit entry" in ran.err) == (2, True)
+        assert (ran.code, "not an audit entry" in ran.err) == (2, True)
         assert not (shell.directory / "new").exists()
         assert shell.audit.read_bytes() == damaged

@@ -9,9 +9,11 @@ import shutil
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
+import yaml
 
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
@@ -76,9 +78,25 @@ async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, shel
     assert heard[-1].split()[:2] == [name, "completed"]
 
 
-async def test_the_ci_job_applies_the_patch(
-    fleet: FleetUnderTest, model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+def _pipeline(path: Path) -> str:
+    """What a pipeline of the examples runs, its set-up of the machine aside."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    if "jobs" not in document:
+        return "\n".join(document["fleet"]["script"])
+    job: dict[str, Any] = document["jobs"]["solve"]
+    assert set(job["env"]) == {"FLEET_SERVER", "FLEET_TOKEN", "TASK", "CHECK", "TASK_ID"}
+    # A value that a runner puts into a script is code: those that callers choose go through variables.
+    assert all("inputs." not in step.get("run", "") for step in job["steps"])
+    return "\n".join(step["run"] for step in job["steps"] if step.get("name") in ("Solve", "Push"))
+
+
+async def test_ci_jobs_apply_the_patch_and_push_it(
+    fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:
+    job = (EXAMPLES / "ci_job.sh").read_text()
+    repository = make_repository(tmp_path / "repository", {**HELLO_FILES, "ci/fleet_job.sh": job})
+    git(tmp_path, "clone", "--quiet", "--bare", str(repository), "origin.git")
+    git(repository, "remote", "add", "origin", str(tmp_path / "origin.git"))
     programs = tmp_path / "programs"
     programs.mkdir()
     command = programs / "fleet"
@@ -89,16 +107,17 @@ async def test_the_ci_job_applies_the_patch(
         "PATH": f"{programs}:{os.environ['PATH']}",
         "TASK_ID": f"ci-{uuid.uuid4().hex[:8]}",
     }
-    job = str(EXAMPLES / "ci_job.sh")
-    told = await ran("sh", job, cwd=repository, **variables, TASK=HELLO, AGENTS="1")
-    assert told.code == 0, told.out + told.err
-    assert "hello_world" in (repository / "utils.py").read_text()
-    assert git(repository, "diff", "--cached", "--name-only") == "utils.py"
+    branch, start = f"fleet/{variables['TASK_ID']}", git(repository, "rev-parse", "HEAD")
     # Started again, it is the same task, and takes no agent's time.
-    git(repository, "reset", "--hard", "--quiet")
-    again = await ran("sh", job, cwd=repository, **variables, TASK=HELLO, AGENTS="1")
-    assert again.code == 0, again.out + again.err
-    refused = await ran("sh", job, cwd=repository, **variables, TASK="")
+    for name in ("github-actions.yaml", "gitlab-ci.yaml"):
+        script = _pipeline(EXAMPLES / "ci" / name)
+        told = await ran("bash", "-euc", script, cwd=repository, **variables, TASK=HELLO, AGENTS="1")
+        assert told.code == 0, told.out + told.err
+        assert "hello_world" in git(tmp_path / "origin.git", "show", f"{branch}:utils.py")
+        assert git(repository, "diff", "--name-only", start, branch) == "utils.py"
+        git(repository, "switch", "--quiet", "--detach", start)
+        git(tmp_path / "origin.git", "branch", "-D", branch)
+    refused = await ran("sh", "ci/fleet_job.sh", cwd=repository, **variables, TASK="")
     assert refused.code != 0
 
 

@@ -135,7 +135,7 @@ async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
     connection = await nats.connect(url)
     subscription = await connection.subscribe(f"agent.results.{task_id}")
     results = [await job(str(clone)).run(task_id, "What is in utils.py?") for _ in range(2)]
-    for workspace, fault in ((str(tmp_path), "holds no git clone"), ("", "made without a workspace")):
+    for workspace, fault in ((str(tmp_path), "is not a git clone"), ("", "no workspace")):
         with pytest.raises(InvalidRequest, match=fault):
             await job(workspace).run(task_id, HELLO)
     events = await connection.subscribe("agent.events.default.*.agent-dev-1")
@@ -151,7 +151,7 @@ async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
     assert [one["status"] for one in told] == ["final_answer", "final_answer", "error", "error", "cancelled"]
     assert [one["success"] for one in told] == [True, True, False, False, False]
     assert len({one["execution_id"] for one in told}) == 5
-    assert "holds no git clone" in told[2]["error"] and "workspace" in told[3]["error"]
+    assert "is not a git clone" in told[2]["error"] and "workspace" in told[3]["error"]
     assert all(one["timestamp"] and one["duration_ms"] >= 0 for one in told) and told[0]["duration_ms"]
     schema = json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text())
     for one in told:

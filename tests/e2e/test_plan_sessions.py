@@ -51,14 +51,14 @@ async def test_a_plan_from_the_command_line(shell: Shell) -> None:
 
 
 async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shell) -> None:
-    """Listed, shown, watched, audited; decided about in its session."""
+    """Listed, shown, watched, audited; approved in its session."""
     name = f"plan-{uuid.uuid4().hex[:8]}"
     assert (await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")).code == 0
     (waiting,) = (await client.stub.ListExecutions(pb.ListExecutionsRequest(task_id=name), **client.call)).executions
     assert (waiting.kind, waiting.status) == (pb.EXECUTION_KIND_PLAN, pb.DELIBERATION_STATUS_AWAITING_APPROVAL)
     shown = await client.execution(waiting.execution_id)
     assert [(one.goal, one.proposal) for one in shown.pending_approvals] == [(PLAN_GOAL, "Add them up.")]
-    with pytest.raises(grpc.aio.AioRpcError, match="decided about in its session") as elsewhere:
+    with pytest.raises(grpc.aio.AioRpcError, match="approved in its session") as elsewhere:
         await client.resolve(waiting.execution_id, "APPROVED")
     assert elsewhere.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     watching = asyncio.ensure_future(client.events(waiting.execution_id))

@@ -40,7 +40,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 async def recorded(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """One agent that added a function, tested and committed it."""
+    """One agent that added a function, tested and committed it; its tokens are recorded."""
     repository = make_repository(tmp_path_factory.mktemp("recorded") / "r", HELLO_FILES)
     async with connect(fleet.running.address, fleet.running.token) as client:
         request = pb.DeliberateRequest(
@@ -48,6 +48,7 @@ async def recorded(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFacto
             task_description=HELLO,
             repo=pb.RepoRef(path=str(repository)),
             num_agents=1,
+            model_profile="recorded",
         )
         submitted = await client.submit(pb.SubmitTaskRequest(deliberate=request))
         events = [stored_event(event) async for event in client.events(submitted.execution_id)]
@@ -78,6 +79,12 @@ async def test_a_batch_is_a_trajectory_a_line_for_each_candidate(
     # Where the baseline is not known in time, an author without a test of its own is asked once more.
     assert operations[len(HELLO_OPERATIONS) :] in (["final_answer"], ["final_answer"] * 2)
     assert [step.source for step in trajectory.steps][:2] == ["system", "user"]
+    # The profile of this run records tokens: those that the server counted, each with its log-probability.
+    replies = [step.metrics for step in trajectory.steps if step.metrics is not None]
+    assert len(replies) == len(operations)
+    for metrics in replies:
+        assert len(metrics.prompt_token_ids or ()) == metrics.prompt_tokens
+        assert len(metrics.completion_token_ids or ()) == len(metrics.logprobs or ()) == metrics.completion_tokens
 
 
 async def test_without_a_batch_there_is_nothing_to_export(shell: Shell, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def up(home: Path, *options: str, **variables: str) -> asyncio.subprocess.
     ("options", "variables", "code", "said"),
     [
         (("--vllm", "m"), {}, 3, "has no vLLM"),
-        (("--vllm", "m", "--vllm-args", "--port 1"), {"PYTHONPATH": str(DOUBLE)}, 2, "--port cannot be passed on"),
+        (("--vllm", "m", "--vllm-args", "--port 1"), {"PYTHONPATH": str(DOUBLE)}, 2, "--port cannot be passed to vLLM"),
         (("--vllm", "dies"), {"PYTHONPATH": str(DOUBLE)}, 3, "does not fit into the memory"),
     ],
 )

@@ -153,7 +153,7 @@ def _tree(archive: tarfile.TarFile, directory: Path, name: str) -> None:
 def _file(archive: tarfile.TarFile, path: Path, name: str) -> None:
     info = archive.gettarinfo(path, arcname=name)
     if info.islnk() or not (info.isfile() or info.issym()):
-        # A second name of a file that is there already: written out, whatever the first one was called.
+        # A second name of a file that already exists: written out, whatever the first one was called.
         info = archive.gettarinfo(path.resolve(), arcname=name)
         info.type, info.size = tarfile.REGTYPE, path.stat().st_size
     info.uid = info.gid = 0

@@ -226,7 +226,7 @@ async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(
     letters = await dead_letters(world)
     assert {subject.rsplit(".", 2)[1] for subject in letters} >= {broken, lost}
     assert "cannot be read" in letters[f"agent.events.default.{broken}._"]
-    assert "not in the log" in letters[f"agent.events.default.{lost}._"]
+    assert "no longer in the log" in letters[f"agent.events.default.{lost}._"]
 
 
 async def dead_letters(world: World) -> dict[str, str]:

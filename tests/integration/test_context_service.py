@@ -238,10 +238,10 @@ async def test_a_lost_session_goes_on_where_it_was(service: Service, tenant: str
     assert [decision.decision_id for decision in story.decisions] == ["P-1", "D-2"]
     assert [work.execution_id for work in story.work] == ["bbbbbbbb-2", "aaaaaaaa-1"]
     assert list(story.next_steps) == [
-        "execution bbbbbbbb-2 of task T-2 ended as no_winner: see why, run it again",
+        "execution bbbbbbbb-2 of task T-2 ended as no_winner: find out why, run it again",
         "fix the tests that failed last: tests/test_totals.py::test_half_even",
         "begin task T-2: round totals",
-        "1 more tasks wait for others",
+        "1 more tasks wait for other tasks",
         "the story is in phase build: finish the open tasks, then go to test",
     ]
     assert all(step in session.context.context_text for step in story.next_steps)

@@ -100,7 +100,7 @@ async def test_certificates_are_tried_and_their_end_told_to_prometheus(tmp_path:
     ends = {one.labels["use"]: one.value for one in family.samples}
     assert ends["nats_ca"] == 0
     assert abs(ends["server"] - (datetime.now(UTC) + timedelta(days=100)).timestamp()) < 60
-    _fault(transport(Settings(tls_cert=cert))[0], "go together")
+    _fault(transport(Settings(tls_cert=cert))[0], "needs its key")
     _fault(transport(Settings(tls_cert=broken, tls_key=key))[0])
     _fault(transport(Settings(nats_ca=broken))[0], "FLEET_NATS_CA")
     assert [one.part for one in transport(Settings(nats_cert=cert, tls_cert=None))] == ["tls: nats"]

@@ -79,7 +79,7 @@ async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}), "different dimensions"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}), "1 dimensions among others of 256"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [0]}), "zeros"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "no list of numbers"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "not a list of numbers"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [None]}), "finite"),
         (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[1e999]}]}'), "finite"),
         (Failure(status=200, body='{"choices":[]}'), "`data` is missing"),
@@ -164,8 +164,8 @@ async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch:
             assert embedder is None
     for kind, field, said in (
         ("local", "embeddings", r"no_such_package.*swe-ai-fleet\[embeddings\]"),
-        ("pigeon", "embeddings", "no kind of embeddings"),
-        ("server", "embeddings_url", "need its URL"),
+        ("pigeon", "embeddings", "not a kind of embeddings"),
+        ("server", "embeddings_url", "need embeddings_url"),
     ):
         with pytest.raises((InvalidRequest, PreconditionFailed), match=said) as raised:
             async with open_embedder(kind):

@@ -105,7 +105,7 @@ async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, t
     assert not theirs.cached and theirs.key != first.key
     # Detection can be off; what is on PATH, but not there, is named.
     bare = await provider.environment(pinned, EnvironmentSpec(detect=False, path=("wheels", "tols")))
-    assert [note for note in bare.notes if "PATH" in note] == ["On PATH, but not there: tols."]
+    assert [note for note in bare.notes if "PATH" in note] == ["Expected, but not on PATH: tols."]
     async with provider.open("e1", "a", pinned, bare) as clone:
         assert "No module named 'thing'" in await sh(clone, "python3 -c 'import thing'")
     # Commands of a caller come on top; what they leave in the checkout is there, and in no diff.
@@ -164,7 +164,7 @@ async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tm
     assert "exit code 3" in caught.value.message and "token ***" in caught.value.message
     assert "s3cret" not in str(caught.value)
     hasty = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
-    with pytest.raises(PreconditionFailed, match="time was up"):
+    with pytest.raises(PreconditionFailed, match="timed out"):
         await make_provider(tmp_path, hasty).environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
     assert built(tmp_path) == before
 

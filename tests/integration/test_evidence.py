@@ -238,7 +238,7 @@ async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: P
     report = await world.check({"app.py": MENDED})
     assert report.verdict is Verdict.UNVERIFIED
     assert report.accepted
-    assert report.reasons == ("tests: the untouched commit tells nothing: the test runner ended early (exit code 1)",)
+    assert report.reasons == ("tests: no baseline: the test runner ended early (exit code 1)",)
 
 
 @pytest.mark.slow  # quick: a named check that fails without it
@@ -357,7 +357,7 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
         assert [result.name for result in report.results] == ["patch applies", "policy"]
         assert not report.accepted
         messages.append(report.results[0].message or report.results[1].message)
-    assert messages[0] == "the candidate changes nothing"
+    assert messages[0] == "the candidate has no changes"
     assert "patch does not apply" in messages[1]
     # A commit is held against the one before.
     made = replace(base, commit=await world.commit({"app.py": DIVIDES}))
@@ -421,7 +421,7 @@ async def make_world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 async def test_a_test_target_that_runs_nothing_is_no_way_to_pass(make_world: World) -> None:
     report = await make_world.check({"app.py": APP.replace("a - b", "b - a"), "Makefile": "test:\n\t@true\n"})
-    assert named(report, "tests").message.startswith("not run any more: ")
+    assert named(report, "tests").message.startswith("no longer run: ")
     assert report.verdict is Verdict.REFUTED
 
 
@@ -486,7 +486,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World, jud
     assert (rubric.kind, rubric.required, rubric.passed, rubric.score) == (CheckKind.RUBRIC, False, False, 0.25)
     assert rubric.message == "1 of 6 items met"
     assert rubric.problems == (
-        "Zero is refused: said to be met, but the quote 'raise ZeroDivisionError' does not stand there (It raises.)",
+        "Zero is refused: said to be met, but the quote 'raise ZeroDivisionError' is not there (It raises.)",
         "keeps sub: partly by '+def sub(a, b):'",
         "has a docstring: not met (No words.)",
         "is good: no verdict that can be read",

@@ -376,7 +376,7 @@ async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(worl
     documented = {"README.md": "It takes minutes.\n"}
     (tests,) = (await examined(world, requirements, "right", documented=documented)).sets
     ended = {one.candidate_id: (set(one.passed), set(one.unsaid)) for one in tests.crossings}
-    # What is no source in a programming language has no use but its text.
+    # What is not a source in a programming language has no use but its text.
     assert ended == {
         "right": ({TOGETHER.name}, {gone.name, there.name, changed.name}),
         "documented": ({told.name}, {changed.name}),
@@ -406,7 +406,7 @@ def test_a_checklist_quotes_the_statement_and_is_bounded(world: World) -> None:
     assert [one.quote for one in found] == ["Anything else raises ValueError", *["1h is 3600"] * (MAX_PROBES + 1)]
     assert [bool(one.probe) for one in found] == [False, *[True] * MAX_PROBES, False]
     for text, problem in (
-        ("none", "no JSON object"),
+        ("none", "not a JSON object"),
         ('{"requirements": "x"}', "another form"),
         ('{"requirements": [{"quote": "nobody asked for this"}]}', "nothing in it is a quotation"),
     ):

@@ -186,7 +186,7 @@ class TestConversation:
             ({"recurrent_mode": True, "chat_history": []}, "recurrent_mode"),
             ({"chat_history": "hello"}, "chat_history is a str"),
             ({"chat_history": [{"role": "robot", "content": "x"}]}, r"chat_history\[0\]: the role"),
-            ({"chat_history": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "no call before it"),
+            ({"chat_history": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "not the id of an earlier call"),
             ({"max_iterations": 0}, "max_iterations"),
         ],
     )
@@ -285,7 +285,7 @@ class TestModel:
             ({"model_params": {"extra_body": "x"}}, "extra_body is a str, not a dict"),
             ({"model_params": {"stop": [1]}}, "stop is a list"),
             ({"model_params": {"num_retries": -1}}, "num_retries is below 0"),
-            ({"model_params": {"num_retries": 1, "base_url": "http://a/v1,http://b/v1"}}, "num_retries is the pool's"),
+            ({"model_params": {"num_retries": 1, "base_url": "http://a/v1,http://b/v1"}}, "num_retries cannot be set"),
             ({"model_params": {}, "litellm_params": {}}, "the same"),
             ({"model_params": {"seed": "x"}}, "seed is a str"),
         ]

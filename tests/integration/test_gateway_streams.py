@@ -400,7 +400,7 @@ async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
             await asyncio.gather(first.recv(), second.recv())
             messages, code, reason = await watched(url, name)
             assert (messages, code) == ([], 4429)
-            assert "2 watch already" in reason
+            assert "2 clients watch already; no more are allowed" in reason
             async with (
                 aiohttp.ClientSession(url) as http,
                 http.get(f"/api/executions/{name}/events", headers=SSE) as answer,

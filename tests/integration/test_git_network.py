@@ -274,7 +274,7 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     before = git(project(server), "for-each-ref")
     await refused(tool, tool.push(), "'main'", "fix/*")
     await refused(tool, tool.push(to="feature"), "not granted")
-    await refused(tool, tool.push(to="refs/heads/fix/x"), "no name of a branch")
+    await refused(tool, tool.push(to="refs/heads/fix/x"), "not a branch name")
     wide = make_tool(workspace, grant(server, push=("*",), protected=()))
     await refused(wide, wide.push(), "default branch")
     guarded = make_tool(workspace, grant(server, push=("*",), protected=("release/*",)))
@@ -337,7 +337,7 @@ async def test_branches_paths_and_refs_that_are_none(
             tool.fetch(branches=[branch]), tool.pull(branch=branch), tool.push(branch=branch), tool.push(to=branch),
             tool.clone("origin", "new", branch=branch),
         ):  # fmt: skip
-            await refused(tool, call, "no name of a branch")
+            await refused(tool, call, "not a branch name")
     for path in ("../outside", "/etc/passwd", "/workspace-sibling/x"):
         for call in (tool.add([path]), tool.diff([path]), tool.log(path=path), tool.checkout(paths=[path])):
             await refused(tool, call, "Give a path relative to the repository")

@@ -116,7 +116,7 @@ async def test_delivery(provider: GitWorkspaceProvider, server: GitServer, tmp_p
     assert git(served, "rev-parse", "fleet/one", "fleet/one~1").split() == [delivered.commit_sha, pinned.commit]
     assert await provider.deliver("e1", pinned, PATCH, delivery) == delivered
     assert await node(tmp_path / "other-node", find_credential).deliver("e1", pinned, PATCH, delivery) == delivered
-    with pytest.raises(PreconditionFailed, match="other content") as caught:
+    with pytest.raises(PreconditionFailed, match="different content") as caught:
         await provider.deliver("e2", pinned, PATCH.replace(b"+a = 2", b"+a = 3"), delivery)
     assert caught.value.field == "delivery.branch"
     assert git(served, "rev-parse", "fleet/one") == delivered.commit_sha

@@ -492,11 +492,11 @@ async def test_a_commit_on_a_branch_and_nothing_else(provider: GitWorkspaceProvi
     objects = git(repo, "count-objects", "-v")
     assert await provider.deliver("e1", pinned, GOOD, DELIVERY) == delivered
     assert git(repo, "count-objects", "-v") == objects
-    # A branch with other content is left alone, and so is one that is checked out.
+    # A branch with different content is left alone, and so is one that is checked out.
     git(repo, "worktree", "add", "-q", "-b", "linked", str(repo.parent / "linked"))
     git(repo, "symbolic-ref", "HEAD", "refs/heads/unborn")
     for branch, words in (
-        ("fleet/task-1", "other content"), ("fleet/task-1/below", "cannot be used"), ("linked", "checked out"),
+        ("fleet/task-1", "different content"), ("fleet/task-1/below", "cannot be used"), ("linked", "checked out"),
         ("unborn", "checked out"),
     ):  # fmt: skip
         with pytest.raises(PreconditionFailed, match=words) as caught:

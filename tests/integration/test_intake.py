@@ -196,7 +196,7 @@ async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: 
         await place.empty()
         body, headers = await place.dead_letter()
     assert (body, deliveries) == (b"poison", [1, 2, 3])
-    assert headers["Fleet-Reason"].startswith("failed 3 times, at last: not  Fleet-Forged: yes yet")
+    assert headers["Fleet-Reason"].startswith("failed 3 times; last error: not  Fleet-Forged: yes yet")
     assert "Fleet-Forged" not in headers
     told = ("Fleet-Subject", "Fleet-Stream", "Fleet-Sequence", "Fleet-Deliveries")
     assert [headers[name] for name in told] == [f"{place.subject}.task", place.queue.stream, "3", "3"]
@@ -369,9 +369,9 @@ async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: O
     assert len(orchestrator.service.fleet.begun) == 1
     # What can never be a task is a dead letter with the reason.
     for subject, message, reason in (
-        ("", b"{", "no JSON of a SubmitTaskRequest"),
+        ("", b"{", "not valid JSON for a SubmitTaskRequest"),
         ("", a_task(""), "task_id: no task id given"),
-        ("", a_task(task_id, "Insult"), "exists with other content"),
+        ("", a_task(task_id, "Insult"), "exists with different content"),
         (".acme.high", a_task(f"{task_id}-2"), "no tenant 'acme'"),
     ):
         sequence = await orchestrator.put(f"agent.cmd.execute{subject}", message)
@@ -390,7 +390,7 @@ async def test_a_plan_on_nats_is_split_and_kept_or_an_execution(orchestrator: Or
     assert [entry.key for entry in await orchestrator.store.entries()] == [f"event.default.{event.event_id}"]
     event.task_description = "Insult"
     sequence = await orchestrator.put("agent.plans", event)
-    assert "another event was taken" in await orchestrator.refused("orchestrator-plans", sequence)
+    assert "another event was accepted" in await orchestrator.refused("orchestrator-plans", sequence)
     event.event_id, event.dispatch = f"{event.event_id}-2", True
     event.repo.path = "/srv/app"
     await orchestrator.put("agent.plans.default", event)

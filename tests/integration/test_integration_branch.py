@@ -116,7 +116,7 @@ async def test_two_changes_become_two_commits_on_top_of_each_other(world: World,
     expected = LINES.replace("line 2\n", "line two\n").replace("line 19\n", "line nineteen\n")
     assert merged["app.py"].decode() == expected
     assert git(world.repo, "status", "--porcelain") == ""
-    # What is there already, and nothing at all, add no commit.
+    # What already exists, and nothing at all, add no commit.
     for patch in (first, b""):
         unchanged = await world.node.merge(a_request(head, base, patch))
         assert (unchanged.commit, unchanged.bundle, unchanged.conflicts) == (head.commit, b"", ())
@@ -237,7 +237,7 @@ async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_el
     assert shown == "Ada <ada@example.org>|2026-03-01T10:00:00+00:00|Merge it\n\nFleet-Task: t.a"
     git(world.repo, "fsck", "--strict")
     assert git(world.repo, "status", "--porcelain") == ""
-    for pinned, branch, words in ((base, "fleet/t", "other content"), (head, "main", "checked out")):
+    for pinned, branch, words in ((base, "fleet/t", "different content"), (head, "main", "checked out")):
         with pytest.raises(PreconditionFailed, match=words) as caught:
             await world.node.publish("e2", pinned, base.commit, Delivery(branch=branch))
         assert caught.value.field == "delivery.branch"

@@ -126,7 +126,7 @@ async def test_garbage_is_asked_for_once_more_and_kept_as_such(world: World) -> 
         votes = await world.judge(server, PLAIN, GUARDED)
         asked = server.bodies[-1]["messages"]
     assert [(vote.choice, vote.usage.model_calls, len(vote.order)) for vote in votes] == [("", 2, 2)] * 2
-    assert all("names none of the candidates A, B" in vote.error for vote in votes)
+    assert all("chose none of the candidates A, B" in vote.error for vote in votes)
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "user"]
     assert "choice is one of A, B" in asked[-1]["content"]
     assert world.bodies(RunFinished)[0].stop_reason is StopReason.MALFORMED_REPLIES
@@ -198,7 +198,7 @@ async def test_the_time_is_limited_and_patches_that_are_gone_cannot_be_judged(wo
     limits = Constraints(limits=Limits(timeout_seconds=0.5))
     async with ScriptedModelServer(Script(conversations=(slow,))) as server:
         votes = await asyncio.wait_for(world.judge(server, PLAIN, GUARDED, samples=3, constraints=limits), 20)
-        assert all(not vote.choice and "no more than 0.5 seconds" in vote.error for vote in votes)
+        assert all(not vote.choice and "timed out after 0.5 seconds" in vote.error for vote in votes)
         world.log, asked = MemoryLog(), server.requests
         votes = await world.judge(server, PLAIN, GUARDED, kept=False)
         assert all(vote.error for vote in votes) and server.requests == asked

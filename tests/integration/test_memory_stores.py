@@ -212,7 +212,7 @@ async def test_damage_that_shows_later_is_told_too(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8_192:] = os.urandom(len(content) - 8_192)
     path.write_bytes(content)
-    with pytest.raises(PreconditionFailed, match="made anew") as told_later:
+    with pytest.raises(PreconditionFailed, match="rebuilds its index") as told_later:
         async with SqliteMemoryIndex.open(path) as index:
             await index.listed(ALL)
             await index.search(ALL, words="word 77")
@@ -309,5 +309,5 @@ async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlSer
         (url.replace("/test_", "/absent_"), Unavailable),
         ("postgresql://user:hunter2@127.0.0.1:1/db", Unavailable),
     ):
-        told = await refused(where, Path("/nonexistent"), kind, r"the role|cannot be used now")
+        told = await refused(where, Path("/nonexistent"), kind, r"the role|is unavailable")
         assert "hunter2" not in told

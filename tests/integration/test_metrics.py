@@ -146,7 +146,7 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
         assert 0 < node.memory_used_bytes < node.memory_total_bytes
         assert (endpoint.url, endpoint.state) == (model_server.url, pb.COMPONENT_STATE_UP)
         assert (endpoint.running, endpoint.waiting, endpoint.kv_cache_usage) == (0, 0, 0.0)
-        assert list(endpoint.profiles) == ["default"]
+        assert list(endpoint.profiles) == ["default", "recorded"]
         assert status.queue.driven >= 1 and me.driven >= 1 and status.queue.max_waiting > 0
         storage = {one.name: one for one in status.storage}
         assert storage["AGENT_EVENTS"].messages > 0 and storage["AGENT_EVENTS"].bytes > 0

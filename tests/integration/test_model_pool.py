@@ -21,7 +21,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Failure, Script, Turn
 
-QUICK = PoolRules(patience=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
+QUICK = PoolRules(timeout=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def test_a_failed_call_goes_to_another_endpoint_and_the_circuit_keeps_late
         states = {one.name: (one.circuit, one.sessions) for one in pool.status().endpoints}
         assert states == {bound.url: ("open", 0), other.url: ("closed", 1)}
         assert "answered 500" in pool.status().endpoints[(bound is two)].last_fault
-        assert pool.status().summary == "1 of 2 endpoints up, 0 calls under way, 0 waiting"
+        assert pool.status().summary == "1 of 2 endpoints up, 0 calls running, 0 waiting"
 
 
 async def test_overload_without_retry_after_is_waited_out_with_fewer_calls_at_once() -> None:
@@ -120,7 +120,7 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
 
 
 async def test_patience_ends_where_nothing_comes_back() -> None:
-    rules = PoolRules(patience=0.3, backoff=0.02, open_for=0.02)
+    rules = PoolRules(timeout=0.3, backoff=0.02, open_for=0.02)
     async with ScriptedModelServer(answering("done")) as server:
         url = server.url
     async with pool_of(url, rules=rules) as pool:

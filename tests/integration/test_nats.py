@@ -33,11 +33,11 @@ from tests.lost_answers import Proxy
 
 @asynccontextmanager
 async def connected(
-    address: NatsAddress, *, url: str = "", settings: StreamSettings | None = None, patience: float = 15.0
+    address: NatsAddress, *, url: str = "", settings: StreamSettings | None = None, timeout: float = 15.0
 ) -> AsyncIterator[JetStream]:
     credentials = Credentials(token=address.token)
     async with JetStream.connect(
-        url or address.url, credentials=credentials, settings=settings, patience=patience
+        url or address.url, credentials=credentials, settings=settings, timeout=timeout
     ) as jetstream:
         await jetstream.ensure_streams()
         yield jetstream
@@ -200,7 +200,7 @@ async def test_a_client_that_ends_without_a_word_is_replaced(nats_server: Embedd
 
 async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
     who = writer()
-    async with EmbeddedNats(tmp_path) as server, connected(server.address, patience=0.5) as log:
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, timeout=0.5) as log:
         with pytest.raises(Unavailable):
             async with log.journal(who, fresh=True) as journal:
                 await journal.append(note("one"))

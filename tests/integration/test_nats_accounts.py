@@ -287,11 +287,11 @@ async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
         await keys.put("one", b"1")
         assert [entry.value for entry in await keys.entries("one")] == [b"1"]
         assert (await log.ping()).ok
-        with pytest.raises(Unavailable, match="not there yet"):
+        with pytest.raises(Unavailable, match="does not exist yet"):
             await log.bucket("somebody-elses")
         # What a user may not do fails at once and says so.
         with pytest.raises(PreconditionFailed, match=r"agent\.plans"):
-            await log.connection.publish("agent.plans", b"{}", headers={}, patience=60)
+            await log.connection.publish("agent.plans", b"{}", headers={}, timeout=60)
 
 
 async def test_the_context_service_serves_as_its_own_user(secured: SecuredNats, tmp_path: Path) -> None:
@@ -339,10 +339,10 @@ async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
     token, plain = nats_server.address.token, nats_server.address.url
     stranger = Credentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
     for url, credentials, kind, words in (
-        (plain, Credentials(token=token, ca=str(secured.layout.authority)), Unavailable, "speaks no TLS"),
+        (plain, Credentials(token=token, ca=str(secured.layout.authority)), Unavailable, "has no TLS"),
         # Nor where the address alone asks for it: who stands in between must not talk us out of it.
-        (plain.replace("nats://", "tls://"), Credentials(token=token), Unavailable, "speaks no TLS"),
-        (secured.url, stranger, PreconditionFailed, "not to be trusted"),
+        (plain.replace("nats://", "tls://"), Credentials(token=token), Unavailable, "has no TLS"),
+        (secured.url, stranger, PreconditionFailed, "not trusted"),
     ):
         with pytest.raises(kind, match=words) as fault:
             async with JetStream.connect(url, credentials=credentials):

@@ -176,7 +176,7 @@ async def test_named_tools_may_change_its_clone_where_nobody_approves_calls(worl
     ("turns", "config", "error"),
     [
         ((Failure(status=400, message="no", times=0), Turn()), {}, "no"),
-        ((Turn(content=""),), {}, "answered nothing"),
+        ((Turn(content=""),), {}, "gave no answer"),
         ((call("files_read_file", path="app.py"),), {"use_tools": True, "max_iterations": 2}, "stopped"),
         ((Turn(content="x"),), {"use_tools": True, "tools": ["no_such_tool"]}, "no tool 'no_such_tool'"),
         ((Turn(content="x"),), {"model": "gone"}, "no model profile 'gone'"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.budget import Usage
@@ -18,6 +19,7 @@ from swe_ai_fleet.domain.message import (
     ModelCapabilities,
     ModelReply,
     ModelRequest,
+    SampledTokens,
     Sampling,
     SystemMessage,
     ToolCall,
@@ -390,7 +392,7 @@ async def test_a_ping_is_one_question_and_is_not_repeated_at_once() -> None:
         with pytest.raises(ModelUnavailable, match="cannot be reached") as down:
             await model.ping()
     assert down.value.field == "model_url" and "ssl" not in str(down.value)
-    assert down.value.hint == "start the server, or name another one"
+    assert down.value.hint == "start the server, or set another model_url"
 
 
 PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}}
@@ -632,7 +634,7 @@ async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
         return response
 
     async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
-        with pytest.raises(ModelUnavailable, match="no completion"):
+        with pytest.raises(ModelUnavailable, match="did not answer with a completion"):
             await model.reply(ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None))
 
 
@@ -645,7 +647,7 @@ async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
         assert reply.message.content == "a\ufffd\n\ufffd"
         assert reply.repairs == (
             "invalid UTF-8 replaced",
-            "control characters in the answer's JSON let pass",
+            "control characters in the answer's JSON accepted",
             "half a surrogate pair replaced",
         )
         again = await model.reply(ModelRequest((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling()))
@@ -673,6 +675,77 @@ async def test_log_probabilities_of_the_first_token(protocol: str) -> None:
             choice = {"message": {"content": "Yes"}, "finish_reason": "stop", "logprobs": garbage}
             server.fail_next(Failure(status=200, body=json.dumps({"choices": [choice]})))
             assert (await model.reply(asked)).top_logprobs == found
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("protocol", ["native", "json", "text"])
+async def test_each_token_comes_with_its_id_and_log_probability(protocol: str, streams: bool) -> None:
+    tokens: list[SampledTokens] = []
+    on_delta = (lambda _: None) if streams else None
+    asked = ModelRequest(OPENING, TOOLS, on_delta=on_delta, on_tokens=tokens.append)
+    async with ScriptedModelServer(script(CALLS), **PROTOCOLS[protocol]) as server, client(server) as model:
+        reply = await model.reply(asked)
+        prompt, total = reply.usage.prompt_tokens, reply.usage.total_tokens
+        whole = SampledTokens(
+            prompt_token_ids=tuple(range(prompt)),
+            completion_token_ids=tuple(range(prompt, total)),
+            logprobs=tuple(-number / 1024 for number in range(prompt, total)),
+        )
+        assert tokens == [whole] and len(reply.message.tool_calls) == 2 and not reply.repairs
+        # A verifier's question has log-probabilities of its own shape; nobody who does not ask is given tokens.
+        await model.reply(ModelRequest(OPENING, TOOLS))
+        assert len(tokens) == 1 and "return_token_ids" not in server.bodies[-1]
+
+
+TOKENS = {"prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": {"content": [{"logprob": -1}, {"logprob": -2}]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({}, ((3, 4), (-1.0, -2.0))),
+        ({"logprobs": None}, ((3, 4), ())),
+        ({"logprobs": {"content": [{"logprob": -1}]}}, ((3, 4), ())),
+        ({"logprobs": {"content": [{"logprob": -1}, {"logprob": -(10**400)}]}}, ((3, 4), ())),
+        ({"logprobs": {"content": [{"logprob": True}, {"logprob": "-1"}]}}, ((3, 4), ())),
+        ({"token_ids": []}, ((), ())),
+        ({"token_ids": [3, -4]}, None),
+        ({"token_ids": [3, True]}, None),
+        ({"token_ids": {"3": 4}}, None),
+        ({"prompt_token_ids": ["1"]}, None),
+    ],
+)
+async def test_tokens_that_do_not_match_one_by_one_are_left_out(
+    given: dict[str, Any], read: tuple[tuple[int, ...], tuple[float, ...]] | None
+) -> None:
+    tokens: list[SampledTokens] = []
+    fields = TOKENS | given
+    choice = {"message": {"content": "Yes"}, "finish_reason": "stop", **fields}
+    body = json.dumps({"choices": [choice], "prompt_token_ids": fields["prompt_token_ids"]})
+    async with ScriptedModelServer(script(Turn(content="yes"))) as server, client(server) as model:
+        await model.probe()
+        server.fail_next(Failure(status=200, body=body))
+        reply = await model.reply(ModelRequest(OPENING, on_tokens=tokens.append))
+    assert [(each.completion_token_ids, each.logprobs) for each in tokens] == ([] if read is None else [read])
+    matched = read is None or bool(read[1]) or given.get("logprobs", ...) is None
+    assert any("log-probabilities" in repair for repair in reply.repairs) is not matched
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("sampled", ["refused", "ignored"])
+async def test_a_server_without_token_ids_is_asked_for_them_once_and_the_log_says_so(
+    sampled: str, streams: bool
+) -> None:
+    tokens: list[SampledTokens] = []
+    asked = ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None, on_tokens=tokens.append)
+    async with ScriptedModelServer(script(Turn(content="yes")), sampled=sampled) as server, client(server) as model:
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert (await model.reply(asked)).message.content == "yes"
+        assert sum("return_token_ids" in body for body in server.bodies) == 1 and not tokens
+        assert [line["feature"] for line in logs] == ["token ids"]
+        # Log-probabilities are another thing, which a verifier may still ask for.
+        assert (await model.probe()).logprobs
 
 
 @pytest.mark.parametrize("logprobs", ["refused", "ignored"])

@@ -237,7 +237,7 @@ async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> No
             log = cut(whole.events, count)
             before = log.events
             again = engine(place, Kept(adjusting), log)
-            with pytest.raises(PreconditionFailed, match="it is planning"):
+            with pytest.raises(PreconditionFailed, match="status is planning"):
                 await again.approve("s1", "approved")
             assert await again.approve("s1", "adjusted", "for 2026") == second
             assert check(log, "planner-2", before) == []

@@ -225,7 +225,7 @@ class TestBeforeTheDecision:
             assert isinstance(answer, AwaitingApproval) and answer.status == kept.status == "awaiting_answer"
             assert "nvoices" in answer.question or answer.question == "What do you mean?"
             assert await plans.execute_plan(GOAL, (), "s1") == answer
-            with pytest.raises(PreconditionFailed, match="asks something"):
+            with pytest.raises(PreconditionFailed, match="asks a question"):
                 await plans.approve("s1", "approved", by="ada")
             # Whoever set the goal answers; approving of it is for somebody else.
             proposal = await plans.approve("s1", "adjusted", "All of this year.", by="ada")
@@ -385,6 +385,6 @@ class TestLimitsAndFaults:
             result = await plans.continue_plan("s1")
         assert second.approach == "Second"
         assert then["messages"][: len(first["messages"])] == first["messages"]
-        assert "the person went on to something else" in told(then)[0]
+        assert "the person continued with something else" in told(then)[0]
         assert "# Goal\nSomething else" in then["messages"][-1]["content"]
         assert (result.iterations, [made.step for made in result.tool_calls_made]) == (2, [1, 2])

@@ -132,18 +132,18 @@ async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
     event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
     world.planner.let.clear()
     async with world.replica() as planning:
-        early = await planning.process(event, patience=0.01)
-        assert early.derivation is None and "still at work" in early.message
+        early = await planning.process(event, timeout=0.01)
+        assert early.derivation is None and "still working" in early.message
         world.planner.let.set()
         late = await planning.process(event)
         assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
         state = await world.executions.get(DEFAULT_TENANT, early.execution_id)
         # One that was not remembered is found again, and another under its id is not taken for it.
         await world.store.delete(event.key)
-        assert (await planning.process(event, patience=0)).execution_id == early.execution_id
+        assert (await planning.process(event, timeout=0)).execution_id == early.execution_id
         await world.store.delete(event.key)
         with pytest.raises(AlreadyExists) as refusal:
-            await planning.process(replace(event, description="Insult people"), patience=0)
+            await planning.process(replace(event, description="Insult people"), timeout=0)
         assert refusal.value.field == "event_id"
     assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
     assert state.task.derive_subtasks

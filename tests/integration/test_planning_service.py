@@ -237,7 +237,7 @@ class TestTheWholeWay:
             assert "What they ask for: with two agents" in after[-1]["content"]
             # A decision about the proposal that does not wait any more is none.
             request = pb.ApproveApproachRequest(session_id=name, decision="approved", proposal=first.proposal)
-            with pytest.raises(grpc.aio.AioRpcError, match="proposal 2 waits") as stale:
+            with pytest.raises(grpc.aio.AioRpcError, match="proposal 2 is pending") as stale:
                 await one.stub.ApproveApproach(request, metadata=METADATA)
             assert stale.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             request.proposal = second.proposal

@@ -67,7 +67,7 @@ async def test_a_release_that_came_out_in_between_is_not_in_a_candidates_environ
     assert await answers(provider, candidate, tested) == "1 3"
     # What was had from the start keeps its hash, what came has its own.
     assert {line("thing", "1.0", OLD), line("other", "1.0", OTHER)} <= set(tested.report.installed)
-    assert any("the versions of the commit" in said.what for said in tested.report.decisions)
+    assert any("the versions of the parent commit" in said.what for said in tested.report.decisions)
     assert (await provider.environment(candidate, SPEC)).cached
     # A candidate of a candidate, too.
     second = await provider.patched("e", candidate, patch("tests/test_a.py", "import thing", "import other"))
@@ -130,7 +130,7 @@ async def test_npm_installs_for_a_candidate_what_its_base_had(
     assert await versions(npm_provider, candidate, tested) == "1.0.0 1.0.0"
     async with npm_provider.open("e", "a", candidate, tested) as clone:
         assert not (clone.root / "package-lock.json").exists()
-    assert any("npm installs has the versions of the commit" in said.what for said in tested.report.decisions)
+    assert any("npm installs has the versions of the parent commit" in said.what for said in tested.report.decisions)
     assert (await npm_provider.environment(candidate, SPEC)).cached
     # The control: the same files as a commit of its own get the newest.
     files = {**NODE_FILES, "package.json": f"{MORE}\n"}

@@ -102,7 +102,7 @@ async def test_a_map_its_scope_focus_and_budget(files: FileTool, root: Path) -> 
     assert len(result.content) < 64 * 4 + 200
     assert "of 504 definitions, in " in result.content and "core.py:" in result.content
     (root / "docs").mkdir()
-    nothing = "[there is no source file in a language that is parsed below 'docs']"
+    nothing = "[there is not a source file in a language that is parsed below 'docs']"
     assert (await files.repo_map(path="docs")).content == nothing
 
 

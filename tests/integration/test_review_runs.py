@@ -446,7 +446,7 @@ async def test_a_second_look_is_told_what_was_said_and_what_is_known_by_now(worl
     told = world.opening
     for words in (
         "- [must fix, reproduced] app.py:3: c must be 3\n  The command: exit 1\n  On the candidate: exit code 1",
-        "if it is mended or if you were wrong",
+        "if it is fixed or if you were wrong",
         '# Asked for, and shown by nothing that ran\n- "Add c."\nLook each up',
         "new tests of others: passes all those of 1 of 1 authors",
         "probes of the statement: passes 1 of 2",
@@ -468,7 +468,7 @@ async def test_an_order_that_names_nobody_is_a_vote_with_an_error(world: World) 
         review = await world.compare(*[await subject(world, name, "c = 4") for name in authors], again=again)
         first, second = ballot_order(authors, SEED, 1)
         errors = {one.candidate_id: one.error for one in review.critiques}
-        assert errors == {first: "", second: "the reviewer said nothing of this candidate"}, order
+        assert errors == {first: "", second: "the reviewer did not review this candidate"}, order
         assert review.vote is not None
         assert (review.vote.choice, bool(review.vote.error)) == ("", True), order
         systems.add(world.server.bodies[-1]["messages"][0]["content"])

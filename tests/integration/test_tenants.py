@@ -93,7 +93,7 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     otherwise.decision = pb.APPROVAL_DECISION_ADJUSTED
     for answer in (yes, otherwise):
         code, words = await refused(bob.call("ResolveApproval", answer))
-        assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+        assert (code, "cannot approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
     assert (await refused(world.by(NORTH, "ann").call("ResolveApproval", yes)))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert (await refused(world.by(SOUTH, "bob").call("ResolveApproval", yes)))[0] is grpc.StatusCode.NOT_FOUND
     # A service asks in the name of whoever it serves; that it is a service changes nothing for them.
@@ -203,7 +203,7 @@ async def test_one_session_id_is_another_one_in_each_tenant_and_who_starts_a_pla
     yes = planning.ApproveApproachRequest(session_id=name, decision="approved")
     assert (await refused(other.call("ApproveApproach", yes)))[0] is grpc.StatusCode.NOT_FOUND
     code, words = await refused(bob.call("ApproveApproach", yes))
-    assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+    assert (code, "cannot approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
     await world.by(NORTH, "zoe").call("ApproveApproach", yes)
 
 

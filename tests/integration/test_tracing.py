@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from structlog.testing import capture_logs
 
 from swe_ai_fleet.domain import event as ev
@@ -71,7 +73,8 @@ async def _run(log: EventLog, agent_id: str = "dev-1") -> None:
     usage = Usage(prompt_tokens=10, completion_tokens=5, model_calls=1)
     async with log.journal(replace(ACCEPTOR, agent_id=agent_id, generation=1)) as journal:
         journal.post(ev.RunStarted(role="DEV", model="small", messages=(UserMessage(content=SECRET),), tools=()))
-        reply = ModelReply(message=said, finish_reason="stop", usage=usage, model="small-1")
+        server = "models.example:8000"
+        reply = ModelReply(message=said, finish_reason="stop", usage=usage, model="small-1", server=server)
         journal.post(ev.ModelReplied(step=1, reply=reply, duration_ms=250))
         journal.post(ev.ToolFinished(entry=entry, result=result))
         await journal.append(
@@ -126,10 +129,26 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
         "gen_ai.usage.input_tokens": 10,
         "gen_ai.usage.output_tokens": 5,
         "gen_ai.response.finish_reasons": ("stop",),
+        "server.address": "models.example",
+        "server.port": 8000,
     }
     assert conventions.items() <= chat.attributes.items() and (chat.kind, tool.kind) == ("client", "internal")
     called = {"operation.name": "execute_tool", "tool.name": "files_read_file", "tool.call.id": "c1"}
     assert {f"gen_ai.{name}": value for name, value in called.items()}.items() <= tool.attributes.items()
+    assert (run.attributes["gen_ai.agent.name"], run.attributes["fleet.role"]) == ("dev-1", "DEV")
+    # Every name is one that the pinned conventions have, or stands under the fleet's own.
+    known = {
+        value
+        for module in (gen_ai_attributes, server_attributes, error_attributes)
+        for name, value in vars(module).items()
+        if name.isupper()
+    }
+    operations = {operation.value for operation in gen_ai_attributes.GenAiOperationNameValues}
+    providers = {provider.value for provider in gen_ai_attributes.GenAiProviderNameValues}
+    for span in spans.values():
+        assert {name for name in span.attributes if not name.startswith("fleet.")} <= known
+        assert span.name.split()[0] == span.attributes["gen_ai.operation.name"] in operations
+        assert span.attributes.get("gen_ai.provider.name", "openai") in providers
     assert (chat.end - chat.start, tool.end - tool.start) == (250_000_000, 30_000_000)
     said = str([one.attributes for one in spans.values()])
     assert SECRET not in said and ("***" in said) is content
@@ -213,7 +232,7 @@ async def test_of_several_processes_with_one_port_for_metrics_each_takes_the_nex
 
 async def test_an_endpoint_that_is_no_url_is_told() -> None:
     before = own_telemetry()
-    with pytest.raises(InvalidRequest, match="no URL") as fault:
+    with pytest.raises(InvalidRequest, match="not a URL") as fault:
         async with open_telemetry(Settings(otlp_endpoint="127.0.0.1:4318"), service="host"):
             raise AssertionError("it opened")
     assert fault.value.field == "otlp_endpoint"

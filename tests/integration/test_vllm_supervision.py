@@ -17,11 +17,11 @@ import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments, vllm_interpreter, vllm_version
-from swe_ai_fleet.runtime.vllm_server import Patience, ServedModel, vllm_served
+from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
 from swe_ai_fleet.settings import Settings
 
 DOUBLE = Path(__file__).parents[1] / "vllm_double"
-QUICK = Patience(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
+QUICK = Timeouts(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
 SECONDS = 20.0
 
 
@@ -35,11 +35,11 @@ def double(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve(double: None, tmp_path: Path) -> Callable[..., object]:
     """Serve the double for a model; lines told, starts and the log are in `tmp_path`."""
 
-    def start(model: str, *, drain: int = 3, patience: Patience = QUICK, told: list[str] | None = None):
+    def start(model: str, *, drain: int = 3, timeouts: Timeouts = QUICK, told: list[str] | None = None):
         order = VLLMOrder(model=model, arguments=f"--state {tmp_path}", drain_seconds=drain)
         lines = told if told is not None else []
         return vllm_served(
-            order, interpreter=sys.executable, log=tmp_path / "vllm.log", tell=lines.append, patience=patience
+            order, interpreter=sys.executable, log=tmp_path / "vllm.log", tell=lines.append, timeouts=timeouts
         )
 
     return start
@@ -120,7 +120,7 @@ async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_n
     async with serve("crashes", told=told) as served:
         for crash, way in ((1, "/crash"), (2, "/wedge")):
             await post(served, way)
-            await until(lambda crash=crash: sum("answers again" in line for line in told) == crash)
+            await until(lambda crash=crash: sum("is available again" in line for line in told) == crash)
             assert await models(served, served.api_key) == 200
             assert len(starts(tmp_path)) == crash + 1
         first, second, third = starts(tmp_path)
@@ -179,7 +179,7 @@ async def test_a_killed_guardian_takes_its_server_along(serve, tmp_path: Path) -
         server = starts(tmp_path)[0]["pids"][0]
         os.kill(served.pid, signal.SIGKILL)
         await until(lambda: not alive([server]))
-        await until(lambda: any("answers again" in line for line in told))
+        await until(lambda: any("is available again" in line for line in told))
         os.kill(starts(tmp_path)[0]["pids"][1], signal.SIGKILL)  # the double's engine has no pipe that tells it
     assert not alive(processes(tmp_path))
 

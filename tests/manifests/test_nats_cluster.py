@@ -117,7 +117,7 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
                     except FleetError:
                         # Until the three have chosen a leader.
                         await asyncio.sleep(0.2)
-            info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", patience=10)
+            info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", timeout=10)
             assert info["config"]["num_replicas"] == SERVERS
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == limits["event_bytes"]
@@ -130,5 +130,5 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             assert entry is not None and entry.value == b"kept"
         # Who shows no nkey of the fleet's is turned away, and so is who has no certificate to trust.
         with pytest.raises(FleetError):
-            async with connect_log(settings.model_copy(update={"nats_nkey_file": None}), name="x", patience=2) as log:
+            async with connect_log(settings.model_copy(update={"nats_nkey_file": None}), name="x", timeout=2) as log:
                 await log.ensure_streams()

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import CancelRequested, Event, Writer
 from swe_ai_fleet.in_process import MemoryLog
 from tests.simulation.virtual_loop import on_virtual_time
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 EVENTS = 6
 WRONG_SEQUENCE = {"code": 400, "err_code": 10071, "description": "wrong last sequence"}
 NO_MESSAGE = {"code": 404, "err_code": 10037, "description": "no message found"}
@@ -115,7 +115,7 @@ class Writers:
         await asyncio.sleep(self.random.uniform(0, 1.5 * generation))
         fresh = generation == 0
         try:
-            async with journal(self.connection(), MemoryLog(), who, fresh=fresh, patience=PATIENCE) as opened:
+            async with journal(self.connection(), MemoryLog(), who, fresh=fresh, timeout=TIMEOUT) as opened:
                 for number in range(1 if fresh else EVENTS):
                     event = await opened.append(CancelRequested(reason=f"{name}.{number}"))
                     self.answered.append(event.id)
@@ -162,7 +162,7 @@ def test_a_writer_without_rivals_is_never_taken_for_one(seed: int) -> None:
         for generation in range(3):
             who = Writer(tenant="default", execution_id="e", task_id="t", generation=generation)
             connection = world.connection()
-            async with journal(connection, MemoryLog(), who, fresh=not generation, patience=600.0) as opened:
+            async with journal(connection, MemoryLog(), who, fresh=not generation, timeout=600.0) as opened:
                 for number in range(EVENTS):
                     await opened.append(CancelRequested(reason=f"{generation}.{number}"))
 

@@ -37,7 +37,7 @@ from tests.simulation.virtual_loop import on_virtual_time
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
 TROUBLE_SECONDS = 120.0
-PATIENCE_SECONDS = 3600.0
+TIMEOUT_SECONDS = 3600.0
 TASKS = 5
 
 
@@ -308,7 +308,7 @@ class World:
             await asyncio.sleep(self.random.uniform(1, 10))
 
     async def run(self) -> list[str]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             for _ in range(3):
                 await self.start()
             async with asyncio.TaskGroup() as group:

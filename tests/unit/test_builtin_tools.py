@@ -304,7 +304,7 @@ class TestPeople:
 
         registry = ToolRegistry([AskUser(silent, wait_seconds=0.02)])
         found = await registry.execute_tool("ask_user", question="?")
-        assert "within 0.02 seconds; nobody answered; go on" in found["error"]
+        assert "within 0.02 seconds; nobody answered; continue" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
     @pytest.mark.parametrize(

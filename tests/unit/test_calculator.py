@@ -45,7 +45,7 @@ async def test_values(expression: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("expression", "said"),
     [
-        ("", "empty"), ("2 +", "no arithmetic expression"), ("1,000", "write 1000, not 1,000"),
+        ("", "empty"), ("2 +", "not an arithmetic expression"), ("1,000", "write 1000, not 1,000"),
         ("2 ^ 3", "for powers write **"), ("x + 1", "there is no 'x'; there are: pi, e, tau, abs"),
         ("foo(1)", "there is no function 'foo'; there are: abs"), ("1 / 0", "division by zero"),
         ("5 % 0", "division by zero"), ("0 ** -1", "division by zero"), ("sqrt(-1)", "sqrt(-1,): math domain error"),

@@ -311,7 +311,7 @@ def test_a_line_says_why_there_is_no_context_why_a_run_failed_and_what_was_check
     ]
     for body, line in (
         (events_of.ContextGathered(context=GatheredContext(), error="no service"), "context: none: no service"),
-        (events_of.ContextGathered(context=GatheredContext()), "context: nothing is known that fits"),
+        (events_of.ContextGathered(context=GatheredContext()), "context: nothing relevant found"),
         (
             replace(ENDED, stop_reason=StopReason.MODEL_ERROR, answer="", error="answered 500"),
             "_: ended (model_error): +3 -1 in 1 file, 1,234 tokens: answered 500",

@@ -204,7 +204,7 @@ async def test_what_names_an_entity_is_recalled_whatever_the_query_is() -> None:
             found = await gatherer(store, Remembered(texts)).gather(asked)
             recalled = [one.memory.text for one in found.recalled]
             assert (len(recalled), recalled[: len(first)]) == (count, first)
-            assert found.omitted == tuple(f"nothing is remembered of {name}" for name in missing)
+            assert found.omitted == tuple(f"no memories about {name}" for name in missing)
         # It goes before what only fits.
         crowd = [f"People who greet {number} {'again ' * 40}." for number in range(5)]
         asked = ContextRequest(query="greet", namespaces=("fleet",), entities=("Invoice",), token_budget=260)

@@ -77,7 +77,7 @@ def test_what_is_not_there_or_there_twice_is_told_with_its_field() -> None:
     known = graph(story("S-1"), story("S-2"), task("T-2", "S-1"), task("T-2", "S-2"), decided("D-1", "S-3"))
     with pytest.raises(InvalidRequest, match="several stories have a task 'T-2'") as several:
         known.task("T-2", field="about")
-    assert (several.value.field, several.value.hint) == ("about", "name the story")
+    assert (several.value.field, several.value.hint) == ("about", "set story_id")
     with pytest.raises(NotFound, match=f"^there is no task '{'x' * 64}'") as nowhere:
         known.task(LONG, field="about")
     assert nowhere.value.field == "about"

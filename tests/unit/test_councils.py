@@ -259,9 +259,9 @@ class TestEndpoints:
     async def test_addresses(self) -> None:
         for text in ("127.0.0.1:7000", "https://a.example.org:443", "[::1]:7000", "agents-1:9"):
             assert str(AgentEndpoint.parse(text)) == text
-        with pytest.raises(InvalidRequest, match="allows none"):
+        with pytest.raises(InvalidRequest, match="allows no endpoints"):
             EndpointRules().check("127.0.0.1:7000")
-        with pytest.raises(InvalidRequest, match="names no port"):
+        with pytest.raises(InvalidRequest, match="has no port"):
             EndpointRules(patterns=("127.0.0.1",))
         for pattern, endpoint, allowed in (
             ("*:7000", "8.8.8.8:7000", True),

@@ -170,7 +170,7 @@ def test_subtasks_are_told_as_they_stand(executions, outcomes, statuses):
     assert (list(told[1].task.dependencies), told[0].execution_id) == (["build.a"], executions.get("a", ""))
     assert max(len(told[0].error_message), len(told[0].task.description)) <= 2_000
     left = 2 - len(outcomes)
-    assert split_step(state) == (f"solving {left} of 2 subtasks" if left else "checking the whole")
+    assert split_step(state) == (f"solving {left} of 2 subtasks" if left else "checking the result")
     assert split_percent(state, most=95) == 95 - 45 * left
     early = replace(state, derivation=None)
     assert (subtask_results(early), split_step(early), split_percent(early, most=95)) == ([], "splitting", 0)

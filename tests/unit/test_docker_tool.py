@@ -150,8 +150,8 @@ async def engine(tmp_path: Path) -> AsyncIterator[EngineDouble]:
     [
         *((image, "") for image in ("python:3.12", "docker.io/library/python:3.12", "python:3.12@sha256:" + "a" * 64)),
         *((image, "not allowed") for image in ("python:2.7", "evil/python:3.12", "evil.test/python:3", "Python:3.1")),
-        *((image, "no image name") for image in ("--privileged", "a b", "x;y", "../x", "http://x/y", "-v/:/host")),
-        *((image, "no image name") for image in ("name\n", "", "é", "a" * 300)),
+        *((image, "not an image name") for image in ("--privileged", "a b", "x;y", "../x", "http://x/y", "-v/:/host")),
+        *((image, "not an image name") for image in ("name\n", "", "é", "a" * 300)),
     ],
 )  # fmt: skip
 async def test_images_are_allowed_by_globs(kit: DockerTool, root: Path, engine: EngineDouble, image: str, said: str):

@@ -76,7 +76,7 @@ def test_an_answer_is_read_whatever_stands_around_it() -> None:
     for text in (told, f"<think>{{}}</think>\n{told}", f"Here it is:\n```json\n{told}\n```"):
         assert read_proposal(text, source=SOURCE) == proposal
     for text, problem in (
-        ("I could not find it.", "no JSON object"), ('{"notes": "x"}', "no JSON object"),
+        ("I could not find it.", "not a JSON object"), ('{"notes": "x"}', "not a JSON object"),
         ('{"setup": [], "notes": "nothing helps"}', "it proposes nothing: nothing helps"),
         (json.dumps({"setup": ["true"] * 21}), "more than 20 commands"),
         (json.dumps({"setup": ["x" * 2001]}), "one that is no line"),

@@ -228,8 +228,8 @@ SOURCES: Files = {"web/package.json": "{ }", "pyproject.toml": "", "a.proto": "x
             },
             [
                 f".flake8:1: changes the settings, {DECIDES}",
-                ".gitattributes: changes what git does with files of the repository",
-                ".github/workflows/ci.yml: changes what runs when the repository is built or reviewed",
+                ".gitattributes: changes git's settings for files of the repository",
+                ".github/workflows/ci.yml: changes what the repository's build or review pipelines run",
                 "app.py:3: silences a check with '# noqa'",
                 f"package.json:1: changes the settings of the script test, {DECIDES}",
                 f"pyproject.toml:6: changes the settings of ruff, {DECIDES}",
@@ -290,11 +290,11 @@ def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
         "!other.py: lies outside the allowed paths",
     ]
     setuid = data.replace(b"new file mode 100644", b"new file mode 104755")
-    assert "!other.py: has the mode '104755', which git never gives" in found(setuid)
+    assert "!other.py: has the mode '104755', which git does not use" in found(setuid)
     few = PolicyRules(max_changed_lines=0, max_files=3, max_patch_bytes=10)
     patch = parse_patch(data)
     assert [f"!{one}" for one in patch_violations(patch, task(), few, Secrets())][:2] == [
-        "!4 files are changed; at most 3 are accepted, and looked at",
+        "!4 files are changed; at most 3 are accepted",
         "!1 changed lines; at most 0 are accepted",
     ]
     assert oversized(data, few) is not None
@@ -409,7 +409,7 @@ def test_settings_files_need_no_quotes_and_what_the_fleet_was_entrusted_with_is_
     for path, count in ((".env", 1), ("deploy/values.yaml", 1), ("src/a.py", 0)):
         assert len(secrets(path, f"SERVICE_TOKEN={value}")) == count, path
     mask = Secrets(["hunter2-hunter2"])
-    entrusted = "!a.py:2: adds what looks like a secret that was entrusted to the fleet"
+    entrusted = "!a.py:2: adds what looks like a secret of the fleet"
     assert secrets("a.py", "f(...)", "password = hunter2-hunter2", "...ter2", mask=mask) == [entrusted]
 
 
@@ -480,7 +480,7 @@ def test_weakened_tests_of_other_languages(
 # What is warned of
 
 
-COMMENTS = "of the source nothing changes but comments and blank lines"
+COMMENTS = "only comments and blank lines of the source change"
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_many_tests_are_no_louder_than_few() -> None:
 @pytest.mark.parametrize(
     ("foreign", "words"),
     [
-        ({}, "no other author's new tests say anything of it"),
+        ({}, "no other author's new tests cover it"),
         ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
         ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
         (

@@ -110,7 +110,7 @@ async def test_a_restart_in_between_loses_neither_the_question_nor_the_work(worl
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_nobody_answers_in_time(world: World, restart: bool):
-    world.fleet.default = ScriptedRun(asks=1, patience_seconds=0.2)
+    world.fleet.default = ScriptedRun(asks=1, approval_seconds=0.2)
     async with world.running() as executions:
         execution_id = (await executions.submit(a_task(num_agents=1))).execution_id
         await waiting(executions, execution_id, 1)

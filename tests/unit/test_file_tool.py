@@ -88,8 +88,8 @@ class TestReadFile:
             "[lines 7-7 of 1000; more: lines='8-']"
         )
         for asked, words in (
-            ("0-3", "no range"),
-            ("x", "no range"),
+            ("0-3", "not a range"),
+            ("x", "not a range"),
             ("5-4", "before start_line"),
             ("2000-", "1000 lines"),
         ):

@@ -66,7 +66,7 @@ async def test_a_source_that_fails_is_asked_again_and_nothing_stale_is_served(mo
     assert (view.known, view.follower.position) == ([1], 1)
     view.tell(NotFound("gone"))
     fault = await view.fault()
-    assert "gone" in fault.message and "by itself" in fault.hint
+    assert "gone" in fault.message and "automatically" in fault.hint
     view.tell(Unavailable("away"), 2)
     await until(lambda: view.known == [1, 2])
     view.follower.check()
@@ -139,7 +139,7 @@ class BusyKeyValue(MemoryKeyValue):
 
 async def test_it_gives_up_where_others_are_faster_every_time() -> None:
     store = BusyKeyValue()
-    with pytest.raises(Unavailable, match="the count is being changed by others all the time"):
+    with pytest.raises(Unavailable, match="the count is being changed too often"):
         await rewritten(store, "count", one_more, name="the count")
     assert 5 <= store.asked <= 50
     assert [entry.value for entry in await store.entries("")] == [b"0"]

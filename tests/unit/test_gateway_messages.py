@@ -94,7 +94,7 @@ def test_a_deliberation_is_told_from_its_start_through_its_agents_to_its_end() -
         "result"
     ].items()
     words = [one["log"]["message"] for one in messages if one["type"] == "log"]
-    assert {"agent-dev-1: step 1: calls files_read_file", "agent-dev-1: goes in circles (<script>): a b"} <= set(words)
+    assert {"agent-dev-1: step 1: calls files_read_file", "agent-dev-1: loop detected (<script>): a b"} <= set(words)
     assert all("\n" not in line and 0 < len(line) <= 200 for line in words)
 
 

@@ -81,7 +81,7 @@ def test_another_time_leaves_the_nats_server_alone_and_gives_each_tenants_hosts_
     before = layout.server.read_text()
     assert '"127.0.0.1:14222"' in before
     assert "HOSTS_later" not in layout.accounts.read_text()
-    misfit = "does not fit the nkeys and the tenants"
+    misfit = "does not match the nkeys and tenants"
     assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.accounts, misfit)]
     install(tmp_path, rotate=("nats",))
     assert layout.server.read_text() == before
@@ -128,9 +128,9 @@ def test_a_look_finds_what_is_missing_open_or_does_not_fit(tmp_path: Path) -> No
     found = {finding.file: finding.fault for finding in check(tmp_path)}
     expected = {
         layout.certificate("context"): "not signed",
-        layout.certificate("gateway"): "no certificate",
+        layout.certificate("gateway"): "not a certificate",
         layout.nkey("tenant-a"): "read by others",
-        layout.accounts: "does not fit",
+        layout.accounts: "does not match",
     }
     assert found.keys() == expected.keys()
     assert [one for one, fault in expected.items() if fault not in found[one]] == []
@@ -146,7 +146,7 @@ def test_a_look_finds_an_authority_that_runs_out_and_says_how_to_get_another(
     install(tmp_path)
     monkeypatch.undo()
     layout = Layout(directory=tmp_path)
-    assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.authority, "runs out in 10 days")]
+    assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.authority, "expires in 10 days")]
     # Without the authority's key, which is kept elsewhere as it should be, nothing is signed.
     away = layout.authority_key.rename(tmp_path / "away")
     assert install(tmp_path).written == []
@@ -158,7 +158,7 @@ def test_a_look_finds_an_authority_that_runs_out_and_says_how_to_get_another(
     install(tmp_path, rotate=("certificates",))
     assert check(tmp_path) == ()
     layout.authority.write_text("nonsense")
-    assert (layout.authority, "is no certificate") in [(one.file, one.fault[:17]) for one in check(tmp_path)]
+    assert (layout.authority, "is not a certificate") in [(one.file, one.fault[:20]) for one in check(tmp_path)]
 
 
 def test_what_is_no_tenant_host_rotation_or_access_file_is_named_and_left_alone(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, 
         return store
 
     @asynccontextmanager
-    async def connect(settings: Settings, *, name: str, patience: float) -> AsyncIterator[SimpleNamespace]:
+    async def connect(settings: Settings, *, name: str, timeout: float) -> AsyncIterator[SimpleNamespace]:
         if store is None:
             raise Unavailable("nobody answers")
         yield SimpleNamespace(bucket=bucket)

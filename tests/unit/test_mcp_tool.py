@@ -84,11 +84,11 @@ class TestServer:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"name": "Bad name"}, "no name"), ({"name": ""}, "no name"),
+            ({"name": "Bad name"}, "not a valid server name"), ({"name": ""}, "not a valid server name"),
             ({"command": ()}, "either a command or a url"),
             ({"url": "https://example.org/mcp"}, "either a command or a url"),
             ({"command": ("-c", "x")}, "cannot be run"), ({"command": ("a\0b",)}, "cannot be run"),
-            ({"variables": {"A=B": "x"}}, "no variable"), ({"secret_variables": {"A": "x\0y"}}, "no variable"),
+            ({"variables": {"A=B": "x"}}, "not a variable"), ({"secret_variables": {"A": "x\0y"}}, "not a variable"),
             ({"headers": {"A": "b"}}, "takes no headers"),
             ({"mounts": (Mount(source="/opt", target="/opt"),)}, "not confined"),
             ({"read_only_workspace": True}, "not confined"), ({"time_limit_seconds": 0}, "time_limit_seconds"),
@@ -217,7 +217,7 @@ class TestCalls:
             flat = await call(kit, "flat")
         digest = hashlib.sha256(base64.b64decode("UEsDBA==")).hexdigest()
         assert result.content.splitlines() == [
-            "[image image/png[2J: 13 characters that are no base64]",
+            "[image image/png[2J: 13 characters that are not base64]",
             f"[audio audio/wav: 3 bytes, not shown, sha256 {hashlib.sha256(bytes(3)).hexdigest()}]",
             f"[resource file:///x application/zip: 4 bytes, not shown, sha256 {digest}]",
             "[resource file:///y]", "inner text", "[link to zed: file:///z]",
@@ -248,9 +248,9 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("tool", "words"),
         [
-            ("crash", "exit code 3; its last words: client announces []\nout of cheese"),
+            ("crash", "exit code 3; its last output: client announces []\nout of cheese"),
             ("long_line", "a message of more than 4194304 bytes"), ("notify", "messages that nobody asked for"),
-            ("demand", "requests of its own"), ("shape", "answered what is not MCP"), ("deaf", "it closed its output"),
+            ("demand", "requests of its own"), ("shape", "an answer that is not MCP"), ("deaf", "it closed its output"),
         ],
     )  # fmt: skip
     async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(
@@ -267,7 +267,7 @@ class TestCalls:
         async with opened(tmp_path, hostile()) as kit:
             errors = [(await call(kit, "crash")).error for _ in range(6)]
             assert all("exit code 3" in error for error in errors[:4])
-            assert all("started anew 3 times and keeps failing" in error for error in errors[4:])
+            assert all("restarted 3 times and keeps failing" in error for error in errors[4:])
             assert "keeps failing" in (await call(kit, "echo")).error
 
     async def test_time_out_of_a_slow_tool_leaves_the_server_alone(self, tmp_path: Path) -> None:

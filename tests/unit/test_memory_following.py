@@ -38,8 +38,8 @@ class Replica:
         if "anew" in acts:
             self.index = InMemoryIndex()
         async with (
-            SharedMemories.open(self.store, self.index, mask=Secrets(), embedder=embedder, patience=10.0) as here,
-            SharedMemories.open(self.store, InMemoryIndex(), mask=Secrets(), patience=10.0) as there,
+            SharedMemories.open(self.store, self.index, mask=Secrets(), embedder=embedder, timeout=10.0) as here,
+            SharedMemories.open(self.store, InMemoryIndex(), mask=Secrets(), timeout=10.0) as there,
         ):
             for act in acts:
                 await self._act(act, here, there)
@@ -61,7 +61,7 @@ class Replica:
 
     async def followed(self) -> int:
         """How many texts have been embedded once a replica has caught up."""
-        options = {"mask": Secrets(), "embedder": self.embedder, "patience": 10.0}
+        options = {"mask": Secrets(), "embedder": self.embedder, "timeout": 10.0}
         async with SharedMemories.open(self.store, self.index, **options) as memories:
             await memories.settled()
         return self.embedder.embedded

@@ -333,7 +333,7 @@ async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
 async def test_the_pool_reserves_an_estimate_and_settles_what_was_used(model: Replying, spent: int) -> None:
     admission = Recording()
     message = UserMessage(content="abcd")
-    async with ModelPool([Member(name="m", model=model)], admission=admission, rules=PoolRules(patience=0.0)) as pool:
+    async with ModelPool([Member(name="m", model=model)], admission=admission, rules=PoolRules(timeout=0.0)) as pool:
         if model.fault is None:
             await pool.session("a").reply(ModelRequest((message,), (), Sampling(max_tokens=500)))
         else:

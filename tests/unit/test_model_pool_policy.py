@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, Mod
 from swe_ai_fleet.ports import ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
 
-FAST = PoolRules(patience=5.0, backoff=0.001, open_for=0.002, longest_open=0.01, ramp=60.0)
+FAST = PoolRules(timeout=5.0, backoff=0.001, open_for=0.002, longest_open=0.01, ramp=60.0)
 
 
 class Overloaded(ModelUnavailable):
@@ -154,7 +154,7 @@ def test_a_server_that_is_gone_is_asked_for_more_and_more_seldom() -> None:
     model.ping = noted  # type: ignore[method-assign]
 
     async def play() -> None:
-        rules = PoolRules(patience=60.0, backoff=0.001, open_for=1.0, longest_open=4.0)
+        rules = PoolRules(timeout=60.0, backoff=0.001, open_for=1.0, longest_open=4.0)
         async with pool_of(model, rules=rules) as pool:
             with pytest.raises(ModelUnavailable):
                 await asyncio.gather(*(ask(pool) for _ in range(3)))

@@ -140,7 +140,7 @@ async def test_a_subtask_that_cannot_be_handed_in_fails_alone():
         await executions.submit(a_task("build.a"))
         name = (await executions.submit(TASK)).execution_id
         state = await executions.wait(DEFAULT_TENANT, name)
-    assert state.error.startswith("subtasks failed: a (") and "other content" in state.error
+    assert state.error.startswith("subtasks failed: a (") and "different content" in state.error
     assert world.outcomes == {"a": "failed", "b": "completed"}
 
 
@@ -155,7 +155,7 @@ async def test_what_does_not_hold_together_is_not_delivered():
     world = Parts(subtasks=PAIR[:1])
     world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
     state = await world.run(TASK)
-    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, "together the subtasks change nothing")
+    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, "the subtasks together have no changes")
     assert world.outcomes == {"a": "completed"}
 
 

@@ -46,7 +46,7 @@ class TestEveryStore:
     @pytest.mark.parametrize("revision", [0, 1, 3])
     async def test_only_the_next_revision_is_put(self, store: SessionStore, revision: int) -> None:
         await store.put(session())
-        with pytest.raises(PreconditionFailed, match="changed by somebody else"):
+        with pytest.raises(PreconditionFailed, match="changed by another process"):
             await store.put(session(revision=revision, answer="rival"))
         assert await store.get("s1") == session()
 

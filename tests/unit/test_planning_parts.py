@@ -152,7 +152,7 @@ class TestReading:
             (READ | {"params": {}}, "missing argument 'path'. Signature: files_read"),
             (READ | {"params": {"path": "a", "mood": 1}}, "unexpected argument"),
             (READ | {"params": [1]}, "its params are a list"),
-            (READ | {"params": "path a.py"}, "no JSON object"),
+            (READ | {"params": "path a.py"}, "not a JSON object"),
             ({"tool": "oven", "operation": "bake", "params": {}}, "there is no operation 'oven bake'"),
             (READ | {"operation": "write_fil"}, "Did you mean files_write_file("),
             (READ | {"on_failure": "panic"}, "on_failure is 'panic'"),

@@ -111,7 +111,7 @@ async def test_probes_show_nothing_where_no_test_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error"), [("I don't know", "no JSON object"), ("", "no more tokens"), (None, "its host died")]
+    ("text", "error"), [("I don't know", "not a JSON object"), ("", "no more tokens"), (None, "its host died")]
 )
 async def test_an_answer_that_is_none_costs_nobody_anything(text: str | None, error: str) -> None:
     async def failing(assignment: AnswerAssignment) -> Answer:

@@ -74,7 +74,7 @@ class TestRegistering:
         assert (registry.register_tool(give), registry.register_tool(len_of)) == (give, len_of)
         registry.register_tools(Greet, give, len_of)
         assert list(registry.get_all_tools()) == ["greet", "give", "len_of"]
-        with pytest.raises(InvalidRequest, match="there is a tool 'give' already; taken are: greet, give, len_of"):
+        with pytest.raises(InvalidRequest, match="a tool 'give' already exists; names in use: greet, give, len_of"):
             registry.register_tool(Give(2))
         assert registry.get_tool("give") is give
         for call in (registry.get_tool, lambda name: registry.get_tool_definitions([name])):
@@ -89,8 +89,8 @@ class TestRegistering:
     @pytest.mark.parametrize(
         ("fields", "said"),
         [
-            ({"name": ""}, "no name of a tool"), ({"name": "two words"}, "no name of a tool"),
-            ({"name": "x" * 65}, "no name of a tool"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
+            ({"name": ""}, "not a tool name"), ({"name": "two words"}, "not a tool name"),
+            ({"name": "x" * 65}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
             ({"parameters": [ToolParameter("a", "string"), ToolParameter("a", "string")]}, "declares twice: a"),
             ({"parameters": [ToolParameter("b", "string")]}, "execute does not take b; execute requires a"),
             ({"parameters": [ToolParameter("a", "string", "", False)]}, "execute requires a"),

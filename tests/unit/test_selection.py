@@ -397,7 +397,7 @@ def test_a_verifier_lifts_nothing_that_is_refuted() -> None:
         # Who stood on no ballot is neither praised nor blamed.
         ({"a": 3, "b": 1, "c": 2}, votes("aa", "ab", by="c"), {"a": 1.0, "c": None, "b": 0.0}),
         # What has an error, or is about nobody shown, decides nothing.
-        ({"a": 1, "b": 1}, [replace(vote, error="cut off") for vote in votes("bbb", "ab")], {"a": None, "b": None}),
+        ({"a": 1, "b": 1}, [replace(vote, error="truncated") for vote in votes("bbb", "ab")], {"a": None, "b": None}),
         ({"a": 1, "b": 1}, votes("bbb", "a"), {"a": None, "b": None}),
     ],
 )
@@ -449,7 +449,7 @@ def test_the_reason_names_what_set_two_candidates_apart():
     field = [candidate("a", lines=2, tokens=9), candidate("b", lines=2, tokens=5), candidate("c", lines=2, tokens=9)]
     reasons = [one.reason for one in rank(field, PASSING)]
     assert reasons[0].endswith("ahead of a: equal scores, 5 tokens against 9")
-    assert reasons[2].endswith("behind a: equal in all that counts, so the names decide")
+    assert reasons[2].endswith("behind a: equal in every criterion; ordered by name")
     long = report("a", replace(check(False), message="x" * 10_000))
     assert len(rank([candidate("a")], {"a": long})[0].reason) < 500
 

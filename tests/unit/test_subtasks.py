@@ -58,16 +58,16 @@ DIAMOND = (a_subtask("a"), a_subtask("b", "a"), a_subtask("c", "a"), a_subtask("
 @pytest.mark.parametrize(
     ("subtasks", "roles", "reason"),
     [
-        ((), (), "no subtasks"),
+        ((), (), "list of subtasks is empty"),
         ((a_subtask("a"), a_subtask("a")), (), "two subtasks are called 'a'"),
-        ((a_subtask("a", "b"),), (), "'a' depends on 'b', which is no subtask"),
+        ((a_subtask("a", "b"),), (), "'a' depends on 'b', which is not a subtask"),
         ((a_subtask("a", "a"),), (), "cycle: 'a' -> 'a'"),
         ((a_subtask("x"), a_subtask("a", "x", "c"), a_subtask("b", "a"), a_subtask("c", "b")), (), "'a' -> 'c' -> 'b'"),
         ((a_subtask("a", description=" \n"),), (), "'a' has no description"),
         ((a_subtask("a", description="x" * 9_000),), (), "more than 8000 characters"),
         ((a_subtask("a", role=Role.QA),), (Role.DEV,), "'a' has the role QA; allowed: DEV"),
         (tuple(a_subtask(f"s{n}") for n in range(MAX_SUBTASKS + 1)), (), "there are 33 subtasks"),
-        ((a_subtask("../a"),), (), "no id of a subtask"),
+        ((a_subtask("../a"),), (), "not a valid subtask id"),
         ((a_subtask("a", *(f"n{n}" for n in range(1000))),), (), "1000 dependencies"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_child_is_told_its_part_and_where_it_stands():
     assert (child.task_id, child.kind, child.description) == ("build--b", TaskKind.DELIBERATE, "Do b")
     assert (child.parent_execution_id, child.derive_subtasks) == (TASK.execution_id, False)
     assert child.execution_id != TASK.execution_id
-    for words in ("a (done", "c (somebody else", "d (comes after", "Build the parser", "- pytest"):
+    for words in ("a (done", "c (another agent", "d (comes after", "Build the parser", "- pytest"):
         assert words in child.context
     # 60,000 tokens are left for four subtasks and the merging.
     assert child.constraints.totals.max_tokens == 12_000

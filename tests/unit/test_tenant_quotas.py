@@ -277,7 +277,7 @@ async def test_what_is_used_up_while_an_execution_waits_ends_it_with_the_reason(
         hold.set()
         state = await executions.wait("small", second.execution_id)
     assert state.status is ExecutionStatus.FAILED
-    assert "1000 tokens of today" in state.error
+    assert "1000 tokens for today" in state.error
     assert [body.lost_agent_id for body in world.bodies(RunLost)] == ["agent-dev-1"]
 
 

@@ -129,7 +129,7 @@ async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
     world.fleet.scoring = lambda asked: VerifierScore(candidate_id=THREE, raw=7.0, score=1.0)
     state = await world.run(a_task(rounds=0))
     told = {name: (one.raw, one.score, one.error) for name, one in state.scores.items()}
-    assert told == dict.fromkeys((ONE, TWO), (None, None, "it has no score between 0 and 1"))
+    assert told == dict.fromkeys((ONE, TWO), (None, None, "its score is not between 0 and 1"))
     world = a_world()
     state = await world.run(a_task(rounds=0, constraints=Constraints(totals=Totals(max_tokens=304))))
     assert (asked(world), state.winner_id) == ([], ONE)

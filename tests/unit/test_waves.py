@@ -43,7 +43,7 @@ async def test_agents_begin_as_many_as_there_are_until_there_are_no_more() -> No
     assert told[NAMES[0]] == ""
     assert told[NAMES[2]] == told[NAMES[3]]
     for at, name in ((1, NAMES[1]), (2, NAMES[2]), (4, NAMES[4])):
-        assert told[name].count("its author says: ") == at
+        assert told[name].count("its summary: ") == at
         assert "unverified" in told[name]
 
 
@@ -88,7 +88,7 @@ async def test_who_has_nothing_left_to_win_is_stopped_and_the_log_says_why() -> 
     done = await whole.run(task)
     assert whole.fleet.cancelled == [NAMES[3]]
     assert (sorted(done.candidates), done.winner_id) == (NAMES[:3], NAMES[2])
-    assert dict(done.stopped) == {NAMES[3]: f"{NAMES[2]} needs no further candidate beside it"}
+    assert dict(done.stopped) == {NAMES[3]: f"{NAMES[2]} is convincing; no further candidate is needed"}
     assert (done.agents[NAMES[3]].status, done.agents[NAMES[3]].stop_reason) == ("finished", StopReason.CANCELLED)
     # Its tool operation counts among those of the execution, as those of three candidates do.
     assert done.usage.tool_calls == 4

@@ -183,8 +183,8 @@ async def test_a_later_generation_ends_the_earlier_one() -> None:
 async def test_what_is_no_job_or_has_somebody_elses_assignment_is_not_begun() -> None:
     backend = Scripted()
     for work, reason in (
-        (_message(b"{}"), "no job"),
-        (_message(b"[1"), "no job"),
+        (_message(b"{}"), "not a job"),
+        (_message(b"[1"), "not a job"),
         (_message(_job(job_id="../../x")), "job_id"),
         (_message(_job(), "agent.jobs.other.low"), "came in on"),
         (_message(_job(tenant="other")), "came in on"),

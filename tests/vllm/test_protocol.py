@@ -13,7 +13,15 @@ from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import ModelUnavailable
-from swe_ai_fleet.domain.message import Message, ModelRequest, Sampling, SystemMessage, ToolProtocol, UserMessage
+from swe_ai_fleet.domain.message import (
+    Message,
+    ModelRequest,
+    SampledTokens,
+    Sampling,
+    SystemMessage,
+    ToolProtocol,
+    UserMessage,
+)
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.factories import open_model
@@ -162,3 +170,23 @@ async def test_log_probabilities_of_the_first_token_are_read(servers: Servers, p
         # More than it allows is refused in words that are understood.
         assert (await model.reply(replace(asked, top_logprobs=21))).top_logprobs == ()
         assert not (await model.probe()).logprobs
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("place", ["tools", "plain"])
+async def test_token_ids_and_log_probabilities_are_as_long_as_each_other(
+    servers: Servers, place: str, streams: bool
+) -> None:
+    pipeline, tokens = Pipeline(), list[SampledTokens]()
+    box = Toolbox({"flags": Flags(None, pipeline)}, pipeline)
+    on_delta = (lambda _: None) if streams else None
+    sampling = Sampling(seed=5, temperature=1.0, max_tokens=200)
+    asked = ModelRequest(OPENING, box.specs, sampling, on_delta=on_delta, on_tokens=tokens.append)
+    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
+        for _ in range(2):
+            reply = await model.reply(asked)
+            given = tokens.pop()
+            assert len(given.prompt_token_ids) == reply.usage.prompt_tokens > 0
+            assert len(given.completion_token_ids) == len(given.logprobs) == reply.usage.completion_tokens > 0
+            assert all(number >= 0 for number in given.completion_token_ids) and max(given.logprobs) <= 0
+            assert not reply.repairs

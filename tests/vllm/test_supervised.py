@@ -14,7 +14,7 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_version
-from swe_ai_fleet.runtime.vllm_server import Patience, ServedModel, vllm_served
+from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
 from tests.vllm.server import interpreter, make_model
 
 pytestmark = pytest.mark.timeout(900)
@@ -57,7 +57,7 @@ async def test_a_real_server_is_served_comes_back_and_is_drained(tiny: Path, tmp
     told: list[str] = []
     order = VLLMOrder(model=str(tiny), arguments=f"{SMALL} --served-model-name tiny", drain_seconds=60)
     serving = vllm_served(
-        order, interpreter=str(interpreter()), log=tmp_path / "log", tell=told.append, patience=Patience(told=5)
+        order, interpreter=str(interpreter()), log=tmp_path / "log", tell=told.append, timeouts=Timeouts(told=5)
     )
     async with serving as served:
         assert served.model == "tiny"
@@ -72,7 +72,7 @@ async def test_a_real_server_is_served_comes_back_and_is_drained(tiny: Path, tmp
         # The engine is another process than the one that listens; without it nothing is answered any more.
         os.kill(first[-1].pid, signal.SIGKILL)
         async with asyncio.timeout(400):
-            while not any("answers again" in line for line in told):
+            while not any("is available again" in line for line in told):
                 await asyncio.sleep(0.2)
         assert not any(process.is_running() for process in first)
         assert await complete(served, 8) == 200

@@ -100,7 +100,7 @@ class Backend(Protocol):
     """Starts jobs and tells how they end."""
 
     async def start(self, spec: JobSpec) -> bool:
-        """Start a job; False where it is there already: then it is adopted. Raises Unavailable, PreconditionFailed."""
+        """Start a job; False where it already exists: then it is adopted. Raises Unavailable, PreconditionFailed."""
         ...
 
     async def ended(self, ref: JobRef) -> Ending:

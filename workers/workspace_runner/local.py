@@ -155,7 +155,7 @@ class LocalBackend:
 
     def _directory(self, ref: JobRef) -> Path:
         if "/" in ref.name or ref.name.startswith("."):
-            raise NotFound(f"{ref.name[:64]!r} is no job")
+            raise NotFound(f"{ref.name[:64]!r} is not a job")
         return self._root / ref.name
 
 

@@ -56,7 +56,7 @@ async def run(directory: Path, environment: Mapping[str, str]) -> None:
 
 
 async def _step(directory: Path, module: str, variables: Mapping[str, str], deadline: float) -> int | None:
-    """The exit code of a step; None: its time was up."""
+    """The exit code of a step; None: it timed out."""
     with (directory / LOG).open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from services.nats_figures import nats_metrics
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream, Room, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream, Room, Work, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.factories import connect_log
@@ -111,7 +111,7 @@ async def open_runner(
     if not settings.nats_url:
         raise InvalidRequest("a workspace runner needs a NATS server", field="nats_url", hint="set FLEET_NATS_URL")
     async with AsyncExitStack() as stack:
-        log = await stack.enter_async_context(connect_log(settings, name="workspace-runner", waits=PATIENCE_SECONDS))
+        log = await stack.enter_async_context(connect_log(settings, name="workspace-runner", waits=TIMEOUT_SECONDS))
         if chosen.takes == "commands":
             # Otherwise orchestrators have made them, and a runner's NATS user may not.
             await log.ensure_streams()

@@ -296,7 +296,7 @@ def _read(work: Work) -> Job:
     try:
         job = from_json(Job, work.data)
     except ValueError as fault:
-        raise PermanentError(f"the message is no job: {fault}"[:1000]) from fault
+        raise PermanentError(f"the message is not a job: {fault}"[:1000]) from fault
     try:
         for name in ("job_id", "tenant", "task_id", "execution_id"):
             check_identifier(getattr(job, name), field=name)

@@ -134,7 +134,7 @@ class TaskRunner:
         raise AssertionError("the last generation is always the end")
 
     async def _result(self, task: Task, candidate: Candidate, report: CheckReport | None) -> bytes:
-        """What subscribers are told of a run that came to its end."""
+        """What subscribers notified of a run that came to its end."""
         record = await tool_record(self.log, task.tenant, task.execution_id, AGENT_ID)
         patch = await self.log.get(candidate.artifacts.patch) if candidate.artifacts.patch else b""
         return agent_result(candidate, task, record, patch, report)
@@ -150,7 +150,7 @@ def read_task(work: Work) -> Task:
     rest = work.subject.removeprefix("agent.cmd.execute").split(".")[1:]
     if len(rest) > 2 or (len(rest) > 1 and rest[1] not in _PRIORITIES):
         raise InvalidRequest(
-            f"{work.subject[:200]!r} is no subject for tasks",
+            f"{work.subject[:200]!r} is not a subject for tasks",
             field="subject",
             hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
         )
@@ -201,7 +201,7 @@ def _coding(task: Task, generation: int) -> CodingAssignment:
 
 
 def failure(task: Task, outcome: JobOutcome) -> bytes:
-    """What subscribers are told of a run that nothing came of, in the shape of every result."""
+    """What subscribers notified of a run that nothing came of, in the shape of every result."""
     error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
     told = f"{outcome.reason or outcome.fault}: {error}"
     return json.dumps(failed_result(task.task_id, task.execution_id, AGENT_ID, told)).encode()

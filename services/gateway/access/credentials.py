@@ -157,12 +157,12 @@ class Credentials:
         """
         found = await self._authenticate(headers, host, origin)
         tenants = values(headers, b"fleet-tenant")
-        if found is not None and any(one != found.principal.tenant.encode() for one in tenants):
+        if found is not None and any(tenant != found.principal.tenant.encode() for tenant in tenants):
             raise Refusal(
                 403,
-                "over HTTP nobody acts for another tenant",
+                "acting for another tenant is not possible over HTTP",
                 field="fleet-tenant",
-                hint="services of the fleet do over gRPC",
+                hint="services of the fleet use gRPC for that",
             )
         return found
 
@@ -212,9 +212,9 @@ class Credentials:
         if len(token) > MAX_TOKEN_CHARS:
             raise Refusal(
                 413,
-                f"the token has more than {MAX_TOKEN_CHARS} characters, which no cookie can stand for",
+                f"the token has more than {MAX_TOKEN_CHARS} characters, which is too long for a session cookie",
                 field="token",
-                hint="send it as a bearer, or have its issuer put fewer claims in",
+                hint="send it as a bearer token, or let its issuer put fewer claims in it",
             )
         return self._sessions.new(name, token, until=admission.expires)
 
@@ -244,7 +244,7 @@ def unauthenticated() -> Refusal:
     """What somebody without a token is told."""
     return Refusal(
         401,
-        "no valid token",
+        "invalid or missing token",
         field="authorization",
         hint="send 'Authorization: Bearer <token>', or open the page by the address that `fleet open` prints",
     )
@@ -275,7 +275,7 @@ def check_intent(method: str, headers: Headers, authenticated: AuthenticatedCall
     if has_body(headers) and media_type(headers) not in BODY_TYPES:
         raise Refusal(
             415,
-            "with a session a body must be JSON, or a bundle",
+            "requests with a session cookie must have a JSON body or a git bundle",
             field="content-type",
             hint=f"one of {', '.join(one.decode() for one in BODY_TYPES)}",
         )
@@ -308,7 +308,7 @@ def media_type(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 def _not_ours(field: str) -> Refusal:
     return Refusal(
         403,
-        "only the gateway's own page may do this from a browser",
+        "only the gateway's own page may do this in a browser",
         field=field,
         hint="programs send 'Authorization: Bearer <token>' instead of the cookie",
     )

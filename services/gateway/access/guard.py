@@ -201,7 +201,7 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
         except ClientDisconnect:
             if receive.stalled:
-                raise too_slow("the upload stands still") from None
+                raise too_slow("the upload stalled") from None
             raise
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -230,9 +230,7 @@ class AuthMiddleware:
             if not await self._stays(scope, self._app(scope, receive, send)):
                 # The client may be going just now.
                 with suppress(OSError, RuntimeError):
-                    await send(
-                        {"type": "websocket.close", "code": NO_TOKEN, "reason": "the token does not hold any more"}
-                    )
+                    await send({"type": "websocket.close", "code": NO_TOKEN, "reason": "the token is no longer valid"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; a stream of events ends when what let its watcher in does."""
@@ -294,7 +292,7 @@ def _owner(scope: Scope) -> tuple[str, ...]:
 
 def _no_role() -> Refusal:
     return Refusal(
-        403, "your token has no role here", field="authorization", hint="an operator gives roles in the access file"
+        403, "your token has no role here", field="authorization", hint="an operator grants roles in the access file"
     )
 
 

@@ -39,7 +39,10 @@ def key_of(headers: Headers) -> bytes | None:
         return None
     if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
         raise Refusal(
-            400, "not an idempotency key", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
+            400,
+            "the idempotency key is not valid",
+            field="idempotency-key",
+            hint="send it once: 1 to 200 visible ASCII characters",
         )
     return shown[0]
 
@@ -184,7 +187,7 @@ class Answers:
             await self._keys.put(name, to_json(record))
         except FleetError as error:
             # It has been carried out: the client must hear what came of it.
-            _log.warning("the answer to an idempotency key could not be kept", error=str(error))
+            _log.warning("the answer to an idempotency key could not be stored", error=str(error))
             await passing(held.start)
         else:
             await send(held.start)
@@ -201,7 +204,7 @@ class Answers:
                 try:
                     last = await self._keys.put(name, self._marker(fingerprint), revision=last)
                 except FleetError as error:
-                    _log.warning("an idempotency key could not be held", error=str(error))
+                    _log.warning("an idempotency key could not be reserved", error=str(error))
                     return
 
         async with in_background(renew(), name="idempotency key"):
@@ -214,7 +217,7 @@ class Answers:
         try:
             await self._keys.delete(name)
         except FleetError as error:
-            _log.warning("an idempotency key could not be freed; it will be in a minute", error=str(error))
+            _log.warning("an idempotency key could not be released; it expires in a minute", error=str(error))
 
 
 def _is_kept(start: Message) -> bool:
@@ -237,25 +240,25 @@ async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) ->
 def _other_content() -> Refusal:
     return Refusal(
         422,
-        "this idempotency key was sent with another body before",
+        "this idempotency key was used with a different body",
         field="idempotency-key",
-        hint="a key belongs to one request: take a new one for a new request",
+        hint="use a new key for a new request",
     )
 
 
 def _lesser() -> Refusal:
     return Refusal(
         403,
-        "the answer to this idempotency key was given to you in a role that you no longer have",
+        "the answer to this idempotency key needs a role that you no longer have",
         field="idempotency-key",
-        hint="it has been carried out; for a new request take a new key",
+        hint="the request was done; use a new key for a new request",
     )
 
 
 def _under_way() -> Refusal:
     return Refusal(
         409,
-        "a request with this idempotency key is under way",
+        "a request with this idempotency key is still running",
         code="ABORTED",
         field="idempotency-key",
         hint="send it again later for its answer",

@@ -57,7 +57,7 @@ async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTE
                 if len(body) > limit:
                     raise _too_large(limit)
     except TimeoutError:
-        raise too_slow(f"the body did not come within {seconds:g} seconds") from None
+        raise too_slow(f"the body did not arrive within {seconds:g} seconds") from None
     return bytes(body)
 
 
@@ -127,7 +127,7 @@ def _too_large(limit: int) -> Refusal:
     return Refusal(
         413,
         f"the body has more than {limit} bytes",
-        hint="large repositories go through POST /api/repositories",
+        hint="upload large repositories with POST /api/repositories",
         headers={"Connection": "close"},
     )
 

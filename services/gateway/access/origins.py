@@ -42,11 +42,11 @@ class Authority:
     @classmethod
     def parse(cls, text: bytes) -> Authority | None:
         """Read `host[:port]`; None where it is nothing of the kind."""
-        found = _AUTHORITY.fullmatch(text)
-        if found is None:
+        match = _AUTHORITY.fullmatch(text)
+        if match is None:
             return None
-        port = int(found[2]) if found[2] else None
-        return None if port is not None and port > 65_535 else cls(host=found[1].decode().lower(), port=port)
+        port = int(match[2]) if match[2] else None
+        return None if port is not None and port > 65_535 else cls(host=match[1].decode().lower(), port=port)
 
     def port_of(self, scheme: str) -> int:
         """The port in a URL of that scheme."""
@@ -90,7 +90,7 @@ class Places:
             return host
         raise Refusal(
             421,
-            "this gateway is not reached under that host",
+            "this gateway does not serve that host",
             field="host",
             hint="use the address it listens on, or name the host in FLEET_HTTP_HOSTS",
         )
@@ -103,10 +103,10 @@ class Places:
         if len(shown) == 1:
             if shown[0].lower() in self._origins:
                 return Origin.NAMED
-            found = _ORIGIN.fullmatch(shown[0])
-            theirs = Authority.parse(found[2]) if found else None
-            if found and theirs:
-                scheme = found[1].decode()
+            match = _ORIGIN.fullmatch(shown[0])
+            theirs = Authority.parse(match[2]) if match else None
+            if match and theirs:
+                scheme = match[1].decode()
                 if (theirs.host, theirs.port_of(scheme)) == (host.host, host.port_of(scheme)):
                     return Origin.OURS
         raise foreign()
@@ -116,9 +116,9 @@ def foreign() -> Refusal:
     """What a page that may not call is told."""
     return Refusal(
         403,
-        "pages of other origins may not call this gateway",
+        "cross-origin requests are not allowed",
         field="origin",
-        hint="name the origin in FLEET_HTTP_ORIGINS and send the token as a bearer",
+        hint="add the origin to FLEET_HTTP_ORIGINS and send the token as a bearer token",
     )
 
 
@@ -135,15 +135,15 @@ def _is_at(host: Authority, address: str, port: object) -> bool:
 
 
 def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
-    found: list[Authority] = []
+    authorities: list[Authority] = []
     for name in names:
         authority = Authority.parse(name.encode())
         if authority is None:
             from swe_ai_fleet.domain.errors import InvalidRequest
 
-            raise InvalidRequest(f"{name[:100]!r} is no host", field=field, hint="such as fleet.example.org:8443")
-        found.append(authority)
-    return found
+            raise InvalidRequest(f"{name[:100]!r} is not a host", field=field, hint="such as fleet.example.org:8443")
+        authorities.append(authority)
+    return authorities
 
 
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"

@@ -67,7 +67,10 @@ class Page:
         """A file, or for any other path of the page's own the page itself. Raises Refusal."""
         if request.method not in ("GET", "HEAD"):
             raise Refusal(
-                405, f"{request.method} is not done here", hint="the API is under /api", headers={"Allow": "GET, HEAD"}
+                405,
+                f"{request.method} is not allowed here",
+                hint="the API is under /api",
+                headers={"Allow": "GET, HEAD"},
             )
         name = request.url.path.removeprefix("/") or _INDEX
         asset = await asyncio.to_thread(self._read, name)
@@ -76,7 +79,7 @@ class Page:
         if asset is None:
             if name == _INDEX:
                 return PlainTextResponse(_NOT_BUILT, 404)
-            raise Refusal(404, "the page has no such file", hint="the API is under /api")
+            raise Refusal(404, "file not found", hint="the API is under /api")
         # Names stay the same from build to build, so that every use asks whether the file does too.
         content, tag = asset.content, asset.tag
         headers = {"cache-control": "no-cache"}

@@ -57,9 +57,7 @@ class _SessionRoutes:
         value = await self._credentials.new_session(token, name)
         if value is None:
             self._refusals.take(address)
-            raise Refusal(
-                401, "this is not the token", field="token", hint="`fleet open` prints the address with the right one"
-            )
+            raise Refusal(401, "wrong token", field="token", hint="`fleet open` prints the address with the right one")
         answer = JSONResponse({"authenticated": True, "by": Shown.COOKIE if value else Shown.NOTHING})
         if value:
             answer.headers.append("set-cookie", set_cookie(name, value, seconds=SECONDS, secure=secure))
@@ -69,7 +67,7 @@ class _SessionRoutes:
         """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
         who = authenticated.principal
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "authenticated": True,
             "by": authenticated.by,
             "tenant": who.tenant,
@@ -77,10 +75,10 @@ class _SessionRoutes:
             "roles": sorted(who.roles),
         }
         if self._grpc:
-            told["grpc"] = self._grpc
+            fields["grpc"] = self._grpc
         if authenticated.expires:
-            told["expires_at_ms"] = authenticated.expires * 1000
-        return JSONResponse(told)
+            fields["expires_at_ms"] = authenticated.expires * 1000
+        return JSONResponse(fields)
 
     async def end(self, request: Request) -> Response:
         """DELETE: the browser forgets its session."""

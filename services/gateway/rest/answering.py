@@ -106,7 +106,7 @@ def _name(message: Message) -> str:
     kind = message.DESCRIPTOR
     if "final" in kind.fields_by_name:
         return "final" if message.HasField(cast("Any", "final")) else "update"
-    return next((message.WhichOneof(one.name) or "update" for one in kind.oneofs), "update")
+    return next((message.WhichOneof(oneof.name) or "update" for oneof in kind.oneofs), "update")
 
 
 async def answer(request: Request, operation: Operation, upstream: Upstream) -> Response:
@@ -189,7 +189,7 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
                 raise
     # The same task again is the same execution, which says its id at once.
     submit = method(SUBMIT)
-    kind = next(one.name for one in submit.input_type.fields if one.message_type == operation.method.input_type)
+    kind = next(field.name for field in submit.input_type.fields if field.message_type == operation.method.input_type)
     task = GetMessageClass(submit.input_type)()
     getattr(task, kind).CopyFrom(message)
     try:
@@ -208,7 +208,7 @@ def _wait_seconds(request: Request) -> int:
         raise InvalidRequest(f"{WAIT} is given twice", field=WAIT)
     text = given[0]
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) <= MAX_WAIT_SECONDS):
-        raise InvalidRequest(f"{WAIT} is no number of seconds", field=WAIT, hint=f"0 to {MAX_WAIT_SECONDS}")
+        raise InvalidRequest(f"{WAIT} must be a number of seconds", field=WAIT, hint=f"0 to {MAX_WAIT_SECONDS}")
     return int(text)
 
 

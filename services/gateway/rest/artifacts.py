@@ -44,7 +44,9 @@ async def artifact_answer(request: Request, operation: Operation, upstream: Upst
     """
     asked = cast("pb.GetArtifactRequest", await bound(request, operation))
     if asked.offset_bytes:
-        raise InvalidRequest("offset_bytes is for gRPC", field="offset_bytes", hint="send Range: bytes=<offset>-")
+        raise InvalidRequest(
+            "offset_bytes works over gRPC only", field="offset_bytes", hint="send Range: bytes=<offset>-"
+        )
     stream = _parts(upstream, operation, asked, caller)
     size = await _size(stream)
     try:
@@ -129,7 +131,7 @@ def _span(request: Request, size: int, etag: str) -> _Span | None:
     if span.start >= size or span.length <= 0:
         raise Refusal(
             416,
-            "the artifact ends before that",
+            "the range is beyond the end of the artifact",
             field="range",
             hint=f"it has {size} bytes",
             headers={"content-range": f"bytes */{size}"},

@@ -53,7 +53,9 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
             await asyncio.to_thread(_fill, message, data, named)
         if query:
             name = query[0][0][:64]
-            raise InvalidRequest(f"{name} is nothing that the query has here", field=name, hint="put it into the body")
+            raise InvalidRequest(
+                f"{name} is not a query parameter of this method", field=name, hint="send it in the body"
+            )
     else:
         fill_path(message, named, {})
         fill_text(message, query, given=named)
@@ -74,7 +76,7 @@ def _check_media_type(request: Request) -> None:
     if kind.strip().lower() != _JSON or charset not in ("", "utf-8"):
         raise Refusal(415, "the body must be JSON", field="content-type", hint=f"send Content-Type: {_JSON}")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it as it is")
+        raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it uncompressed")
 
 
 def _too_large() -> Refusal:

@@ -108,7 +108,7 @@ _STATUSES: Mapping[str, str] = {
     "400": "The request is wrong; `field` says where.",
     "401": "No valid token.",
     "403": "A page of another origin asked.",
-    "404": "There is no such thing.",
+    "404": "Not found.",
     "408": "The body did not come in time.",
     "409": "It is there with other content, or in another state.",
     "413": "The body is too large.",
@@ -212,7 +212,7 @@ def document_bytes() -> bytes:
 
 def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, str]) -> dict[str, Any]:
     kind = _input(operation)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
         "description": comments.get(operation.rpc, ""),
@@ -221,13 +221,16 @@ def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, st
     parameters = [_in_path(name, field, kind, schemas) for name, field in operation.parameters.items()]
     if operation.kind == "upload":
         parameters += _in_query(field_of(kind, "header").message_type, schemas, ())
-        told["requestBody"] = {
+        fields["requestBody"] = {
             "required": True,
             "description": "A git bundle.",
             "content": {media: {"schema": {}} for media in binding.MEDIA_TYPES},
         }
     elif operation.has_body:
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(operation, schemas)}}}
+        fields["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _body(operation, schemas)}},
+        }
         parameters.append(_KEY)
     else:
         hidden = (*operation.parameters.values(), *(("offset_bytes",) if operation.kind == "bytes" else ()))
@@ -237,9 +240,9 @@ def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, st
     if operation.kind == "bytes":
         parameters.append(_range())
     if parameters:
-        told["parameters"] = parameters
-    told["responses"] = _responses(operation, schemas)
-    return told
+        fields["parameters"] = parameters
+    fields["responses"] = _responses(operation, schemas)
+    return fields
 
 
 def _body(operation: Operation, schemas: Schemas) -> Schema:
@@ -268,17 +271,17 @@ def _in_query(kind: Any, schemas: Schemas, hidden: Iterable[str]) -> list[dict[s
 
 
 def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if operation.kind == "bytes":
         whole: Schema = {"content": {artifacts.MEDIA_TYPE: {"schema": {}}}}
-        told["200"] = {"description": "The artifact.", **whole}
-        told["206"] = {"description": "The part that was asked for.", **whole}
-        told["304"] = {"description": "The client has it already."}
+        fields["200"] = {"description": "The artifact.", **whole}
+        fields["206"] = {"description": "The part that was asked for.", **whole}
+        fields["304"] = {"description": "The client has it already."}
     else:
-        told[str(operation.status)] = _success(operation, schemas)
+        fields[str(operation.status)] = _success(operation, schemas)
     if operation.kind == "waiting":
         submit = method(SUBMIT).output_type
-        told["202"] = {
+        fields["202"] = {
             "description": "It has not ended yet; `Location` says where it runs.",
             "headers": {"Location": {"schema": {"type": "string"}}},
             "content": {"application/json": {"schema": schemas.reference(submit)}},
@@ -287,31 +290,31 @@ def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     faults += _WITH_BODY if operation.verb == "POST" else ()
     faults += ("416",) if operation.kind == "bytes" else ()
     for status in sorted(faults):
-        told[status] = {"$ref": f"#/components/responses/Problem{status}"}
-    return told
+        fields[status] = {"$ref": f"#/components/responses/Problem{status}"}
+    return fields
 
 
 def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     reply = operation.method.output_type
     answer = cast("Descriptor", field_of(reply, operation.answer).message_type) if operation.answer else reply
-    told: dict[str, Any] = {"description": operation.summary + ": done."}
+    fields: dict[str, Any] = {"description": operation.summary + ": done."}
     if operation.location and operation.kind == "unary":
-        told["headers"] = {"Location": {"description": "Where it is.", "schema": {"type": "string"}}}
+        fields["headers"] = {"Location": {"description": "Where it is.", "schema": {"type": "string"}}}
     if operation.verb == "GET" and "next_page_token" in reply.fields_by_name:
         about = 'The next page, rel="next"; absent on the last one.'
-        told["headers"] = {"Link": {"description": about, "schema": {"type": "string"}}}
-    told["content"] = {"application/json": {"schema": schemas.reference(answer)}}
+        fields["headers"] = {"Link": {"description": about, "schema": {"type": "string"}}}
+    fields["content"] = {"application/json": {"schema": schemas.reference(answer)}}
     if operation.events:
         update = method(operation.events).output_type
         schemas.reference(update)
-        told["content"][EVENTS] = {
+        fields["content"][EVENTS] = {
             "schema": {
                 "type": "string",
                 "description": f"What happens, as it happens: the data of each event is a `{update.name}`. A fault is "
                 "an event `problem` with the problem document.",
             }
         }
-    return told
+    return fields
 
 
 def _problem(text: str) -> dict[str, Any]:

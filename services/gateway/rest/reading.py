@@ -40,14 +40,14 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
         return _integer(value, where, *RANGES[kind])
     if kind in _REALS:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidRequest(f"{where} is no number", field=where)
+            raise InvalidRequest(f"{where} must be a number", field=where)
         return finite(value, where)
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         if not isinstance(value, bool):
-            raise InvalidRequest(f"{where} is neither true nor false", field=where)
+            raise InvalidRequest(f"{where} must be true or false", field=where)
         return value
     if not isinstance(value, str):
-        raise InvalidRequest(f"{where} is no text", field=where)
+        raise InvalidRequest(f"{where} must be a string", field=where)
     if field.enum_type is not None:
         return _enum(field, value, where)
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -62,11 +62,11 @@ def from_text(field: FieldDescriptor, text: str, where: str) -> object:
         return _integer(int(text) if _INTEGER.fullmatch(text) else text, where, *RANGES[kind])
     if kind in _REALS:
         if not _NUMBER.fullmatch(text):
-            raise InvalidRequest(f"{where} is no number", field=where)
+            raise InvalidRequest(f"{where} must be a number", field=where)
         return finite(float(text), where)
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         if text not in ("true", "false"):
-            raise InvalidRequest(f"{where} is neither true nor false", field=where)
+            raise InvalidRequest(f"{where} must be true or false", field=where)
         return text == "true"
     return scalar(field, text, where)
 
@@ -76,7 +76,7 @@ def _integer(value: object, where: str, least: int, most: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{where} is no whole number", field=where)
+        raise InvalidRequest(f"{where} must be an integer", field=where)
     if not least <= value <= most:
         raise InvalidRequest(f"{where} is out of range", field=where, hint=f"{least} to {most}")
     return value
@@ -97,7 +97,7 @@ def _enum(field: FieldDescriptor, value: str, where: str) -> int:
     known = _names(cast("EnumDescriptor", field.enum_type))
     if value not in known:
         hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
-        raise InvalidRequest(f"{where} is none of its names", field=where, hint=hint)
+        raise InvalidRequest(f"{where} is not a known value", field=where, hint=hint)
     return known[value]
 
 
@@ -106,7 +106,7 @@ def _bytes(value: str, where: str) -> bytes:
         data = value.encode("ascii").replace(b"-", b"+").replace(b"_", b"/").rstrip(b"=")
         return base64.b64decode(data + b"=" * (-len(data) % 4), validate=True)
     except (UnicodeEncodeError, binascii.Error):
-        raise InvalidRequest(f"{where} is no base64", field=where) from None
+        raise InvalidRequest(f"{where} must be base64", field=where) from None
 
 
 def checked_text(value: str, where: str) -> str:
@@ -114,7 +114,9 @@ def checked_text(value: str, where: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{where} has half a character", field=where, hint="a surrogate needs its pair") from None
+        raise InvalidRequest(
+            f"{where} contains an incomplete character", field=where, hint="a surrogate needs its other half"
+        ) from None
     return value
 
 
@@ -162,7 +164,7 @@ def parsed(data: bytes) -> dict[str, object]:
         raise InvalidRequest("the body is nested too deeply", field="body") from None
     except ValueError:
         # A number of thousands of digits.
-        raise InvalidRequest("the body has a number that is too long", field="body") from None
+        raise InvalidRequest("the body contains a number that is too long", field="body") from None
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object", field="body", hint="such as {}")
     return cast("dict[str, object]", value)
@@ -224,7 +226,9 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
         target, field = _target(message, name)
         value = from_text(field, text, name)
         if _said(body, name) and getattr(target, field.name) != value:
-            raise InvalidRequest(f"{name} is another one than in the path", field=name, hint="leave it out of the body")
+            raise InvalidRequest(
+                f"{name} differs from the one in the path", field=name, hint="leave it out of the body"
+            )
         setattr(target, field.name, value)
 
 
@@ -254,7 +258,7 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
         _set_map(getattr(message, field.name), field, value, where)
     elif field.is_repeated:
         if not isinstance(value, list):
-            raise InvalidRequest(f"{where} is no list", field=where)
+            raise InvalidRequest(f"{where} must be a list", field=where)
         several: Any = getattr(message, field.name)
         for number, one in enumerate(cast("list[object]", value)):
             place = f"{where}[{number}]"
@@ -272,7 +276,7 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
 
 def _set_map(entries: Any, field: FieldDescriptor, value: object, where: str) -> None:
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} is no object", field=where)
+        raise InvalidRequest(f"{where} must be an object", field=where)
     kinds = cast("Any", field.message_type).fields_by_name
     for key, one in cast("dict[str, object]", value).items():
         place = f"{where}[{shown(key)}]"
@@ -293,7 +297,7 @@ def _set_message(message: Message, value: object, where: str) -> None:
     elif isinstance(value, dict):
         fill(message, cast("dict[str, object]", value), where)
     else:
-        raise InvalidRequest(f"{where} is no object", field=where)
+        raise InvalidRequest(f"{where} must be an object", field=where)
 
 
 def _check_free_form(value: object, where: str, levels: int) -> None:
@@ -323,7 +327,7 @@ def _alone(message: Message, field: FieldDescriptor, where: str) -> None:
 def _unknown(message: Message, where: str) -> NoReturn:
     known = ", ".join(message.DESCRIPTOR.fields_by_name)
     raise InvalidRequest(
-        f"{where} is no field here", field=where, hint=f"one of {known}"[:_HINT_CHARS] if known else ""
+        f"{where} is not a field of this message", field=where, hint=f"one of {known}"[:_HINT_CHARS] if known else ""
     )
 
 

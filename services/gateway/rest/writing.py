@@ -33,13 +33,13 @@ async def written_aside(message: Message) -> bytes:
 
 def as_json(message: Message) -> dict[str, object]:
     """A message as `json` writes it. Defaults are there; absent messages and unset optional fields are not."""
-    told: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for name, optional, convert in _plan(cast("Descriptor", message.DESCRIPTOR)):
         if optional and not message.HasField(cast("Any", name)):
             continue
         value: object = getattr(message, name)
-        told[name] = value if convert is None else convert(value)
-    return told
+        fields[name] = value if convert is None else convert(value)
+    return fields
 
 
 @cache

@@ -98,7 +98,7 @@ class Feed:
 
     async def close(self) -> None:
         """Read no more, and send away who still waits."""
-        self.fault = self.fault or (None if self.ended else Going("the gateway is going"))
+        self.fault = self.fault or (None if self.ended else Going("the gateway is shutting down"))
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._timer is not None:
@@ -135,7 +135,7 @@ class Feed:
             self._wake()
 
     def _lost(self, reason: str) -> None:
-        self._notice("source_lost", f"{reason}; nothing is missed, it goes on when it answers")
+        self._notice("source_lost", f"{reason}; nothing is lost; the stream continues when it answers")
 
     def _back(self) -> None:
         self._notice("source_back", "the orchestrator answers again")
@@ -162,10 +162,10 @@ class Feed:
 
 def notice(execution_id: str, code: str, message: str, *, resume_from: int | None = None) -> Message:
     """What the gateway itself has to say; it has no place in the log, and so no sequence."""
-    told: dict[str, object] = {"code": code, "message": message}
+    fields: dict[str, object] = {"code": code, "message": message}
     if resume_from is not None:
-        told["resume_from"] = resume_from
-    return Message(0, "notice", json_bytes({"type": "notice", "execution_id": execution_id, "notice": told}))
+        fields["resume_from"] = resume_from
+    return Message(0, "notice", json_bytes({"type": "notice", "execution_id": execution_id, "notice": fields}))
 
 
 FEED_BYTES = 4 * 1024 * 1024
@@ -219,9 +219,13 @@ class Feeds:
         Only watchers who show the services the same share it: to everybody else those decide what it may see.
         """
         if self._going:
-            raise Going("the gateway is going")
+            raise Going("the gateway is shutting down")
         if self.watchers >= self._max_watchers:
-            raise ResourceExhausted(f"{self.watchers} watch already", field="http_max_watchers", hint="try again later")
+            raise ResourceExhausted(
+                f"{self.watchers} clients watch already; no more are allowed",
+                field="http_max_watchers",
+                hint="try again later",
+            )
         key = (execution_id, text, hashlib.sha256(token.encode()).digest())
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:

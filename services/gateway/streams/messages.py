@@ -216,7 +216,7 @@ class Messages:
         except ValueError:
             stored, level = None, "warning"
         if stored is None:
-            kind, fields = _log(level, f"{event.type}: this version cannot read it", event.agent_id)
+            kind, fields = _log(level, f"{event.type}: this version does not know this event", event.agent_id)
         else:
             kind, fields = self._message(stored)
         head = {"type": kind, "execution_id": event.execution_id, "sequence": event.sequence, "at_ms": event.at_ms}
@@ -269,8 +269,8 @@ class Messages:
             case _:
                 return None
         self._told = status, step = self._now()
-        told: Fields = {"step": step, "percent": self._progress.percent, "message": line_of(stored), **data}
-        return "status", {"status": status, "data": told}
+        fields: Fields = {"step": step, "percent": self._progress.percent, "message": line_of(stored), **data}
+        return "status", {"status": status, "data": fields}
 
     def _now(self) -> tuple[str, str]:
         return status_word(self._progress.state.status), self._progress.step

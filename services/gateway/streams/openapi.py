@@ -17,8 +17,8 @@ def _parameter(name: str, about: str, schema: Schema, *, where: str = "query") -
 
 
 def _number(least: int, most: int = MAX_SEQUENCE, default: int | None = None) -> Schema:
-    told: Schema = {"type": "integer", "minimum": least, "maximum": most}
-    return told if default is None else {**told, "default": default}
+    schema: Schema = {"type": "integer", "minimum": least, "maximum": most}
+    return schema if default is None else {**schema, "default": default}
 
 
 def _object(about: str, members: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:

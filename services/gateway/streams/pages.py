@@ -176,7 +176,7 @@ class EventsPage:
                         break
                     messages.append(message)
             except TooSlow:
-                raise Unavailable("the execution went on faster than its events were read") from None
+                raise Unavailable("the events came faster than they could be read") from None
             ended = feed.ended and not full
         following = messages[-1].sequence + 1 if messages else first
         bodies = b",".join(message.body(events) for message in messages)

@@ -27,13 +27,13 @@ class Batch:
     def __init__(self, messages: Sequence[Message], *, position: int = 0, sequence: int = 0) -> None:
         self.messages = messages
         self.position = position
-        self.sequence = next((one.sequence for one in reversed(messages) if one.sequence), sequence)
+        self.sequence = next((message.sequence for message in reversed(messages) if message.sequence), sequence)
         self._frames: dict[bool, bytes] = {}
 
     def frames(self, events: bool) -> bytes:
         """All of them as WebSocket frames, one a message."""
         if events not in self._frames:
-            self._frames[events] = b"".join(text_frame(one.body(events)) for one in self.messages)
+            self._frames[events] = b"".join(text_frame(message.body(events)) for message in self.messages)
         return self._frames[events]
 
 

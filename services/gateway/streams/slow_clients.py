@@ -67,7 +67,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         if self.handshake_complete and not self.close_sent and not self.transport.is_closing():
             self.stop_keepalive()
             self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_AWAY, "reason": None})
-            self.conn.send_close(GOING_AWAY, "the server is going")
+            self.conn.send_close(GOING_AWAY, "the server is shutting down")
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
             self.transport.close()

@@ -89,7 +89,7 @@ async def steady_events(
             if ended:
                 return
             if isinstance(error, grpc.aio.UsageError):
-                raise Unavailable("the orchestrator cannot be reached any more") from error
+                raise Unavailable("the orchestrator can no longer be reached") from error
             if error.code() in _FINAL:
                 raise
             reason = f"{error.code().name}: {error.details() or ''}"

@@ -71,7 +71,7 @@ def provider_endpoint(
     if provider is not None:
         model = rest
         if base_url and name != "vllm" and not _same_host(base_url, provider.base_url):
-            note = f"the model's name asks for {name}, and the model URL names another server, which is asked"
+            note = f"the model's name selects {name}, but model_url is another server; model_url is used"
     elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (provider_keys.get("fireworks") and not api_key)):
         provider = PROVIDERS["fireworks"]
     elif not base_url:

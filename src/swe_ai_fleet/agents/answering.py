@@ -136,7 +136,7 @@ class _Answerer(AgentSpec[Answer]):
             for call in step.reply.tool_calls
             if call.name != FINAL_ANSWER.name
         )
-        return self._answer(stop, text=text, tools=tools, error=error or ("" if text else "the agent answered nothing"))
+        return self._answer(stop, text=text, tools=tools, error=error or ("" if text else "the agent gave no answer"))
 
     def _answer(self, stop: StopReason, *, text: str = "", tools: tuple[str, ...] = (), error: str) -> Answer:
         return Answer(
@@ -178,7 +178,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
     With `request_tools` among them, the agent may ask for the others that only read. Raises InvalidRequest for a tool
     that is not here.
     """
-    specs = [one.spec for kit in held.toolkits.values() for one in kit.definitions.values()]
+    specs = [definition.spec for kit in held.toolkits.values() for definition in kit.definitions.values()]
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
     if missing := [name for name in task.tools if name not in known]:
         raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
@@ -233,8 +233,8 @@ class OperateRun:
         begun: AuditEntry | None = None
         stored = self.services.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
         async with aclosing(stored) as events:
-            async for one in events:
-                match one.event.body:
+            async for event in events:
+                match event.event.body:
                     case ToolStarted(entry=entry):
                         begun = entry
                     case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
@@ -267,7 +267,7 @@ class OperateRun:
         async with open_toolkits(clone, pipeline, equipment.access, task) as held:
             arguments = _arguments(assignment.arguments)
             if arguments is None:
-                return _refused(assignment, pipeline, "the arguments are no JSON object")
+                return _refused(assignment, pipeline, "the arguments are not a JSON object")
             kits = held.toolkits
             if assignment.tool in SubAgentTools.definitions:
                 model, budget = equipment.model(task, Perspective(), run.trail), Budget(task.constraints.limits)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
+from types import MappingProxyType
 
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed, ModelReplied
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import json_or_none, mapping, mappings
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SampledTokens, ToolCall, ToolMessage
 from swe_ai_fleet.domain.run import SUB_AGENT, RunState, sub_agent_usage
 from swe_ai_fleet.domain.trajectory import Observation, Step
 
@@ -24,7 +26,18 @@ SCHEMA = "ATIF-v1.8"
 SHORTENED = "The log has a sub-agent's calls in short, without their results, and of its replies only the last one."
 
 
-def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) -> dict[str, object]:
+def token_refs(run: RunState, events: Iterable[Event]) -> list[BlobRef]:
+    """The blobs in which the log has the tokens of a run's replies, each a `SampledTokens` as JSON."""
+    bodies = (event.body for event in events if event.agent_id == run.agent_id)
+    return [body.reply.tokens for body in bodies if isinstance(body, ModelReplied) and body.reply.tokens is not None]
+
+
+def trajectory(
+    state: ExecutionState,
+    run: RunState,
+    events: Iterable[Event],
+    tokens: Mapping[str, SampledTokens] = MappingProxyType({}),
+) -> dict[str, object]:
     """One agent's run with what evidence says of it, as JSON values.
 
     Messages that an earlier run had before it waited for a person are marked as copied context. Money is in the
@@ -34,6 +47,7 @@ def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) ->
         state: The execution, for the verdict about what the run left.
         run: The whole run, as `whole_run` gives it. It must have begun.
         events: All of the execution; times, condensations and loops are taken from them.
+        tokens: The blobs of `token_refs` by their digests; steps whose blob is not among them have no token ids.
     """
     own = [event for event in events if event.agent_id == run.agent_id]
     started, finished, usage = run.started, run.finished, run.finished.usage if run.finished else run.usage
@@ -43,7 +57,7 @@ def trajectory(state: ExecutionState, run: RunState, events: Iterable[Event]) ->
         agent |= {"model_name": started.model} if started.model else {}
         known = ("role", "temperature", "seed", "tools", "environment")
         agent["extra"] = {field: value for field in known if (value := to_plain(getattr(started, field))) is not None}
-    parts = _Steps(run, own, name)
+    parts = _Steps(run, own, name, tokens)
     steps = list(parts)
     document: dict[str, object] = {
         "schema_version": SCHEMA,
@@ -84,25 +98,25 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
         return {}
     report = state.reports.get(candidate.candidate_id)
     place = next((one for one in state.ranking if candidate.candidate_id in (one.candidate_id, *one.duplicates)), None)
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "candidate_id": candidate.candidate_id,
         "winner": state.winner_id == candidate.candidate_id,
     }
     if place is not None:
-        told |= {"rank": place.rank, "score": place.score}
+        fields |= {"rank": place.rank, "score": place.score}
     if report is not None:
-        told |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
-        told |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
-        told["checks"] = [_check(result) for result in report.results if not result.skipped_reason]
-    return told
+        fields |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
+        fields |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
+        fields["checks"] = [_check(result) for result in report.results if not result.skipped_reason]
+    return fields
 
 
 class _Steps:
     """The steps of a run in the order of its conversation; each reply has the answers to its calls."""
 
-    def __init__(self, run: RunState, events: Iterable[Event], name: str) -> None:
+    def __init__(self, run: RunState, events: Iterable[Event], name: str, tokens: Mapping[str, SampledTokens]) -> None:
         self.sub_agents: list[dict[str, object]] = []
-        self._run, self._name = run, name
+        self._run, self._name, self._tokens = run, name, tokens
         self._replied = {event.body.step: event for event in events if isinstance(event.body, ModelReplied)}
         self._answers = {answer.call_id: answer.content for answer in run.messages if isinstance(answer, ToolMessage)}
 
@@ -123,18 +137,23 @@ class _Steps:
     def _told(self, message: Message, step: Step | None) -> dict[str, object]:
         if not isinstance(message, AssistantMessage):
             return {"source": "system" if message.role == "system" else "user", "message": message.content}
-        told: dict[str, object] = {"source": "agent", "message": message.content}
+        fields: dict[str, object] = {"source": "agent", "message": message.content}
         seen = {observation.call_id: observation for observation in step.observations} if step is not None else {}
         if message.tool_calls:
-            told["tool_calls"] = [_call(call) for call in message.tool_calls]
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
             results = [self._result(call, seen.get(call.call_id)) for call in message.tool_calls]
-            told["observation"] = {"results": [result for result in results if result]}
+            fields["observation"] = {"results": [result for result in results if result]}
         if step is not None and (event := self._replied.get(step.number)) is not None:
             assert isinstance(event.body, ModelReplied)
-            told |= {"timestamp": event.at, "llm_call_count": 1}
-            told |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
-            told["metrics"] = _metrics(step.usage, duration_ms=event.body.duration_ms)
-        return told
+            fields |= {"timestamp": event.at, "llm_call_count": 1}
+            fields |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
+            ref = event.body.reply.tokens
+            sampled = self._tokens.get(ref.digest) if ref is not None else None
+            fields["metrics"] = {
+                **_metrics(step.usage, duration_ms=event.body.duration_ms),
+                **({field: list(value) for field, value in asdict(sampled).items() if value} if sampled else {}),
+            }
+        return fields
 
     def _result(self, call: ToolCall, seen: Observation | None) -> dict[str, object]:
         content = self._answers.get(call.call_id)
@@ -175,11 +194,11 @@ def _sub_agent(name: str, call: ToolCall, content: str, did: Mapping[str, object
 
 def _call(call: ToolCall) -> dict[str, object]:
     """A call as the model made it; arguments that are no JSON object stand as text beside an empty one."""
-    told: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
+    fields: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
     arguments = json_or_none(call.arguments or "{}", finite=True)
     if isinstance(arguments, dict):
-        return {**told, "arguments": arguments}
-    return {**told, "extra": {"arguments_as_written": call.arguments}}
+        return {**fields, "arguments": arguments}
+    return {**fields, "extra": {"arguments_as_written": call.arguments}}
 
 
 def _metrics(usage: Usage, **more: object) -> dict[str, object]:

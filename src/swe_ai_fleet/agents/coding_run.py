@@ -133,7 +133,8 @@ def _told(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: 
     fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
     # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
     critiques = sorted(
-        (one for one in revision.critiques if not one.error), key=lambda one: (one.round, one.reviewer_id)
+        (critique for critique in revision.critiques if not critique.error),
+        key=lambda one: (one.round, one.reviewer_id),
     )
     return rendered(
         "revision",

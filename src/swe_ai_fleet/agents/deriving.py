@@ -82,13 +82,13 @@ def _facts(facts: RepositoryFacts) -> str:
     parts: Sequence[str] = (
         f"Languages: {', '.join(facts.languages)}" if facts.languages else "",
         f"Where the code is:\n{facts.map}" if facts.map else "",
-        *(f"{one.path}:\n{one.text}" for one in facts.instructions),
+        *(f"{instruction.path}:\n{instruction.text}" for instruction in facts.instructions),
     )
     return "\n\n".join(part for part in parts if part)
 
 
 MAP_TOKENS = 3_000
-AGAIN = "These subtasks cannot be carried out: {problem}. Mend that: answer with the whole JSON object, nothing else."
+AGAIN = "These subtasks cannot be carried out: {problem}. Fix that: answer with the whole JSON object, nothing else."
 _MAX_PROBLEM_CHARS = 2_000
 _NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
 
@@ -142,8 +142,8 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     except ValueError as error:
         stop, fault = StopReason.PLAN_FAILED, _no_split(error)
     name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
-    found = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
-    return Ending(value=found, stop_reason=stop, usage=found.usage, fault=fault)
+    derivation = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
+    return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
 
 
 def _no_split(error: ValueError) -> FleetError:
@@ -220,14 +220,14 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
     ids = _ids(answer.subtasks)
     limit = min(MAX_SUBTASK_CHARS, MAX_ALL_CHARS // len(answer.subtasks))
     problems: list[str] = []
-    found: list[Subtask] = []
+    subtasks: list[Subtask] = []
     for name, said in zip(ids, answer.subtasks, strict=True):
         try:
             given = Role.parse(said.role or (role if not roles or role in roles else min(roles)))
         except InvalidRequest as error:
             problems.append(f"{name!r}: {error}")
             given = role
-        found.append(
+        subtasks.append(
             Subtask(
                 subtask_id=name,
                 description=_shown(said.description, mask, limit),
@@ -237,10 +237,10 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
                 allowed_paths=_paths(said),
             )
         )
-    if strategy == "parallel" and any(one.dependencies for one in found):
+    if strategy == "parallel" and any(one.dependencies for one in subtasks):
         problems.append("none may depend on another: all are carried out at the same time")
     try:
-        ordered = check_graph(found, roles)
+        ordered = check_graph(subtasks, roles)
     except InvalidRequest as error:
         problems.append(error.message)
         ordered = ()
@@ -262,7 +262,7 @@ def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
         while unique in taken:
             unique, again = f"{slug}-{again}", again + 1
         by_name[name] = unique
-    return [by_name[_name(one.id)] for one in subtasks]
+    return [by_name[_name(subtask.id)] for subtask in subtasks]
 
 
 def _dependencies(said: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:

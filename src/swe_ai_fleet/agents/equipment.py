@@ -36,6 +36,7 @@ class Equipment:
         results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
         alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
         prices: By model name; `*` is every other.
+        token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
         planning_mode: Of tasks that do not say.
         mode_rules: How it is chosen between the modes.
         parallel: Whether calls of one reply run at the same time.
@@ -53,6 +54,7 @@ class Equipment:
     results: SharedResults | None = None
     alone: bool = True
     prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
+    token_profiles: frozenset[str] = frozenset()
     planning_mode: PlanningMode = PlanningMode.AGENTIC
     mode_rules: ModeRules = field(default_factory=ModeRules)
     parallel: bool = True

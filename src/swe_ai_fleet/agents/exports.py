@@ -58,7 +58,7 @@ def markdown(run: RunState) -> str:
 
 def _verdict(seen: Observation) -> str:
     exit_code = "" if seen.result.exit_code is None else f", exit code {seen.result.exit_code}"
-    repairs = f", mended: {_inline('; '.join(seen.repairs))}" if seen.repairs else ""
+    repairs = f", repaired: {_inline('; '.join(seen.repairs))}" if seen.repairs else ""
     return f"{seen.result.outcome}{exit_code}, {seen.result.duration:.2f} s{repairs}"
 
 

@@ -69,7 +69,7 @@ def judge_messages(
         mask: Hides secrets.
     """
     task = assignment.task
-    known = {one.candidate_id: one for one in assignment.candidates}
+    known = {candidate.candidate_id: candidate for candidate in assignment.candidates}
     reports = {report.candidate_id: report for report in assignment.reports}
     # The digests depend on the very texts, so nobody can write the fence's word into one of them.
     fence = Fence(
@@ -91,7 +91,7 @@ def judge_messages(
         ]
         if tests:
             text += ["Old tests that it changed, before and after:", tests]
-        if found := _reviews([one for one in assignment.critiques if one.candidate_id == name]):
+        if found := _reviews([critique for critique in assignment.critiques if critique.candidate_id == name]):
             text += ["What reviewers found:", fence(found, part)]
         if answer := fence(assignment.answers.get(name, ""), part // 2):
             text += ["What its author answered to them:", answer]
@@ -141,9 +141,9 @@ def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
     said = list(_in_objects(texts, letters)) or list(_in_words(texts, letters))
     found = {letter: reason for letter, reason in reversed(said) if letter}
     if len(found) > 1:
-        raise ValueError(f"it names several candidates ({', '.join(sorted(found))})")
+        raise ValueError(f"it chose several candidates ({', '.join(sorted(found))})")
     if not found:
-        raise ValueError(f"it names none of the candidates {', '.join(letters)}")
+        raise ValueError(f"it chose none of the candidates {', '.join(letters)}")
     return found.popitem()
 
 
@@ -222,14 +222,14 @@ class _Judging:
             self._fault = _late(budget)
         except (ModelError, InvalidRequest, NotFound) as error:
             self._fault = str(error)
-        names = [one.candidate_id for one in assignment.candidates]
+        names = [candidate.candidate_id for candidate in assignment.candidates]
         votes: list[Vote] = []
         for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1):
             order = ballot_order(names, assignment.seed, sample)
             vote = Vote(judge_id=assignment.judge_id, sample=sample, order=order)
             # What the server refuses once it would refuse again.
             votes.append(await self._vote(vote, questions, budget) if questions and not self._fault else vote)
-        lost = self._hidden(self._fault) or "the judge could not be asked"
+        lost = self._hidden(self._fault) or "the judge could not run"
         votes = [vote if vote.choice or vote.error else replace(vote, error=lost) for vote in votes]
         stop = StopReason.MODEL_ERROR if self._fault else StopReason.MALFORMED_REPLIES
         if any(vote.choice for vote in votes):
@@ -239,9 +239,9 @@ class _Judging:
     async def _open(self, run: RunContext, budget: Budget) -> RecordedQuestions:
         """The judge, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""
         assignment = self._assignment
-        for one in assignment.candidates:
-            if (patch := one.artifacts.patch) is not None:
-                self._patches[one.candidate_id] = await self._blobs.get(patch)
+        for candidate in assignment.candidates:
+            if (patch := candidate.artifacts.patch) is not None:
+                self._patches[candidate.candidate_id] = await self._blobs.get(patch)
         perspective = replace(assignment.perspective, seed=assignment.seed)
         questions, capabilities = await RecordedQuestions.opened(
             run, assignment.task, perspective, budget, environment=self._environment
@@ -302,4 +302,4 @@ class _Judging:
 
 
 def _late(budget: Budget) -> str:
-    return f"the judge had no more than {budget.limits.timeout_seconds:g} seconds"
+    return f"the judge timed out after {budget.limits.timeout_seconds:g} seconds"

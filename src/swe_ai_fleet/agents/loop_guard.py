@@ -211,7 +211,7 @@ class LoopGuard:
             self.observe(step)
 
     def observe(self, step: Step) -> Advice | None:
-        """Take in one more step; None where nothing is wrong. A step without calls is none."""
+        """Take in one more step; None where valid. A step without calls is none."""
         if not step.observations:
             return None
         self._number += 1
@@ -377,5 +377,5 @@ def _tests(result: ToolResult) -> str:
     report = cast("dict[str, object]", tests)
     failing = report.get("failing")
     entries = cast("list[object]", failing) if isinstance(failing, list) else []
-    names = [str(cast("dict[str, object]", one).get("id")) if isinstance(one, dict) else "" for one in entries]
+    names = [str(cast("dict[str, object]", entry).get("id")) if isinstance(entry, dict) else "" for entry in entries]
     return repr([*(report.get(count) for count in ("passed", "failed", "errors", "skipped")), *names])

@@ -1,4 +1,4 @@
-"""Middleware of a model: text passed on while it comes in, and checkpoints of the workspace while the model thinks.
+"""Middleware of a model: text passed on while it comes in, tokens recorded, checkpoints made while the model thinks.
 
 While the model thinks nothing else happens in its run's workspace.
 """
@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, TextDelta
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, SampledTokens, TextDelta
 from swe_ai_fleet.ports import ChatModel, LiveText
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
@@ -81,6 +83,33 @@ class WatchedModel(ModelWrapper):
         reply = await self.model.reply(replace(request, on_delta=hear))
         tell(masked.finish())
         return reply
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRecordingModel(ModelWrapper):
+    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these.
+
+    A reply whose tokens cannot be stored is a reply without them.
+
+    Args:
+        model: Who replies.
+        store: Takes what is too long for an event.
+    """
+
+    model: ChatModel
+    store: Callable[[bytes], Awaitable[BlobRef]]
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """The model's reply, its tokens stored. Raises as the model does."""
+        tokens: list[SampledTokens] = []
+        reply = await self.model.reply(replace(request, on_tokens=tokens.append))
+        if not tokens:
+            return reply
+        try:
+            return replace(reply, tokens=await self.store(to_json(tokens[-1])))
+        except FleetError as error:
+            _log.warning("model.tokens_not_stored", reason=str(error))
+            return reply
 
 
 @dataclass(frozen=True, kw_only=True)

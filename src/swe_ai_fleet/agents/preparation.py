@@ -68,7 +68,9 @@ def findings(baseline: Baseline) -> str:
 
 def _of_environment(baseline: Baseline) -> list[str]:
     report = baseline.report
-    decided = [f"- {one.what}" + (f" ({one.source})" if one.source else "") for one in report.decisions]
+    decided = [
+        f"- {decision.what}" + (f" ({decision.source})" if decision.source else "") for decision in report.decisions
+    ]
     missing = [f"- {text}" for text in report.left_out]
     return [
         f"{title}:\n" + "\n".join(lines)
@@ -79,7 +81,7 @@ def _of_environment(baseline: Baseline) -> list[str]:
 
 def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
     """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
-    problem = "it holds no JSON object with the key setup or test_command"
+    problem = "it is not a JSON object with the key setup or test_command"
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if not {"setup", "test_command"} & value.keys():
             continue
@@ -164,7 +166,7 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
 
     Raises ValueError with what is wrong, in words.
     """
-    problem = "it holds no JSON object with the key requirements"
+    problem = "it is not a JSON object with the key requirements"
     said = " ".join(statement(task).split())
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if "requirements" not in value:
@@ -174,7 +176,7 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
         except (ValidationError, RecursionError):
             problem = "its JSON object has another form than was asked for"
             continue
-        quoted = [one for one in shape.requirements if _quotes(one, said)][:MAX_REQUIREMENTS]
+        quoted = [requirement for requirement in shape.requirements if _quotes(requirement, said)][:MAX_REQUIREMENTS]
         if quoted:
             return _bounded(quoted)
         problem = "nothing in it is a quotation of the statement"
@@ -187,14 +189,14 @@ def _quotes(one: RequirementShape, said: str) -> bool:
 
 
 def _bounded(shapes: list[RequirementShape]) -> tuple[Requirement, ...]:
-    found: dict[str, Requirement] = {}
+    requirements: dict[str, Requirement] = {}
     probes = 0
-    for one in shapes:
-        command = one.probe.strip()
+    for shape in shapes:
+        command = shape.probe.strip()
         if "\0" in command or len(command) > _MAX_COMMAND_CHARS or probes == MAX_PROBES:
             command = ""
-        requirement = Requirement(quote=" ".join(one.quote.split()), probe=command)
-        if requirement.name not in found:
-            found[requirement.name] = requirement
+        requirement = Requirement(quote=" ".join(shape.quote.split()), probe=command)
+        if requirement.name not in requirements:
+            requirements[requirement.name] = requirement
             probes += bool(command)
-    return tuple(found.values())
+    return tuple(requirements.values())

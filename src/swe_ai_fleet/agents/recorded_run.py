@@ -103,11 +103,11 @@ class RunJournal:
 
 async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
     """A run as the log tells it now. Claim its subject first: until then its last owner may still write."""
-    found: list[StoredEvent] = []
+    stored_events: list[StoredEvent] = []
     for writer in (agent_id, CONTROL_SUBJECT):
         async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
-            found.extend([one async for one in stored])
-    return fold_run((one.event for one in sorted(found, key=lambda one: one.sequence)), agent_id)
+            stored_events.extend([one async for one in stored])
+    return fold_run((one.event for one in sorted(stored_events, key=lambda one: one.sequence)), agent_id)
 
 
 def concluded(earlier: RunState, kind: type[T]) -> T | None:

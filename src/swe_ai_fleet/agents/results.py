@@ -148,7 +148,7 @@ def failed_result(
     task_id: str, execution_id: str, agent_id: str, error: str, *, status: str = "error", duration_ms: int = 0
 ) -> dict[str, object]:
     """The result of a run that handed in nothing, in the shape of every result."""
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "status": status,
         "success": False,
         "operations": [],
@@ -161,7 +161,7 @@ def failed_result(
         "duration_ms": duration_ms,
         "timestamp": now(),
     }
-    return result_head(task_id, execution_id, agent_id) | told
+    return result_head(task_id, execution_id, agent_id) | fields
 
 
 def result_head(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:

@@ -57,15 +57,15 @@ def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindi
 
 def searches_in(steps: Sequence[Step]) -> list[MemoryResults]:
     """What the searches of a run's earlier steps gave."""
-    found: list[MemoryResults] = []
+    results: list[MemoryResults] = []
     for result in (seen.result for step in steps for seen in step.observations):
         if result.success and result.operation == "search_memory":
             try:
-                found.append(from_plain(MemoryResults, dict(result.metadata)))
+                results.append(from_plain(MemoryResults, dict(result.metadata)))
             except ValueError:
                 # A chat's tool of that name, or another version's: its text stands in the history all the same.
                 continue
-    return found
+    return results
 
 
 async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[MemoryResults]:
@@ -73,16 +73,16 @@ async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[Mem
     if not entities:
         return []
     try:
-        found = await memory.search(entities, ())
+        recollection = await memory.search(entities, ())
     except FleetError as fault:
         _log.warning("memory.entities_not_asked", reason=fault.message[:200])
         return []
     return [
         MemoryResults(
-            coverage=found.coverage,
-            content=found.content,
-            gaps=found.gaps,
-            sources=found.sources,
+            coverage=recollection.coverage,
+            content=recollection.content,
+            gaps=recollection.gaps,
+            sources=recollection.sources,
             asked=tuple(entities),
         )
     ]
@@ -134,7 +134,7 @@ class RememberingTools(Toolkit):
 def noted_in(steps: Iterable[Step]) -> tuple[str, ...]:
     """The facts that a run has noted so far."""
     results = (seen.result for step in steps for seen in step.observations)
-    return tuple(fact for one in results if one.operation == REMEMBER and (fact := _fact(one)))
+    return tuple(fact for result in results if result.operation == REMEMBER and (fact := _fact(result)))
 
 
 def noted_by(body: ToolFinished) -> str:

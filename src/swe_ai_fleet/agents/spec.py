@@ -19,6 +19,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.model_middleware import TokenRecordingModel
 from swe_ai_fleet.agents.questions import Questions
 from swe_ai_fleet.agents.recorded_run import (
     WorkspaceKeeper,
@@ -97,6 +98,12 @@ class RunContext:
         capabilities = await model.probe()
         budget.begin(self.equipment.price(capabilities.model))
         return model, capabilities
+
+    def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
+        """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""
+        if self.store is None or perspective.model_profile not in self.equipment.token_profiles:
+            return model
+        return TokenRecordingModel(model=model, store=self.store)
 
     def post(self, body: EventBody) -> None:
         """Record an event, where there is somewhere to."""
@@ -314,7 +321,7 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
             )
         history, steps = History(run.earlier.messages, context_tokens=capabilities.max_model_len), run.earlier.steps
         parts = RunParts(
-            model=resources.model,
+            model=run.recording_tokens(resources.model, spec.perspective),
             toolbox=toolbox,
             history=history,
             budget=spec.budget,
@@ -380,6 +387,7 @@ class RecordedQuestions(Questions):
             seed=perspective.seed,
             environment=environment,
         )
+        model = run.recording_tokens(model, perspective)
         return cls(run, model, budget, started=started, anew=anew), capabilities
 
     def begin(self, messages: tuple[Message, ...], method: str = ASKED_AGAIN) -> tuple[Message, ...]:

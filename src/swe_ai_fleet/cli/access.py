@@ -14,9 +14,10 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted, print_rows
+from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
 

@@ -14,10 +14,11 @@ from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted, local_time, print_lines, print_rows
+from swe_ai_fleet.cli.tables import local_time, print_lines, print_rows
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.watching.text import command_line, one_line

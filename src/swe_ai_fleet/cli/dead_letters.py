@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 
 Number = Annotated[int, argument("As `fleet dlq list` shows it.", min=1, metavar="NUMBER")]
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 async def list_letters(screen: Screen, settings: Settings) -> Exit:
@@ -28,7 +28,7 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
 
     found: list[StoredMessage] = []
     async with connect_log(nats_of(settings), name="dlq") as log:
-        stored = messages(log.connection, subjects.DEAD_LETTERS, ">", follow=False, patience=_PATIENCE_SECONDS)
+        stored = messages(log.connection, subjects.DEAD_LETTERS, ">", follow=False, timeout=_TIMEOUT_SECONDS)
         async with aclosing(stored) as letters:
             found = [letter async for letter in letters if letter is not None]
     told = [
@@ -81,7 +81,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
 
     stream = subjects.DEAD_LETTERS
     wanted = {"seq": number}
-    answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", wanted, patience=_PATIENCE_SECONDS)
+    answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", wanted, timeout=_TIMEOUT_SECONDS)
     if answer is None:
         raise NotFound(f"there is no dead letter {number}", hint="fleet dlq list")
     letter = from_api(answer)
@@ -91,6 +91,6 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
             raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="publish it again")
         # Handed in twice within minutes it is one message; later its task's id keeps it to once.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
-        await connection.publish(subject, letter.data, headers=headers, patience=_PATIENCE_SECONDS)
-    await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", wanted, patience=_PATIENCE_SECONDS)
+        await connection.publish(subject, letter.data, headers=headers, timeout=_TIMEOUT_SECONDS)
+    await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", wanted, timeout=_TIMEOUT_SECONDS)
     return subject

@@ -13,7 +13,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted, local_time, plain_table
+from swe_ai_fleet.cli.tables import local_time, plain_table
+from swe_ai_fleet.domain.text import counted
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")

@@ -25,7 +25,7 @@ from swe_ai_fleet.cli.execution_tables import (
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted, local_time
+from swe_ai_fleet.cli.tables import local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
@@ -33,6 +33,7 @@ from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.watching.events import fold_events

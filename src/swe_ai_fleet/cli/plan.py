@@ -19,8 +19,8 @@ from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, named_repository
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 80

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import counted
-from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
-from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.domain.event import Event, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
+from swe_ai_fleet.domain.message import SampledTokens
 from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.audit import AuditDocument, audit_document, read_audit_document, report, verify_events
@@ -46,7 +48,6 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
     if kind == "audit":
         return await _written(screen, _json(to_plain(await _audit(client, name))), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
-    from swe_ai_fleet.agents.atif import trajectory
     from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
 
     events, state = await _recorded(client, name)
@@ -61,30 +62,54 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
         case "openai":
             content = _json(openai_messages(run))
         case _:
-            content = _json(trajectory(state, run, (stored.event for stored in events)))
+            content = _json(await _trajectory(client, state, run, [stored.event for stored in events]))
     return await _written(screen, content, output)
 
 
 async def export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
-    """Every candidate of a batch, or of a study's batches, as a line of JSON: its group, place, verdict, trajectory.
+    """Every candidate of a batch, or of a study's batches, as a line of JSON: its group, rank, verdict, trajectory.
 
     `path` is a file of results, or a folder that has some. Candidates of one record are a group, over all repeats.
     """
-    from swe_ai_fleet.agents.atif import trajectory
+    results = await asyncio.to_thread(_results, path)
+    with output.open("wb") if output is not None else nullcontext() as file:
+        size = 0
+        async for line in _batch_lines(client, results):
+            size += len(line)
+            if file is None:
+                screen.content(line)
+            else:
+                await asyncio.to_thread(file.write, line)
+    if output is not None:
+        screen.note(f"{size} bytes written to {output}")
+    return Exit.ACCEPTED
+
+
+async def _batch_lines(client: FleetClient, results: Sequence[tuple[str, str]]) -> AsyncIterator[bytes]:
     from swe_ai_fleet.agents.exports import whole_run
 
-    lines: list[bytes] = []
-    for group, execution_id in await asyncio.to_thread(_results, path):
+    for group, execution_id in results:
         events, state = await _recorded(client, execution_id)
         told = [stored.event for stored in events]
         for candidate in state.candidates.values():
             run = whole_run(told, candidate.agent_id)
-            document = trajectory(state, run, told)
+            document = await _trajectory(client, state, run, told)
             judged = mapping(document.get("extra"))
             kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
             line = {"group": group, "execution_id": execution_id, **kept, "trajectory": document}
-            lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-    return await _written(screen, b"".join(lines), output)
+            yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+async def _trajectory(
+    client: FleetClient, state: ExecutionState, run: RunState, events: Sequence[Event]
+) -> dict[str, object]:
+    from swe_ai_fleet.agents.atif import token_refs, trajectory
+
+    tokens = {
+        ref.digest: from_json(SampledTokens, await client.artifact(state.execution_id, ref.digest))
+        for ref in token_refs(run, events)
+    }
+    return trajectory(state, run, events, tokens)
 
 
 def _results(path: Path) -> list[tuple[str, str]]:

@@ -21,16 +21,16 @@ from urllib.parse import unquote, urlsplit
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
 from swe_ai_fleet.adapters.jetstream.streams import ALL
 from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
-from swe_ai_fleet.cli.tables import counted
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.fleet_status import NEARLY_FULL
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.settings import Settings, listed
 
 OLDEST = (2, 10)
 MOST_SKEW_SECONDS = 5.0
 """Leases and orders of events bear this much; tokens that end, and people who read times, do not bear much more."""
 _NATS_SECONDS = 15.0
-_PATIENCE_SECONDS = 3.0
+_TIMEOUT_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
 _TRACES_SECONDS = 5.0
 _HARNESS_SECONDS = 200.0
@@ -51,7 +51,7 @@ async def nats(settings: Settings) -> Finding:
     try:
         async with (
             asyncio.timeout(_NATS_SECONDS),
-            connect_log(settings, name="doctor", patience=_PATIENCE_SECONDS) as log,
+            connect_log(settings, name="doctor", timeout=_TIMEOUT_SECONDS) as log,
         ):
             ping = await log.ping()
             if not ping.ok:

@@ -81,11 +81,6 @@ def print_rows(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[s
         screen.note(nothing)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 agent`, `2 agents`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def local_time(at_ms: int) -> str:
     """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
     at = iso_time(at_ms)

@@ -34,7 +34,7 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
 from swe_ai_fleet.watching.audit import report
 from swe_ai_fleet.watching.text import one_line
 
@@ -45,11 +45,12 @@ AGENT = "terminal"
 
 async def list_tools(
     screen: Screen,
+    settings: Settings,
     *,
     role: Annotated[str, option("Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
     read_only: Annotated[bool, option("Only what a run without changes gets.")] = False,
 ) -> Exit:
-    specs = list(_specs().values())
+    specs = list(_specs(settings).values())
     if role or read_only:
         policy = Policy(role=Role.parse(role), read_only=read_only) if role else Policy(read_only=read_only)
         specs = [spec for spec in specs if policy.offers(spec)]
@@ -72,7 +73,7 @@ async def run_tool(
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
     # Every entry of its audit is on disk when the operation goes on.
-    spec = _found(operation)
+    spec = _found(operation, settings)
     arguments = _arguments(spec, args, given)
     root = _directory(Path(workspace))
     audit = AuditFile(audit_path(settings))
@@ -90,6 +91,8 @@ async def run_tool(
     async with _workspace(settings, root, network, builds=spec.executes) as opened:
         kits = all_toolkits(opened, pipeline, access)
         kit = kits.get(spec.tool, kits[BuiltinTools.name])
+        if spec.name in {tool.name for tool in access.plugins}:
+            kit = RegisteredTools(access.plugins, opened, pipeline)
         if spec.name in SubAgentTools.definitions:
             # They bring the clients of models along, which nothing else here needs.
             from swe_ai_fleet.runtime.default_tools import planning_tools
@@ -165,14 +168,19 @@ def _directory(path: Path) -> Path:
     return path.resolve()
 
 
-def _specs() -> dict[str, OperationSpec]:
-    """What can be called by hand: the catalogue, and what a run has beside it."""
-    definitions = {**operations(), **SubAgentTools.definitions}
+def _specs(settings: Settings) -> dict[str, OperationSpec]:
+    """What can be called by hand: the catalogue, what a run has beside it, and the tools of plug-ins."""
+    plugins = tool_access(settings).plugins if settings.plugins else ()
+    definitions = {
+        **operations(),
+        **SubAgentTools.definitions,
+        **{tool.name: RegisteredOperation(tool) for tool in plugins},
+    }
     return {name: definition.spec for name, definition in definitions.items()}
 
 
-def _found(name: str) -> OperationSpec:
-    specs = _specs()
+def _found(name: str, settings: Settings) -> OperationSpec:
+    specs = _specs(settings)
     if name in specs:
         return specs[name]
     raise CommandFault(f"no operation is called {name[:64]!r}", exit_code=Exit.USAGE, hint=nearest(name, specs))

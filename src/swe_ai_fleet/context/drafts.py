@@ -171,7 +171,7 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
     last = state.phases[-1] if state.phases else None
     lines = [f"phase: {story.phase}"]
     if last is not None and last.reason:
-        lines.append(f"came to it because: {last.reason}")
+        lines.append(f"reason for the phase: {last.reason}")
     if story.description.strip():
         lines += ["", story.description.strip()]
     yield Draft(

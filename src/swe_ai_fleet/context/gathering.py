@@ -51,7 +51,7 @@ class ContextGatherer:
         _check(request)
         named, unknown = await self._named(request)
         recalled = _each_once(named, await self._recalled(request))
-        missing = tuple(f"nothing is remembered of {entity}" for entity in unknown)
+        missing = tuple(f"no memories about {entity}" for entity in unknown)
         try:
             states = await self._chosen(request)
         except NotFound as fault:
@@ -122,13 +122,15 @@ def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ..
     if request.case_id:
         states = graph.case(request.case_id, limit=_MAX_STORIES)
         if not states:
-            raise NotFound(f"there is no case {request.case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
+            raise NotFound(
+                f"there is no case {request.case_id[:64]!r}", field="case_id", hint="set case_id in CreateStory"
+            )
         return states
     if request.task_id:
         if graph.tasks(request.task_id):
             return (graph.story(graph.task(request.task_id).story_id),)
         if not graph.work(f"task:{request.task_id}", limit=1):
-            raise NotFound(f"nothing is known of task {request.task_id[:64]!r}", field="task_id")
+            raise NotFound(f"unknown task {request.task_id[:64]!r}", field="task_id")
         return (graph.common(),)
     # A request for memories alone gets nothing of the project.
     return () if request.namespaces else (graph.common(),)
@@ -147,7 +149,9 @@ def _check(request: ContextRequest) -> None:
     check_entities(request.entities, field="entities")
     if request.entities and not request.namespaces:
         raise InvalidRequest(
-            "entities are named, but no memories", field="namespaces", hint="say in which to look for them"
+            "entities are given, but memories is not set",
+            field="namespaces",
+            hint="set memories to the namespaces to search",
         )
 
 

@@ -32,7 +32,7 @@ from swe_ai_fleet.ports import ChangeLog
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 def file_node(repository: str, path: str) -> str:
@@ -104,7 +104,7 @@ class ContextGraph:
         """
         tasks = self.tasks(task_id, story_id)
         if len(tasks) > 1:
-            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="name the story")
+            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="set story_id")
         if not tasks:
             where = f"story {story_id[:64]!r} has" if story_id else "there is"
             raise NotFound(f"{where} no task {task_id[:64]!r}", field=field, hint="create it with CreateTask")
@@ -261,7 +261,7 @@ class GraphFollower:
     async def catch_up(self) -> None:
         """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 # Changes come in order here as well, so none is applied before those that it builds on.
                 async with aclosing(self._log.read(from_sequence=self._following.position + 1)) as changes:
                     async for stored in changes:

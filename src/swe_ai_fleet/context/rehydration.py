@@ -23,9 +23,9 @@ _AFTER = {
     Phase.PLAN: "agree on the acceptance criteria and the tasks, then go to design",
     Phase.DESIGN: "record the decisions, then go to build",
     Phase.BUILD: "finish the open tasks, then go to test",
-    Phase.TEST: "hold the work against the acceptance criteria, then go to review",
-    Phase.REVIEW: "settle what reviewers found, then close the story",
-    Phase.DONE: "nothing is left to do",
+    Phase.TEST: "check the work against the acceptance criteria, then go to review",
+    Phase.REVIEW: "resolve the review findings, then close the story",
+    Phase.DONE: "all phases are done",
 }
 
 
@@ -115,10 +115,10 @@ def _states(graph: ContextGraph, story_id: str, case_id: str) -> tuple[StoryStat
             )
         return (state,)
     if not case_id:
-        raise InvalidRequest("no session is named", field="story_id", hint="name a story or a case")
+        raise InvalidRequest("no session given", field="story_id", hint="set story_id or case_id")
     states = graph.case(case_id, limit=MAX_STORIES)
     if not states:
-        raise NotFound(f"there is no case {case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
+        raise NotFound(f"there is no case {case_id[:64]!r}", field="case_id", hint="set case_id in CreateStory")
     return states
 
 
@@ -141,19 +141,19 @@ def _next_steps(session: StorySession) -> Iterator[str]:
     """What comes next, the most pressing first: what is under way, what failed, what can begin, the phase."""
     for task in session.open_tasks[:_STEPS]:
         if task.state is TaskState.IN_PROGRESS:
-            yield f"go on with task {task.task_id}: {titled(task.title)}"
+            yield f"continue task {task.task_id}: {titled(task.title)}"
     last = session.work[0].record if session.work else None
     if last is not None and last.status != "completed":
-        yield f"execution {last.execution_id} of task {last.task_id} ended as {last.status}: see why, run it again"
+        yield f"execution {last.execution_id} of task {last.task_id} ended as {last.status}: find out why, run it again"
     if last is not None and last.tests is not None and last.tests.failing:
         yield f"fix the tests that failed last: {titled(', '.join(last.tests.failing))}"
     begun = {task.task_id for task in session.open_tasks if task.state is TaskState.IN_PROGRESS}
     for task in session.open_tasks:
         if task.task_id in session.ready[:_STEPS] and task.task_id not in begun:
-            yield f"begin task {task.task_id}: {titled(task.title)}"
+            yield f"start task {task.task_id}: {titled(task.title)}"
     blocked = len(session.open_tasks) - len(session.ready)
     if blocked:
-        yield f"{blocked} more tasks wait for others"
+        yield f"{blocked} more tasks wait for other tasks"
     yield f"the story is in phase {session.phase}: {_AFTER[session.phase]}"
 
 

@@ -75,7 +75,7 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
     """Whether a node is known. Raises InvalidRequest (it is none), NotFound."""
     kind, colon, name = node.partition(":")
     if kind not in KINDS or not colon or not name:
-        raise InvalidRequest(f"{node[:64]!r} is no node", field=field, hint=f"<kind>:<id>, of {', '.join(KINDS)}")
+        raise InvalidRequest(f"{node[:64]!r} is not a node", field=field, hint=f"<kind>:<id>, of {', '.join(KINDS)}")
     match kind:
         case "story":
             state = graph.stories.get(name)
@@ -89,9 +89,7 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
         case _:
             exists = graph.execution(name) is not None
     if not exists and not graph.work(node, limit=1):
-        raise NotFound(
-            f"nothing is known of {node[:80]!r}", field=field, hint="list a story's relationships to find it"
-        )
+        raise NotFound(f"unknown node {node[:80]!r}", field=field, hint="list a story's relationships to find it")
 
 
 class _Edges:

@@ -63,7 +63,7 @@ def check_story(graph: ContextGraph, story: Story) -> None:
     check_items(story.acceptance_criteria, field="acceptance_criteria")
     check_notes(story.notes)
     if len(graph.stories) >= MAX_STORIES:
-        raise ResourceExhausted(f"there are {MAX_STORIES} stories already", field="story_id")
+        raise ResourceExhausted(f"the limit of {MAX_STORIES} stories is reached", field="story_id")
 
 
 def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
@@ -79,7 +79,7 @@ def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
     if elsewhere:
         raise AlreadyExists(f"story {elsewhere[0]} has a task {task.task_id}", field="task_id", hint="choose another")
     if len(state.tasks) >= MAX_TASKS:
-        raise ResourceExhausted(f"story {state.story_id} has {MAX_TASKS} tasks already", field="task_id")
+        raise ResourceExhausted(f"story {state.story_id} has {MAX_TASKS} tasks, the limit", field="task_id")
 
 
 def check_task_texts(task: StoryTask) -> None:
@@ -91,7 +91,7 @@ def check_task_texts(task: StoryTask) -> None:
 
 
 def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -> None:
-    """Whether a decision can be added. Raises as `check_task` does, PreconditionFailed (it is superseded already)."""
+    """Whether a decision can be added. Raises as `check_task` does, PreconditionFailed (it is already superseded)."""
     check_decision_texts(decision)
     _check_known(state, decision.task_ids, field="task_ids")
     elsewhere = [old.story_id for old in graph.decisions(decision.decision_id) if old.story_id != decision.story_id]
@@ -102,7 +102,7 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
         )
     _check_supersedes(state, decision.supersedes)
     if len(state.decisions) >= MAX_DECISIONS:
-        raise ResourceExhausted(f"story {state.story_id} has {MAX_DECISIONS} decisions already", field="decision_id")
+        raise ResourceExhausted(f"story {state.story_id} has {MAX_DECISIONS} decisions, the limit", field="decision_id")
 
 
 def check_decision_texts(decision: Decision) -> None:
@@ -114,7 +114,9 @@ def check_decision_texts(decision: Decision) -> None:
     check_length(decision.decided_by, MAX_NAME_CHARS, field="decided_by")
     if decision.state is DecisionState.SUPERSEDED:
         raise InvalidRequest(
-            "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
+            "a new decision must be proposed or accepted",
+            field="state",
+            hint="the decision that it supersedes is marked as superseded automatically",
         )
     check_number(decision.task_ids, field="task_ids")
 
@@ -125,10 +127,14 @@ def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
     if distance > 1:
         following = _PHASES[_PHASES.index(now) + 1]
         raise PreconditionFailed(
-            f"a story in phase {now} cannot go to {wanted} at once", field="phase", hint=f"{following} comes next"
+            f"a story in phase {now} cannot go directly to {wanted}",
+            field="phase",
+            hint=f"{following} is the next phase",
         )
     if distance < 0 and not reason.strip():
-        raise PreconditionFailed(f"going back from {now} to {wanted} needs a reason", field="reason", hint="say why")
+        raise PreconditionFailed(
+            f"a reason is needed to go back from {now} to {wanted}", field="reason", hint="say why"
+        )
 
 
 def check_reason(reason: str, by: str) -> None:
@@ -164,7 +170,7 @@ def check_update_texts(update: StoryUpdated) -> None:
     check_number(update.depends_on or (), field="depends_on")
     if update.task_id and update.decision_id:
         raise InvalidRequest(
-            "a task and a decision are named", field="decision_id", hint="change one of them at a time"
+            "both a task and a decision are given", field="decision_id", hint="change one of them at a time"
         )
     kind = "decision" if update.decision_id else "task" if update.task_id else "story"
     changed = _given(update)
@@ -174,7 +180,7 @@ def check_update_texts(update: StoryUpdated) -> None:
                 f"{field} cannot be changed of a {kind}", field=field, hint=f"of a {' or a '.join(_OF[field])} only"
             )
     if not changed:
-        raise InvalidRequest("nothing is to be changed", field="update", hint="set at least one field")
+        raise InvalidRequest("nothing to change", field="update", hint="set at least one field")
 
 
 def _given(update: StoryUpdated) -> list[str]:
@@ -190,13 +196,13 @@ def _check_supersedes(state: StoryState, decision_id: str) -> None:
         raise NotFound(
             f"there is no decision {decision_id[:64]!r} to supersede",
             field="supersedes",
-            hint="name one of the same story",
+            hint="use a decision of the same story",
         )
     if old.state is DecisionState.SUPERSEDED:
         raise PreconditionFailed(
-            f"decision {old.decision_id} is superseded already",
+            f"decision {old.decision_id} is already superseded",
             field="supersedes",
-            hint="supersede the decision that took its place",
+            hint="supersede the decision that replaced it",
         )
 
 
@@ -215,9 +221,9 @@ def _check_acceptance(state: StoryState, update: StoryUpdated) -> None:
         _check_supersedes(state, decision.supersedes)
     else:
         raise PreconditionFailed(
-            f"a decision that is {decision.state} does not become {update.decision_state}",
+            f"a decision that is {decision.state} cannot become {update.decision_state}",
             field="decision_state",
-            hint="a proposed one can be accepted; add another one that supersedes it",
+            hint="accept a proposed decision, or add a new one that supersedes it",
         )
 
 
@@ -229,7 +235,7 @@ def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -
         other = waiting.pop()
         if other == task_id:
             raise InvalidRequest(
-                f"task {task_id} would depend on itself", field="depends_on", hint="leave out what comes after it"
+                f"task {task_id} would depend on itself", field="depends_on", hint="remove the dependency"
             )
         if other not in seen:
             seen.add(other)

@@ -53,7 +53,7 @@ def validate_scope(
         NotFound: No such story.
     """
     if len(scopes) > MAX_SCOPES:
-        raise InvalidRequest(f"{len(scopes)} scopes are too many", field="scopes", hint=f"at most {MAX_SCOPES}")
+        raise InvalidRequest(f"{len(scopes)} scopes; too many", field="scopes", hint=f"at most {MAX_SCOPES}")
     asked: dict[str, Section] = {name: _section(graph, name) for name in scopes}
     extra = [
         name for name, section in asked.items() if not weight(section, role, phase) or not _visible(graph, name, role)

@@ -257,14 +257,16 @@ def _check_version(state: StoryState, expected: int | None) -> None:
         raise PreconditionFailed(
             f"version {expected} was expected; the story is at version {state.version}",
             field="expected_version",
-            hint=f"read the story again, and send the change with version {state.version}",
+            hint=f"reload the story, and send the change with version {state.version}",
         )
 
 
 def _same(existing: object, wanted: object, field: str, name: str) -> None:
     """None where the existing thing equals the wanted one. Raises AlreadyExists."""
     if existing != wanted:
-        raise AlreadyExists(f"{name} exists with other content", field=field, hint="update it, or choose another id")
+        raise AlreadyExists(
+            f"{name} exists with different content", field=field, hint="update it, or choose another id"
+        )
 
 
 ContextBook = ContextStore

@@ -30,7 +30,7 @@ T = TypeVar("T")
 def check_number(items: Sequence[str], *, field: str) -> None:
     """Whether there are so few. Raises InvalidRequest."""
     if len(items) > MAX_ITEMS:
-        raise InvalidRequest(f"{len(items)} of {field} are too many", field=field, hint=f"at most {MAX_ITEMS}")
+        raise InvalidRequest(f"{len(items)} entries in {field}; too many", field=field, hint=f"at most {MAX_ITEMS}")
 
 
 def check_title(text: str) -> None:
@@ -41,7 +41,7 @@ def check_title(text: str) -> None:
         raise InvalidRequest(
             f"the title has {len(text)} characters",
             field="title",
-            hint=f"at most {MAX_TITLE_CHARS}; the rest belongs into the description",
+            hint=f"at most {MAX_TITLE_CHARS}; move the rest to the description",
         )
 
 

@@ -217,7 +217,7 @@ class Answering:
             async with asyncio.timeout(self.rules.recall_seconds):
                 notes = await self.memories.recall(context.text[:2_000], context.scope, limit=self.rules.recalled)
         except (FleetError, TimeoutError) as fault:
-            _log.warning("chat.nothing_recalled", reason=str(fault) or "it took too long")
+            _log.warning("chat.nothing_recalled", reason=str(fault) or "timed out")
             return ""
         return presented(notes, self.secrets, seed=context.nonce)
 
@@ -233,7 +233,7 @@ class Answering:
             async with asyncio.timeout(self.rules.keep_seconds):
                 return reply_run.KEPT.format(text=await keep(self.memories, context))
         except (FleetError, TimeoutError) as fault:
-            return reply_run.NOT_KEPT.format(why=str(fault) or "the memory does not answer")
+            return reply_run.NOT_KEPT.format(why=str(fault) or "memory is not available")
 
     def _setup(self, context: TurnContext) -> Setup:
         own = fleet_tools(

@@ -35,7 +35,7 @@ from swe_ai_fleet.tools.secrets import Secrets
 
 _SPARE_SECONDS = 30.0
 _MAX_HELD = 256
-_BUSY = "another message of this session is being answered"
+_BUSY = "another message of this session is still being answered"
 
 
 class Chat:
@@ -201,7 +201,7 @@ class Chat:
         now = self._clock()
         session = stored.session if stored else self._new(session_id, now)
         if session.busy_until and datetime.fromisoformat(session.busy_until) > now:
-            raise PreconditionFailed(_BUSY, field="session_id", hint="send it again when that one is answered")
+            raise PreconditionFailed(_BUSY, field="session_id", hint="send it again after that answer")
         seconds = self._rules.limits.timeout_seconds + self._rules.final_prompt_seconds + _SPARE_SECONDS
         session = replace(
             session,

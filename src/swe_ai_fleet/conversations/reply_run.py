@@ -45,12 +45,12 @@ The tools:
 
 NO_ANSWER = "I have no answer: {why}. Please try again."
 UNREACHABLE = "The model does not answer right now, so I cannot help with this. Please try again in a moment."
-WITHHELD = "The answer holds a secret, so it is not shown."
+WITHHELD = "The answer contains a secret and is not shown."
 STARTED = "Started. The execution is `{execution_id}`. Ask me how it is going whenever you like."
 NOT_STARTED = "The task could not be started: {why}"
 DECLINED = "[the person declined the proposed task; it is not started]"
 LAPSED = "[the proposed task was not confirmed, so it is not started; propose it again only if the person asks for it]"
-STARTING = "that takes longer than I can wait for. It may be started yet; yes again tells"
+STARTING = "that takes longer than I can wait for. It may still start; say yes again to check"
 UNSURE = (
     "[the person had said yes to the proposed task, and it is not known whether it was started: look for it with "
     "list_executions before you say so]"

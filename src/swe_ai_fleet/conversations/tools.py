@@ -21,7 +21,7 @@ from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.text import one_line, visible
+from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
@@ -280,7 +280,7 @@ def proposed(proposal: Proposal) -> str:
     """The question to the person before a task is started, as Markdown."""
     facts = [f"repository `{proposal.repository}`"]
     facts += [f"from `{proposal.ref}`"] if proposal.ref else []
-    facts += [f"{proposal.agents} agents"] if proposal.agents else []
+    facts += [counted(proposal.agents, "agent")] if proposal.agents else []
     return (
         f"**Proposed task** ({', '.join(facts)}):\n\n{fenced(proposal.description)}\n\n"
         "Say **yes** to start it; anything else leaves it."

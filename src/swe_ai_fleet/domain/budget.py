@@ -44,7 +44,7 @@ def check_cost(usage: Usage, *, field: str = "usage.cost") -> None:
     """Whether something can have cost that. Raises InvalidRequest."""
     # JSON has no infinity: what holds one could not be read again.
     if not 0 <= usage.cost <= MAX_COST:
-        raise InvalidRequest(f"{usage.cost} is no cost", field=field, hint=f"from 0 to {MAX_COST:g}")
+        raise InvalidRequest(f"{usage.cost} is not a valid cost", field=field, hint=f"from 0 to {MAX_COST:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,12 +45,12 @@ class Checklist:
     @property
     def probed(self) -> tuple[Requirement, ...]:
         """The requirements that have a probe."""
-        return tuple(one for one in self.requirements if one.probe)
+        return tuple(requirement for requirement in self.requirements if requirement.probe)
 
     @property
     def unshown(self) -> tuple[str, ...]:
         """The words of the requirements that no probe shows."""
-        return tuple(one.quote for one in self.requirements if one not in self.telling)
+        return tuple(requirement.quote for requirement in self.requirements if requirement not in self.telling)
 
     @property
     def telling(self) -> tuple[Requirement, ...]:
@@ -64,7 +64,9 @@ class Checklist:
             outcomes |= dict.fromkeys(crossing.passed, (True, ""))
             outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
         requirements = [
-            replace(one, met_before=outcomes[one.name][0], seen=outcomes[one.name][1]) if one.name in outcomes else one
-            for one in self.requirements
+            replace(requirement, met_before=outcomes[requirement.name][0], seen=outcomes[requirement.name][1])
+            if requirement.name in outcomes
+            else requirement
+            for requirement in self.requirements
         ]
         return replace(self, requirements=tuple(requirements))

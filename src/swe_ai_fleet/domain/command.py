@@ -41,13 +41,15 @@ def check_variables(variables: Mapping[str, str], *, field: str) -> None:
         where = f"{field}[{name[:64]}]"
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
-                f"{name[:64]!r} is not the name of a variable", field=where, hint="letters, digits and _"
+                f"{name[:64]!r} is not a valid variable name", field=where, hint="letters, digits and _"
             )
         if "\0" in value:
-            raise InvalidRequest("the value holds a NUL byte", field=where, hint="no process can be given it")
+            raise InvalidRequest(
+                "the value contains a NUL byte", field=where, hint="an environment variable cannot hold a NUL byte"
+            )
         if name in _STARTERS or (name.startswith(_LOADER) and name != _LIBRARIES):
             raise InvalidRequest(
-                f"{name} makes programs run something else before they start",
+                f"{name} could make programs run other code at start",
                 field=where,
                 hint=f"set it in the command that needs it: {name}=... COMMAND",
             )

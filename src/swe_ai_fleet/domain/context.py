@@ -21,7 +21,7 @@ NO_STORY = "_"
 
 
 class Phase(StrEnum):
-    """Where a story stands. It goes on one phase at a time, and back to any earlier one."""
+    """Where a story stands. It advances one phase at a time, and back to any earlier one."""
 
     PLAN = "plan"
     DESIGN = "design"
@@ -107,7 +107,7 @@ class Decision:
 class WorkRecord:
     """What one execution did. `operations` counts tool calls by name; `commits` are full object ids.
 
-    `verdict` is what evidence says of what was delivered, or of the best where nobody won; empty where nobody knows.
+    `verdict` is what evidence says of what was delivered, or of the best candidate; empty where it is not known.
     """
 
     execution_id: str

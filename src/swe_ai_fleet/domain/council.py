@@ -75,14 +75,16 @@ class EndpointRules:
         for text in self.patterns:
             if HostPattern.parse(text, field="agent_endpoints").port is None:
                 raise InvalidRequest(
-                    f"{text[:80]!r} names no port", field="agent_endpoints", hint="such as agents.example.org:50060"
+                    f"{text[:80]!r} has no port", field="agent_endpoints", hint="such as agents.example.org:50060"
                 )
 
     def check(self, text: str, *, field: str = "endpoint") -> AgentEndpoint:
         """The endpoint, if it may be called. Raises InvalidRequest."""
         endpoint = AgentEndpoint.parse(text, field=field)
         if not any(HostPattern.parse(each).covers(endpoint.host, endpoint.port) for each in self.patterns):
-            allowed = f"allowed are: {', '.join(self.patterns)}" if self.patterns else "the operator allows none"
+            allowed = (
+                f"allowed are: {', '.join(self.patterns)}" if self.patterns else "the operator allows no endpoints"
+            )
             raise InvalidRequest(
                 f"agents at {endpoint} are not allowed here", field=field, hint=f"{allowed} (FLEET_AGENT_ENDPOINTS)"
             )

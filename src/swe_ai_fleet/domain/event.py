@@ -128,7 +128,7 @@ class MessageAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRepaired:
-    """A call was mended before it was carried out; `call_id` is empty where the reply as a whole was."""
+    """A call was repaired before it was carried out; `call_id` is empty where the reply as a whole was."""
 
     step: int
     repairs: tuple[str, ...]

@@ -88,7 +88,7 @@ class TestSet:
         """How its tests ended on a source; None where they were not run there."""
         if candidate_id in self.candidates:
             return Crossing(candidate_id=candidate_id, passed=self.tests)
-        return next((one for one in self.crossings if one.candidate_id == candidate_id), None)
+        return next((crossing for crossing in self.crossings if crossing.candidate_id == candidate_id), None)
 
     def shown_by(self, crossing: Crossing) -> tuple[str, ...]:
         """The tests that pass in a crossing, without the proofs."""
@@ -97,7 +97,7 @@ class TestSet:
     def with_fault(self, fault: ShownFault) -> TestSet:
         """The same with a fault that its author showed; the command is the name of the test."""
         test = one_line(f"`{fault.command}`", _COMMAND_CHARS)
-        crossings = {one.candidate_id: one for one in self.crossings}
+        crossings = {crossing.candidate_id: crossing for crossing in self.crossings}
         for name in dict.fromkeys((fault.candidate_id, *fault.fails_on, *fault.passes_on)):
             before = crossings.get(name) or Crossing(candidate_id=name)
             if name in fault.passes_on:
@@ -194,7 +194,7 @@ class Matrix:
 
     def passers(self, tests: TestSet, test: str) -> tuple[str, ...]:
         """The sources of others that pass a test."""
-        return tuple(one.candidate_id for one in tests.crossings if test in one.passed)
+        return tuple(crossing.candidate_id for crossing in tests.crossings if test in crossing.passed)
 
     def value(self, candidate_id: str) -> float:
         """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
@@ -222,7 +222,7 @@ class Matrix:
         """What a test weighs: `(n + 1/4) / (n + 1)`, below 1, where n other authors stand behind it.
 
         These are the authors of other sources that pass it. Where there is none, they are those whose tests its
-        author's source passes, if it fails nobody's: whom nothing speaks against may know more than all others. A test
+        author's source passes, if it fails no other author's tests: nothing contradicts it. A test
         that nobody stands behind weighs half of that, where others pass none of its author's. Of a probe the first
         source that passes is what an author's own is of a test.
         """
@@ -332,7 +332,7 @@ class Matrix:
     def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
         disputes = self.disputes(candidate_id)
         if report.verdict is Verdict.VERIFIED and report.shown_by_itself:
-            reasons = [self._disputed(*one) for one in disputes]
+            reasons = [self._disputed(*dispute) for dispute in disputes]
             if not reasons and (contest := self.contest(candidate_id)):
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
             if not reasons and (undecided := self.undecided(candidate_id)):
@@ -340,7 +340,7 @@ class Matrix:
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
-        shown = [one for one in self.supporters(candidate_id) if one[0].authors or _tested(report)]
+        shown = [supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)]
         if lifts and shown and not self.undecided(candidate_id):
             tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
             reason = f"{_listed_authors([one for one, _ in shown])} fail without the change and pass with it: {tests}"

@@ -204,7 +204,7 @@ class ExecutionState:
     def audit_head(self) -> str:
         """The head of the winner's audit chain, else of the best candidate's, else of the first that there is."""
         best = self.candidates.get(self.winner_id or (self.ranking[0].candidate_id if self.ranking else ""))
-        heads = [one.audit_head for one in self.agents.values() if one.audit_head]
+        heads = [agent.audit_head for agent in self.agents.values() if agent.audit_head]
         return best.audit_head if best is not None else next(iter(heads), "")
 
     @property

@@ -17,7 +17,7 @@ class ComponentState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One dependency as it answers now. `message` gives a fault's cause and its mend; latency in milliseconds."""
+    """One dependency as it answers now. `message` gives a fault's cause and its fix; latency in milliseconds."""
 
     name: str
     state: ComponentState
@@ -81,7 +81,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """An actor that agents run in. `running` are its calls under way, `started_at` is in seconds since 1970."""
+    """An actor that agents run in. `running` are its calls running, `started_at` is in seconds since 1970."""
 
     host_id: str
     running: int

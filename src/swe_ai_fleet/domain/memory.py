@@ -98,24 +98,24 @@ def task_namespaces(task: Task) -> tuple[str, ...]:
 def check_entities(names: Collection[str], *, field: str) -> tuple[str, ...]:
     """The names that memory is asked about, each once and on one line. Raises InvalidRequest."""
     if len(names) > MAX_ENTITIES:
-        raise InvalidRequest(f"{len(names)} entities are too many", field=field, hint=f"at most {MAX_ENTITIES}")
-    found: dict[str, None] = {}
+        raise InvalidRequest(f"{len(names)} entities; too many", field=field, hint=f"at most {MAX_ENTITIES}")
+    words: dict[str, None] = {}
     for number, name in enumerate(names):
         word = " ".join(name.split())
         if not word or len(word) > MAX_ENTITY_CHARS:
             raise InvalidRequest(
-                "an entity is a name that memory is asked about",
+                "the name of an entity has a wrong length",
                 field=f"{field}[{number}]",
                 hint=f"1 to {MAX_ENTITY_CHARS} characters",
             )
-        found[word] = None
-    return tuple(found)
+        words[word] = None
+    return tuple(words)
 
 
 def check_namespaces(names: Collection[str], *, field: str) -> tuple[str, ...]:
     """The namespaces, if they are few and each of them is one. Raises InvalidRequest."""
     if len(names) > MAX_NAMESPACES:
-        raise InvalidRequest(f"{len(names)} namespaces are too many", field=field, hint=f"at most {MAX_NAMESPACES}")
+        raise InvalidRequest(f"{len(names)} namespaces; too many", field=field, hint=f"at most {MAX_NAMESPACES}")
     return tuple(check_namespace(name, field=f"{field}[{number}]") for number, name in enumerate(names))
 
 
@@ -126,7 +126,9 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     for name, value in metadata.items():
         # Callers of the library are not held to the types.
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidRequest("metadata are texts by name", field="metadata", hint='such as {"topic": "build"}')
+            raise InvalidRequest(
+                "metadata must be an object of strings", field="metadata", hint='such as {"topic": "build"}'
+            )
         if not 1 <= len(name) <= MAX_METADATA_CHARS:
             raise InvalidRequest(
                 f"a name of {len(name)} characters", field="metadata", hint=f"1 to {MAX_METADATA_CHARS} characters"
@@ -138,7 +140,7 @@ def check_namespace(text: str, *, field: str) -> str:
     """The namespace itself, if it is one. Raises InvalidRequest."""
     if not _NAMESPACE.fullmatch(text):
         raise InvalidRequest(
-            f"{text[:64]!r} is no namespace of memory",
+            f"{text[:64]!r} is not a memory namespace",
             field=field,
             hint="fleet, agent:<id> or repository:<name>, of A-Z a-z 0-9 . _ / -",
         )

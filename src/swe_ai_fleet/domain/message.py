@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -66,10 +67,11 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model answered to one request. `repairs` say what was mended before it could be read.
+    """What a model answered to one request. `repairs` say what was repaired before it could be read.
 
     `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
-    asked for and the server gives them.
+    asked for and the server gives them. `server` is the host of the server that answered, with its port where its URL
+    names one. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
     """
 
     message: AssistantMessage
@@ -78,6 +80,20 @@ class ModelReply:
     model: str = ""
     repairs: tuple[str, ...] = ()
     top_logprobs: tuple[tuple[str, float], ...] = ()
+    server: str = ""
+    tokens: BlobRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The tokens of a request and of its reply by their numbers in the model's vocabulary, as the server counted them.
+
+    `logprobs` are the natural log-probabilities of the completion's tokens, one for each; empty where they are unknown.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    completion_token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +156,7 @@ class ModelRequest:
         on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
             begins anew.
         passthrough: Is asked in place of all the above but `session` and `on_delta`.
+        on_tokens: Gets the tokens of prompt and reply before the reply is returned, if the server gives them.
     """
 
     messages: Sequence[Message]
@@ -150,6 +167,7 @@ class ModelRequest:
     session: str = ""
     on_delta: Callable[[str], None] | None = None
     passthrough: Passthrough | None = None
+    on_tokens: Callable[[SampledTokens], None] | None = None
 
 
 class ToolProtocol(StrEnum):

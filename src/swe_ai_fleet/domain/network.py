@@ -91,9 +91,9 @@ class NetworkGrant:
             wanted = HostPattern.parse(text, field=f"{field}[{number}]")
             if not any(pattern.includes(wanted) for pattern in granted):
                 raise InvalidRequest(
-                    f"the host {text[:80]!r} is not granted here",
+                    f"the host {text[:80]!r} is not allowed here",
                     field=f"{field}[{number}]",
-                    hint=f"granted are: {', '.join((*self.hosts, *self.private_hosts)) or 'none'}",
+                    hint=f"allowed are: {', '.join((*self.hosts, *self.private_hosts)) or 'none'}",
                 )
         private = tuple(text for text in self.private_hosts if any(_same(text, asked) for asked in hosts))
         return NetworkGrant(hosts=hosts, private_hosts=private)

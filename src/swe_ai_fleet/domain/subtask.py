@@ -82,16 +82,16 @@ def check_graph(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tu
 def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tuple[str, ...]:
     """What keeps subtasks from being carried out, a sentence each; nothing where they are sound."""
     if not subtasks:
-        return ("there are no subtasks",)
+        return ("the list of subtasks is empty",)
     if len(subtasks) > MAX_SUBTASKS:
         return (f"there are {len(subtasks)} subtasks; at most {MAX_SUBTASKS} are accepted",)
-    names = [one.subtask_id for one in subtasks]
+    names = [subtask.subtask_id for subtask in subtasks]
     known = set(names)
     problems = [f"two subtasks are called {_shown(name)}" for name in sorted(known) if names.count(name) > 1]
     for one in subtasks:
         name = _shown(one.subtask_id)
         if not _SUBTASK_ID.fullmatch(one.subtask_id):
-            problems.append(f"{name} is no id of a subtask: a-z 0-9 and -, at most 40")
+            problems.append(f"{name} is not a valid subtask id: a-z, 0-9 and -, at most 40 characters")
         if not one.description.strip():
             problems.append(f"{name} has no description")
         if len(one.description) > MAX_SUBTASK_CHARS:
@@ -102,7 +102,7 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
             problems.append(f"{name} has {len(one.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
             continue
         strangers = [other for other in dict.fromkeys(one.dependencies) if other not in known]
-        problems += [f"{name} depends on {_shown(other)}, which is no subtask" for other in strangers]
+        problems += [f"{name} depends on {_shown(other)}, which is not a subtask" for other in strangers]
     if len(known) == len(names) and (cycle := _cycle(subtasks)):
         problems.append(f"there is a cycle: {' -> '.join(map(_shown, cycle))}")
     return tuple(problems)
@@ -113,7 +113,7 @@ def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
 
     Kahn's algorithm. What lies on a cycle, or depends on what does or is not there, is left out.
     """
-    missing = [set(one.dependencies) for one in subtasks]
+    missing = [set(subtask.dependencies) for subtask in subtasks]
     followers: dict[str, list[int]] = {}
     for number, one in enumerate(subtasks):
         for other in set(one.dependencies):
@@ -136,11 +136,11 @@ def ready(
 ) -> tuple[Subtask, ...]:
     """Those that can begin now, the higher priority first: neither begun nor ended, all they depend on merged."""
     free = [
-        one
-        for one in subtasks
-        if one.subtask_id not in outcomes
-        and one.subtask_id not in begun
-        and all(name in outcomes and outcomes[name].merged for name in one.dependencies)
+        subtask
+        for subtask in subtasks
+        if subtask.subtask_id not in outcomes
+        and subtask.subtask_id not in begun
+        and all(name in outcomes and outcomes[name].merged for name in subtask.dependencies)
     ]
     return tuple(sorted(free, key=lambda one: -one.priority))
 
@@ -174,7 +174,7 @@ def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
 
 def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
     """The first cycle, its first id again at its end; empty where there is none."""
-    by_id = {one.subtask_id: one for one in subtasks}
+    by_id = {subtask.subtask_id: subtask for subtask in subtasks}
     sound = {one.subtask_id for one in in_order([*subtasks])}
     for start in by_id:
         path: list[str] = []

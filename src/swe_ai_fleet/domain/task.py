@@ -348,7 +348,7 @@ class Task:
             )
         self._check_patches()
         if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
-            hint = "set repo.path or repo.url; there is no default one here (FLEET_DEFAULT_REPOSITORY)"
+            hint = "set repo.path or repo.url; this server has no default (FLEET_DEFAULT_REPOSITORY)"
             raise InvalidRequest("no repository given", field="repo", hint=hint)
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
@@ -387,7 +387,7 @@ class Task:
     def _check_patches(self) -> None:
         if self.kind is not TaskKind.JUDGE:
             if self.patches:
-                raise InvalidRequest("patches are judged by JudgePatches only", field="patches", hint="leave them out")
+                raise InvalidRequest("only JudgePatches takes patches", field="patches", hint="leave them out")
             return
         if not 1 <= len(self.patches) <= MAX_PATCHES:
             raise InvalidRequest(
@@ -397,7 +397,7 @@ class Task:
         for number, patch in enumerate(self.patches):
             field = f"patches[{number}].name"
             if check_identifier(patch.name, field=field) in names:
-                raise InvalidRequest(f"{patch.name[:64]!r} stands for two patches", field=field)
+                raise InvalidRequest(f"{patch.name[:64]!r} names two patches", field=field)
             names.add(patch.name)
 
 

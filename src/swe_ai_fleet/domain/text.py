@@ -62,6 +62,11 @@ def well_formed(text: str) -> str:
     return text
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things in words: `1 agent`, `2 agents`; `plural` where that is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def shortened(text: str, limit: int) -> str:
     """The text, its end replaced by an ellipsis where it has more than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

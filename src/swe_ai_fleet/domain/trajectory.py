@@ -36,7 +36,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one tool call gave. `repairs` say what of the call was mended before it could be carried out."""
+    """What one tool call gave. `repairs` say what of the call was repaired before it could be carried out."""
 
     call_id: str
     result: ToolResult

@@ -73,7 +73,7 @@ def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
     check_length(memory.source, MAX_SOURCE_CHARS, field="source")
     text = mask(well_formed(memory.text)).strip()
     if not text:
-        raise InvalidRequest("a memory without words", field="text")
+        raise InvalidRequest("the memory is empty", field="text")
     # A mask may be longer than what it hides.
     return replace(
         memory,
@@ -96,7 +96,7 @@ def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
     """The ids. Raises InvalidRequest for an invalid one."""
     for text in memory_ids:
         if len(text) != _ID_CHARS or not set(text) <= set("0123456789abcdef"):
-            fault = f"{text[:80]!r} is no id of a memory"
+            fault = f"{text[:80]!r} is not a memory id"
             raise InvalidRequest(fault, field="memory_ids", hint="64 hexadecimal digits")
     return frozenset(memory_ids)
 
@@ -120,6 +120,6 @@ def _time(text: str, now: datetime) -> str:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"{text[:40]!r} is no time", field="created_at", hint="ISO 8601, UTC") from None
+        raise InvalidRequest(f"{text[:40]!r} is not a time", field="created_at", hint="ISO 8601, UTC") from None
     # A memory with a future time would outlive every limit.
     return moment(min(time if time.tzinfo else time.replace(tzinfo=UTC), now))

@@ -173,7 +173,7 @@ class ConversationFile:
             return loaded(data)
         except ValueError:
             raise PreconditionFailed(
-                f"{self._path} is no conversation", field="home", hint="remove it; nothing else depends on it"
+                f"{self._path} is not a conversation", field="home", hint="remove the file; nothing else depends on it"
             ) from None
 
     def _update(self, change: Callable[[tuple[Turn, ...]], tuple[Turn, ...]]) -> tuple[Turn, ...]:

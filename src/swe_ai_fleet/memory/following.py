@@ -161,30 +161,30 @@ class Following:
     def check(self) -> None:
         """Raises InternalFault where following has ended."""
         if self._ended:
-            raise InternalFault("the index of memories has stopped following them", hint="restart the context service")
+            raise InternalFault("the memory index has stopped", hint="restart the context service")
 
-    async def reached(self, revision: int, *, patience: float) -> None:
+    async def reached(self, revision: int, *, timeout: float) -> None:
         """Wait until the index holds everything up to a revision, words at least.
 
         Like the other waits, it raises Unavailable on a timeout, InternalFault where following has ended.
         """
-        await self._wait(lambda: self._position >= revision, patience)
+        await self._wait(lambda: self._position >= revision, timeout)
 
-    async def caught_up(self, *, patience: float) -> None:
+    async def caught_up(self, *, timeout: float) -> None:
         """Wait until the index holds everything that was in the bucket when following began."""
-        await self._wait(lambda: self._caught_up, patience)
+        await self._wait(lambda: self._caught_up, timeout)
 
-    async def vectors(self, *, patience: float) -> None:
+    async def vectors(self, *, timeout: float) -> None:
         """Wait until no memory waits for its vector."""
-        await self._wait(lambda: self._caught_up and not self._waiting, patience)
+        await self._wait(lambda: self._caught_up and not self._waiting, timeout)
 
-    async def _wait(self, met: Callable[[], bool], patience: float) -> None:
+    async def _wait(self, met: Callable[[], bool], timeout: float) -> None:
         try:
-            async with asyncio.timeout(patience), self._moved:
+            async with asyncio.timeout(timeout), self._moved:
                 await self._moved.wait_for(lambda: self._ended or met())
         except TimeoutError:
             raise Unavailable(
-                f"the index of memories did not follow within {patience:g} seconds; what was kept is kept"
+                f"the memory index is more than {timeout:g} seconds behind; the memory is stored"
             ) from None
         # Wherever it has come to, from now on it would be stale.
         self.check()

@@ -116,7 +116,7 @@ class Meaning:
             async with asyncio.timeout(seconds):
                 vectors = await self._embedder.embed([text[:MAX_EMBEDDED_CHARS] for text in texts])
         except TimeoutError:
-            raise ModelError(f"no embedding within {seconds:g} seconds") from None
+            raise ModelError(f"no embeddings within {seconds:g} seconds") from None
         if len(vectors) != len(texts):
             raise ModelError(f"the embedder gave {len(vectors)} vectors for {len(texts)} texts")
         return vectors

@@ -20,7 +20,7 @@ _HITS = 3
 _AT_ONCE = 4
 _MOST_SHOWN = 12
 _SECONDS = 30.0
-MEMORY_AWAY = "Long-term memory could not be asked."
+MEMORY_AWAY = "Long-term memory is not available."
 REPOSITORY_AWAY = "The repository could not be searched."
 
 _log = structlog.get_logger(__name__)

@@ -40,7 +40,7 @@ class SharedMemories:
         meaning: Meaning,
         mask: SecretMask,
         limits: MemoryLimits,
-        patience: float,
+        timeout: float,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class SharedMemories:
         self._meaning = meaning
         self._mask = mask
         self._limits = limits
-        self._patience = patience
+        self._timeout = timeout
         self._clock = clock
 
     @classmethod
@@ -62,7 +62,7 @@ class SharedMemories:
         mask: SecretMask,
         embedder: Embedder | None = None,
         limits: MemoryLimits | None = None,
-        patience: float = 30.0,
+        timeout: float = 30.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> AsyncGenerator[Self]:
         """Follow the bucket for as long as the context lasts.
@@ -73,7 +73,7 @@ class SharedMemories:
             mask: Hides secrets before anything is kept.
             embedder: Gives vectors; None: memories are found by their words.
             limits: Of number and age.
-            patience: Seconds to wait for the index.
+            timeout: Seconds to wait for the index.
             clock: What time it is.
         """
         limits, meaning = limits or MemoryLimits(), Meaning(embedder)
@@ -86,7 +86,7 @@ class SharedMemories:
             meaning=meaning,
             mask=mask,
             limits=limits,
-            patience=patience,
+            timeout=timeout,
             clock=clock,
         )
         await following.start()
@@ -111,9 +111,9 @@ class SharedMemories:
 
     async def settled(self) -> None:
         """Wait until every memory of the bucket can be found by words and by meaning. Raises Unavailable."""
-        await self._following.caught_up(patience=self._patience)
+        await self._following.caught_up(timeout=self._timeout)
         if self._meaning.space:
-            await self._following.vectors(patience=self._patience)
+            await self._following.vectors(timeout=self._timeout)
 
     async def remember(self, memory: Memory) -> bool:
         """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
@@ -125,7 +125,7 @@ class SharedMemories:
         key = key_of(memory)
         if await self._known(key):
             return False
-        await self._following.caught_up(patience=self._patience)
+        await self._following.caught_up(timeout=self._timeout)
         vector = await self._meaning.of_memory(memory)
         # Searched before this one is stored: of two concurrent duplicates, neither may replace the other.
         older = await self._recalling.near(memory, vector)
@@ -148,7 +148,7 @@ class SharedMemories:
 
         Memories that any replica has erased are not among them.
         """
-        await self._following.caught_up(patience=self._patience)
+        await self._following.caught_up(timeout=self._timeout)
         recalled = await self._recalling.recall(query, scope, limit=limit)
         # An index may lag behind its bucket, above all an index that several replicas write.
         entries = await asyncio.gather(*(self._store.get(key_of(each.memory)) for each in recalled))
@@ -205,7 +205,7 @@ class SharedMemories:
         return await self._store.put(BARRIER, b"")
 
     async def _reached(self, revision: int) -> None:
-        await self._following.reached(revision, patience=self._patience)
+        await self._following.reached(revision, timeout=self._timeout)
 
     async def _trim(self, memory: Memory) -> None:
         try:

@@ -216,19 +216,19 @@ class Acceptance:
         for name, cost in costs.items():
             if cost and not self._priced:
                 raise InvalidRequest(
-                    "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit max_tokens"
+                    "no model has a price", field=f"constraints.{name}", hint="leave it out, or limit max_tokens"
                 )
 
     def _check_workflow(self, task: Task) -> None:
         if (task.kind is TaskKind.WORKFLOW) != (task.workflow is not None):
-            raise InvalidRequest("a task has a workflow if, and only if, it is a run of one", field="workflow")
+            raise InvalidRequest("only a workflow run has a workflow, and it must have one", field="workflow")
         if task.kind is TaskKind.ORCHESTRATE and task.repo.location == SCRATCH:
             hint = "name another one"
             raise InvalidRequest("nothing can be delivered to an empty repository", field="repo", hint=hint)
         if task.workflow is None:
             return
         if self._workflows is None:
-            raise InvalidRequest("this fleet runs no workflows", field="workflow")
+            raise InvalidRequest("workflows are not available in this fleet", field="workflow")
         self._workflows.check(task, profiles=self._profiles, max_agents=self._room.agents, memory=self._remembers)
 
     async def _accept(
@@ -261,7 +261,7 @@ class Acceptance:
 def _same(known: ExecutionState, task: Task) -> Submission:
     if known.fingerprint != task.fingerprint():
         raise AlreadyExists(
-            f"task {task.task_id!r} exists with other content",
+            f"task {task.task_id!r} exists with different content",
             field="task_id",
             hint="choose another task_id, or a higher attempt (`fleet run --attempt 2`) to run it again",
         )

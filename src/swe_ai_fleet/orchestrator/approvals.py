@@ -122,7 +122,7 @@ class Approvals:
         late = ApprovalResolution(
             approval_id=request.approval_id,
             decision=ApprovalDecision.REJECTED,
-            text="nobody decided in time",
+            text="the approval expired",
             approver=TIME_OUT,
             at=datetime.now(UTC).isoformat(),
         )
@@ -152,7 +152,7 @@ def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
     """
     if approval_id := given.approval_id:
         if approval_id not in state.requests:
-            raise NotFound(f"no approval {approval_id[:200]!r} was asked for", field="approval_id")
+            raise NotFound(f"no approval {approval_id[:200]!r}", field="approval_id")
         return state.requests[approval_id]
     if len(state.pending) == 1:
         return state.pending[0]
@@ -162,16 +162,18 @@ def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
         if last and same and (request := state.requests.get(last.approval_id)):
             return request
         ended = state.status.terminal
-        reason = f"the execution has ended: {state.status}" if ended else "the execution waits for no approval"
+        reason = f"the execution has ended: {state.status}" if ended else "the execution is not awaiting approval"
         raise PreconditionFailed(reason, field="execution_id")
     waiting = ", ".join(request.approval_id for request in state.pending[:8])
-    raise PreconditionFailed(f"{len(state.pending)} approvals wait", field="approval_id", hint=f"name one of {waiting}")
+    raise PreconditionFailed(
+        f"{len(state.pending)} approvals are pending", field="approval_id", hint=f"name one of {waiting}"
+    )
 
 
 def check_resolution(resolution: ApprovalResolution) -> None:
     """Refuse a decision that says too little or too much. Raises InvalidRequest."""
     if resolution.decision is ApprovalDecision.ADJUSTED and not resolution.text.strip():
-        raise InvalidRequest("no adjustment given", field="adjustment", hint="say what is to be done otherwise")
+        raise InvalidRequest("no adjustment given", field="adjustment", hint="describe what to do instead")
     if len(resolution.text) > MAX_TEXT_CHARS:
         field = "adjustment" if resolution.decision is ApprovalDecision.ADJUSTED else "comment"
         raise InvalidRequest(
@@ -180,7 +182,7 @@ def check_resolution(resolution: ApprovalResolution) -> None:
     if len(resolution.approver) > MAX_APPROVER_CHARS:
         raise InvalidRequest("the name is too long", field="approver", hint=f"at most {MAX_APPROVER_CHARS} characters")
     if resolution.approver == TIME_OUT:
-        raise InvalidRequest(f"{TIME_OUT!r} is the clock's name", field="approver")
+        raise InvalidRequest(f"{TIME_OUT!r} is reserved", field="approver")
 
 
 def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
@@ -199,7 +201,7 @@ def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: st
         decision=str(resolution.decision),
     )
     raise PermissionDenied(
-        "who handed a task in does not approve of it", field="decision", hint="ask somebody else, or reject it"
+        "the submitter of a task cannot approve it", field="decision", hint="ask another approver, or reject it"
     )
 
 
@@ -226,13 +228,13 @@ def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
     NotFound (no such node), PreconditionFailed (no workflow, an end, nothing is paused).
     """
     if state.task.workflow is None:
-        raise PreconditionFailed("the execution runs no workflow", field="execution_id")
+        raise PreconditionFailed("the execution is not a workflow run", field="execution_id")
     if action not in ACTIONS:
         raise InvalidRequest(f"unknown action {action[:40]!r}", field="action", hint=f"one of {', '.join(ACTIONS)}")
     if state.status.terminal:
         raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
     if node_id and action != STEP:
-        raise InvalidRequest(f"{action} holds for the whole run", field="node_id", hint="leave it out, or use step")
+        raise InvalidRequest(f"{action} applies to the whole run", field="node_id", hint="leave it out, or use step")
     by = by[:MAX_APPROVER_CHARS]
     let_go = {one.node_id for one in state.steering if one.action == STEP}
     paused = [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED and name not in let_go]
@@ -248,7 +250,7 @@ def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
             return () if begun or node_id in let_go else (BreakpointsSet(action=STEP, node_id=node_id, by=by),)
         case _:
             if not steps:
-                raise PreconditionFailed("no node is paused", field="action", hint="see which nodes there are")
+                raise PreconditionFailed("no node is paused", field="action", hint="see the list of nodes")
             return steps
 
 
@@ -290,7 +292,7 @@ class Decisions:
         state = await self._get(tenant, execution_id)
         if state.task.kind is TaskKind.PLAN:
             raise PreconditionFailed(
-                "a plan's approach is decided about in its session",
+                "the approach of a plan is approved in its session",
                 field="execution_id",
                 hint=f"fleet plan approve {state.task.task_id}",
             )

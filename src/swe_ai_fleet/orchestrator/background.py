@@ -69,15 +69,17 @@ def context_request(task: Task, *, placed: bool = False) -> ContextRequest | Non
 def check_context(task: Task, *, there: bool) -> None:
     """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
     if (task.memory.read or task.memory.write) and not there:
-        raise InvalidRequest("there is no memory here", field="memory", hint=f"leave it out: {NO_SERVICE}")
+        raise InvalidRequest("memory is not available", field="memory", hint=f"leave it out: {NO_SERVICE}")
     check_namespaces(task.memory.namespaces, field="memory.namespaces")
     check_entities(task.memory.entities, field="memory.entities")
     if task.memory.entities and not task.memory.read:
         raise InvalidRequest(
-            "memory is asked about entities but not read", field="memory.read", hint="say read, or leave entities out"
+            "entities are given but memory.read is not set",
+            field="memory.read",
+            hint="set memory.read, or leave entities out",
         )
     if task.memory.namespaces and not (task.memory.read or task.memory.write):
-        raise InvalidRequest("memories are named but neither read nor written", field="memory.read")
+        raise InvalidRequest("namespaces are given but neither read nor write is set", field="memory.read")
     if task.context_options.phase and task.context_options.phase not in list(Phase):
         raise InvalidRequest(
             f"there is no phase {task.context_options.phase[:64]!r}",

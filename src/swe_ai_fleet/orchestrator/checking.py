@@ -74,7 +74,7 @@ class Checking:
         behaviours = await self.behaviours(candidates)
         places = [one for one in rank(candidates, self.reports, behaviours=behaviours) if one.accepted]
         examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
-        examinees = [one for one in examinees if one is not None]
+        examinees = [examinee for examinee in examinees if examinee is not None]
         faults = list(_faults(places, by_id, critiques))
         checklist = await self.groundwork.checklist()
         requirements = checklist.telling if checklist is not None else ()
@@ -99,7 +99,7 @@ class Checking:
 
     async def _examined(self, examinees: Sequence[Examinee], requirements: tuple[Requirement, ...]) -> Examination:
         """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
-        names = tuple(sorted(one.candidate_id for one in examinees))
+        names = tuple(sorted(examinee.candidate_id for examinee in examinees))
         for known in (*self.work.known.examinations, *self._examinations):
             if known.candidates == names:
                 return known

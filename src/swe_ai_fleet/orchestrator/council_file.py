@@ -34,14 +34,14 @@ def read_councils(path: Path) -> tuple[Council, ...]:
     except OSError as error:
         raise _fault(f"{path} cannot be read: {error.strerror}", "") from None
     except ValueError as error:
-        raise _fault(f"{path} is no TOML: {error}", "") from None
-    found: dict[Role, Council] = {}
+        raise _fault(f"{path} is not TOML: {error}", "") from None
+    councils: dict[Role, Council] = {}
     for name, table in tables.items():
         role = _role(name)
-        if role in found:
-            raise _fault(f"two tables are about {role}", name, hint="DEVELOPER and DEV are the same role")
-        found[role] = _council(role, name, table)
-    return tuple(found.values())
+        if role in councils:
+            raise _fault(f"two tables configure {role}", name, hint="use one table for each role")
+        councils[role] = _council(role, name, table)
+    return tuple(councils.values())
 
 
 def _role(name: str) -> Role:
@@ -65,7 +65,7 @@ def _council(role: Role, key: str, value: object) -> Council:
         agents = enumerate(cast("list[object]", listed))
         members = tuple(_member(each, f"{key}.agents[{number}]") for number, each in agents)
     elif listed is not None:
-        raise _fault("agents is not a list of tables", f"{key}.agents", hint=f"write [[{key}.agents]] before each")
+        raise _fault("agents is not a list of tables", f"{key}.agents", hint=f"start each agent with [[{key}.agents]]")
     elif agent_type != OUTSIDE_AGENTS:
         numbers = range(1, (count or DEFAULT_AGENTS) + 1)
         members = tuple(CouncilMember(agent_id=agent_name(role, number)) for number in numbers)

@@ -108,19 +108,19 @@ class CouncilStore:
         outside = council.agent_type == OUTSIDE_AGENTS
         if outside and num_agents:
             raise InvalidRequest(
-                "agents that others run cannot be made here",
+                "external agents cannot be created with a council",
                 field="num_agents",
                 hint="leave it out, and register each agent with its endpoint",
             )
         if not council.members and not outside:
             council = replace(council, members=_own_agents(council.role, num_agents or DEFAULT_AGENTS))
         now = self._now()
-        council = replace(council, members=tuple(replace(one, registered_at=now) for one in council.members))
+        council = replace(council, members=tuple(replace(member, registered_at=now) for member in council.members))
 
         def put(known: CouncilRecord | None) -> tuple[CouncilRecord, Council]:
             if known is not None and known.council is not None:
                 raise AlreadyExists(
-                    f"{council.role} has a council already", field="role", hint="delete it first, or register agents"
+                    f"{council.role} already has a council", field="role", hint="delete it first, or register agents"
                 )
             return CouncilRecord(council=council), council
 
@@ -172,7 +172,7 @@ class CouncilStore:
         def remove(record: CouncilRecord | None) -> tuple[CouncilRecord | None, bool]:
             council = record.council if record is not None else self._defaults.get(role)
             members = council.members if council else ()
-            left = tuple(one for one in members if one.agent_id != agent_id)
+            left = tuple(member for member in members if member.agent_id != agent_id)
             if council is None or len(left) == len(members):
                 return None, False
             return CouncilRecord(council=replace(council, members=left)), True
@@ -221,7 +221,7 @@ class CouncilStore:
                 raise PreconditionFailed(
                     f"the council of {role} would take {len(data)} bytes",
                     field="metadata",
-                    hint=f"at most {MAX_COUNCIL_BYTES}; say less of each agent",
+                    hint=f"at most {MAX_COUNCIL_BYTES}; shorten the descriptions of the agents",
                 )
             return data
 
@@ -243,7 +243,7 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
     council = store.reachable(task.tenant, council)
     if not council.members:
         raise PreconditionFailed(
-            f"the council of {task.role} has no agents that may be used",
+            f"the council of {task.role} has no agents that are allowed",
             field="role",
             hint="register one, or delete the council",
         )

@@ -233,7 +233,7 @@ class CouncilRules:
         self.check_settings(council)
         if len(council.members) > self.max_agents:
             raise InvalidRequest(
-                f"{len(council.members)} agents are too many for one council",
+                f"{len(council.members)} agents; too many for one council",
                 field="members",
                 hint=f"at most {self.max_agents}",
             )
@@ -268,9 +268,9 @@ class CouncilRules:
             )
         if _RESERVED.fullmatch(member.agent_id):
             raise InvalidRequest(
-                f"{member.agent_id!r} is how the fleet names runs of its own",
+                f"{member.agent_id!r} is reserved for runs of the fleet",
                 field=f"{where}agent_id",
-                hint="another name; not planner, and without -r1, -seat2, -reviews- and -judges in it",
+                hint="choose a name other than planner, without -r1, -seat2, -reviews- and -judges",
             )
         if member.model_profile:
             self._check_profile(member.model_profile, f"{where}model_profile")
@@ -284,7 +284,7 @@ class CouncilRules:
         words = (*member.supported_tasks, *member.languages, *member.metadata, *member.metadata.values())
         if (size := sum(map(len, words))) > MAX_MEMBER_CHARS:
             raise InvalidRequest(
-                f"what is said of the agent has {size} characters",
+                f"the description of the agent has {size} characters",
                 field=f"{where}metadata",
                 hint=f"at most {MAX_MEMBER_CHARS}, supported_tasks and languages among them",
             )
@@ -297,10 +297,10 @@ class CouncilRules:
             self.endpoints.check(member.endpoint, field=name)
         if member.endpoint and council.agent_type == OWN_AGENTS:
             raise InvalidRequest(
-                "this council has the fleet's own agents only", field=name, hint="its agent_type is tools"
+                "a council of agent_type tools has no external agents", field=name, hint="leave the endpoint out"
             )
         if not member.endpoint and council.agent_type == OUTSIDE_AGENTS:
-            raise InvalidRequest("the agents of this council have an endpoint each", field=name, hint="host:port")
+            raise InvalidRequest("each agent of an external council needs an endpoint", field=name, hint="host:port")
 
     def _check_profile(self, name: str, field_name: str) -> None:
         if name not in self.profiles:
@@ -327,7 +327,7 @@ def check_parameters(given: Mapping[str, str]) -> None:
         if len(value) > MAX_PARAMETER_CHARS:
             raise InvalidRequest(f"{name} is too long", field=where, hint=f"at most {MAX_PARAMETER_CHARS} characters")
         if name == TEMPERATURE and not _is_temperature(value):
-            raise InvalidRequest(f"{value[:64]!r} is no temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")
+            raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")
 
 
 def _is_temperature(text: str) -> bool:

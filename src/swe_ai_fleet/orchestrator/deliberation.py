@@ -181,7 +181,7 @@ class Deliberation:
             if assignment.agent_id in self.work.known.stopped:
                 return None
             if self._too_late(assignment.agent_id):
-                self._losses.append("its run was lost")
+                self._losses.append("its process was lost")
                 return None
             try:
                 candidate = await self._solved(assignment)
@@ -224,7 +224,7 @@ class Deliberation:
         async with self._looking:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
-            shown = (one.candidate_id for one in candidates if convincing(reports[one.candidate_id]))
+            shown = (candidate.candidate_id for candidate in candidates if convincing(reports[candidate.candidate_id]))
             if not self._convincing and (found := next(shown, "")):
                 self._convincing = found
                 for name, solving in list(self._solving.items()):
@@ -233,7 +233,7 @@ class Deliberation:
 
     async def _stop(self, agent_id: str) -> None:
         """Record that an agent is stopped, before it is: nobody begins it again."""
-        reason = f"{self._convincing} needs no further candidate beside it"
+        reason = f"{self._convincing} is convincing; no further candidate is needed"
         await self.work.journal.append(RunStopped(stopped_agent_id=agent_id, reason=reason))
 
     async def _count_stopped(self) -> None:
@@ -256,7 +256,7 @@ def convincing(report: CheckReport) -> bool:
     """Whether further candidates would be tried for nothing.
 
     So it is where something shows the change that its author did not write, a test that was there or a check of the
-    task, or where it passes the tests of another author who has not seen it, and fails nobody's.
+    task, or where it passes the tests of another author who has not seen it, and fails no other author's.
     """
     if report.verdict is not Verdict.VERIFIED:
         return False
@@ -277,7 +277,7 @@ def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], s
             f"{report.verdict_word}: {'; '.join(report.reasons)}" if report.reasons else report.verdict_word,
             *(f"fails {failure}" for failure in (report.foreign.failures if report.foreign else ())),
             f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
-            f"its author says: {candidate.summary}",
+            f"its summary: {candidate.summary}",
         )
         said.append(fence("\n".join(lines), _TRIED_CHARS))
     return "\n".join(said)
@@ -295,12 +295,14 @@ def without_winner(verdict: Conclusion) -> Ending:
         return Ending(status=ExecutionStatus.REJECTED, error=reasons, usage=verdict.usage)
     if not verdict.candidates:
         reasons = "; ".join(dict.fromkeys((*verdict.losses, *verdict.rejections)))
-        error = f"no agent handed in a candidate: {reasons}"
+        error = f"no patch: {reasons}"
         return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
     if verdict.timed_out:
-        return Ending(status=ExecutionStatus.TIMEOUT, error="the time was up for every agent", usage=verdict.usage)
+        return Ending(status=ExecutionStatus.TIMEOUT, error="every agent ran out of time", usage=verdict.usage)
     best = verdict.ranking[0]
-    fault = next((one.error for one in verdict.candidates if one.candidate_id == best.candidate_id), "")
+    fault = next(
+        (candidate.error for candidate in verdict.candidates if candidate.candidate_id == best.candidate_id), ""
+    )
     name = f"{best.candidate_id} ({fault})" if fault else best.candidate_id
     error = f"no candidate passed; the best, {name}: {best.reason}"
     return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)

@@ -177,9 +177,11 @@ class HandDeliveries:
                     hint=f"one of: {known}",
                 )
             if not state.status.terminal:
-                raise PreconditionFailed("the execution has not ended", field="execution_id", hint="wait for its end")
+                raise PreconditionFailed(
+                    "the execution has not ended", field="execution_id", hint="wait until it has ended"
+                )
             if candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
-                raise PreconditionFailed("the candidate changes nothing", field="candidate_id")
+                raise PreconditionFailed("the candidate has no changes", field="candidate_id")
             delivery = self._delivery(state, asked)
             report = state.reports.get(asked.candidate_id)
             _check_overruling(state, report, asked)
@@ -218,5 +220,5 @@ def _check_overruling(state: ExecutionState, report: CheckReport | None, asked: 
         caller=asked.caller,
     )
     raise PermissionDenied(
-        "who handed a task in does not overrule its evidence", field="candidate_id", hint="ask somebody else"
+        "the submitter of a task cannot overrule its evidence", field="candidate_id", hint="ask another approver"
     )

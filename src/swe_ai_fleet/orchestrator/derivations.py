@@ -145,7 +145,7 @@ class Derivations:
         try:
             return await self._attempt(assignment)
         except Fenced as error:
-            raise Unavailable("another orchestrator splits this plan just now", hint="ask again") from error
+            raise Unavailable("another orchestrator is splitting this plan", hint="try again") from error
         finally:
             if pinned is not None:
                 await self._workspaces.release(task.execution_id)

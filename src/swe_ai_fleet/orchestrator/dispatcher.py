@@ -117,7 +117,7 @@ class Dispatcher:
                 self._take()
             except Exception:  # noqa: BLE001 - the edge of a background task
                 # Without this loop nothing would be driven any more; what is at fault is looked at again in a moment.
-                _log.exception("the dispatcher met a fault of ours")
+                _log.exception("the dispatcher failed with an internal error")
             try:
                 # What is unfinished may become free with time; without any, the next event wakes.
                 self._resting = not self._projection.unfinished()
@@ -146,7 +146,7 @@ class Dispatcher:
         running = Counter((drive.task.tenant, drive.task.caller) for drive in busy)
         entries = [Waiting.of(state) for state in waiting.values()]
         at_work = self._at_work(unfinished, busy)
-        names = {one.tenant for one in entries}
+        names = {entry.tenant for entry in entries}
         weighs = weights(names | at_work.keys(), lambda tenant: self._rules(tenant).quota.queue_share)
         turns = TenantTurns(at_work=at_work, weights=weighs, passes=self._passes.waiting(names))
         ordered = in_order(entries, running, now=now, served=self._served, tenants=turns)
@@ -224,7 +224,7 @@ class Dispatcher:
         del self._drives[execution_id]
         fault = None if work.cancelled() else work.exception()
         if fault is not None:
-            _log.error("a drive met a fault of ours", execution_id=execution_id, exc_info=fault)
+            _log.error("an execution failed with an internal error", execution_id=execution_id, exc_info=fault)
         tries = self._tries.get(execution_id, 0)
         self._tries[execution_id] = tries + 1
         self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)

@@ -103,7 +103,7 @@ class Orchestration:
         if report is None:
             report = await Delivering(work=self.work).deliver(winner, verdict.reports.get(winner.candidate_id))
         if not stands(report):
-            error = "the checks failed on the delivered branch though they had passed on the candidate"
+            error = "the checks passed on the candidate but failed on the delivered branch"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
 
@@ -176,7 +176,7 @@ class Drive:
         except Fenced:
             log.info("another orchestrator drives the execution")
         except FleetError as error:
-            log.error("the execution could not be recorded to its end; it will be taken up again", error=str(error))
+            log.error("the end of the execution could not be recorded; the execution will be resumed", error=str(error))
 
     async def state(self) -> ExecutionState:
         """The execution as its log tells it now. Raises Unavailable."""
@@ -189,7 +189,7 @@ class Drive:
             await self._checkpoints.discard(self._deps.blobs)
         except FleetError as error:
             execution_id = self._task.execution_id
-            _log.warning("checkpoints were not discarded", execution_id=execution_id, reason=str(error))
+            _log.warning("checkpoints could not be deleted", execution_id=execution_id, reason=str(error))
 
     def _cancel(self, reason: str) -> None:
         """Stop the agents and end the execution as cancelled. The first reason stands."""
@@ -257,8 +257,8 @@ class Drive:
             raise fault
         if isinstance(fault, FleetError):
             return Ending(status=ExecutionStatus.FAILED, error=str(fault))
-        _log.error("an execution met a fault of ours", execution_id=self._task.execution_id, exc_info=fault)
-        return Ending(status=ExecutionStatus.FAILED, error=f"an internal fault ({type(fault).__name__}); see the log")
+        _log.error("an execution failed with an internal error", execution_id=self._task.execution_id, exc_info=fault)
+        return Ending(status=ExecutionStatus.FAILED, error=f"internal error ({type(fault).__name__}); see the log")
 
     async def _cancel_parts(self) -> None:
         """End the parts that are under way, so that nothing goes on behind what is cancelled."""
@@ -292,7 +292,7 @@ class Drive:
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
         if self._task.kind is TaskKind.WORKFLOW:
             if self._deps.workflows is None:
-                raise InvalidRequest("this fleet runs no workflows", field="workflow")
+                raise InvalidRequest("workflows are not available in this fleet", field="workflow")
             self._workflow = self._deps.workflows.drive(work=work)
             return await self._workflow.run()
         deliberation = Deliberation(work=work)

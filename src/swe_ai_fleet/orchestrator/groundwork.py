@@ -1,4 +1,4 @@
-"""What an execution stands on: its baseline, what mends its environment, and a checklist made of its statement."""
+"""What an execution stands on: its baseline, what repairs its environment, and a checklist made of its statement."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ class Groundwork:
         """The baseline, recorded; what keeps it from being made is recorded, too."""
         await self.work.journal.append(ChecksStarted(command=self._named_checks))
         try:
-            found = BaselineFinished(baseline=await self._baseline(self.work.task))
+            baseline_finished = BaselineFinished(baseline=await self._baseline(self.work.task))
         except Fenced:
             raise
         except FleetError as error:
-            found = BaselineFinished(error=str(error)[:_REASON_CHARS])
-        await self.work.journal.append(found)
-        return found.baseline
+            baseline_finished = BaselineFinished(error=str(error)[:_REASON_CHARS])
+        await self.work.journal.append(baseline_finished)
+        return baseline_finished.baseline
 
     async def _baseline(self, task: Task) -> Baseline:
         return await self.work.runs.check(

@@ -148,7 +148,9 @@ class Integration:
             )
         )
         if not report.accepted:
-            failed = "; ".join(one.name for one in report.results if not one.passed and not one.skipped_reason)
+            failed = "; ".join(
+                result.name for result in report.results if not result.passed and not result.skipped_reason
+            )
             why = failed or "nothing could be checked"
             return Merged(head=None, error=f"{where}: the resolution did not pass: {why}")
         return Merged(head=head)
@@ -169,7 +171,7 @@ class Integration:
 
 def spent_on_merges(known: ExecutionState) -> Usage:
     """What an earlier driver's merges have cost."""
-    return sum((one.usage for one in known.agents.values() if is_merge_run(one.agent_id)), Usage())
+    return sum((agent.usage for agent in known.agents.values() if is_merge_run(agent.agent_id)), Usage())
 
 
 def _merge_task(task: Task, child: Task, merge: Merge) -> Task:

@@ -91,7 +91,9 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
         Fenced: Another driver has taken over.
     """
     judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
-    before = {one.judge_id: [vote for vote in contest.votes if vote.judge_id == one.judge_id] for one in judgings}
+    before = {
+        judging.judge_id: [vote for vote in contest.votes if vote.judge_id == judging.judge_id] for judging in judgings
+    }
     cast = {
         one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id and vote.sample > one.known]
         for one in judgings
@@ -165,7 +167,7 @@ def _judgings(
         )
         for judge_id, perspective, ballot in ballots
     ]
-    return [one for one in judgings if one.samples > 0]
+    return [judging for judging in judgings if judging.samples > 0]
 
 
 def peer_samples(leads: float, weight: float) -> int:
@@ -199,7 +201,7 @@ def as_cast(vote: Vote, judge_id: str, ballot: Sequence[str]) -> Vote:
     order = tuple(name for name in dict.fromkeys(vote.order) if name in ballot)
     error = vote.error
     if not error and vote.choice not in order:
-        error = "it chose nothing that it was shown"
+        error = "it chose none of the candidates"
     return replace(
         vote,
         judge_id=judge_id,
@@ -295,7 +297,7 @@ class Verifier:
     def _calibrated(self, score: VerifierScore, tenant: str) -> VerifierScore:
         """What a host handed in, as it may count."""
         if score.raw is None or not 0.0 <= score.raw <= 1.0:
-            error = score.error[:_ERROR_CHARS] or "it has no score between 0 and 1"
+            error = score.error[:_ERROR_CHARS] or "its score is not between 0 and 1"
             return replace(score, raw=None, score=None, outcomes=0, error=error)
         try:
             known = rated(self.outcomes(tenant), score.model)

@@ -33,7 +33,7 @@ the less of each fits, and what a fourth reviewer finds the first three have mos
 
 
 _AGREEING = 2
-_OVER = "the candidates were ranked without it"
+_OVER = "ranked without it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class PeerReview:
             looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
         for assignment, look in zip(assignments, looks, strict=True):
             review, reviewer = look.result(), assignment.reviewer_id
-            diffs = {one.candidate.candidate_id: diff_key(one.candidate) for one in assignment.subjects}
+            diffs = {subject.candidate.candidate_id: diff_key(subject.candidate) for subject in assignment.subjects}
             for critique in review.critiques:
                 self.spending.add(critique.usage)
                 about = self._about.setdefault(diffs[critique.candidate_id], {})
@@ -264,7 +264,7 @@ class PeerReview:
             return known
         if self.work.known.ranking:
             return Review(critiques=_critiques(Review(), assignment, _OVER))
-        error = "the reviewer said nothing of this candidate"
+        error = "the reviewer did not review this candidate"
         try:
             review = await self.work.runs.run(assignment)
         except Fenced:
@@ -291,12 +291,12 @@ class PeerReview:
     def _known(self, assignment: ReviewAssignment) -> Review | None:
         """A review that an earlier driver left, if it left all of it."""
         known = {_key(critique): critique for critique in self.work.known.critiques}
-        names = [one.candidate.candidate_id for one in assignment.subjects if not one.settled]
+        names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
         said = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
         critiques = tuple(one for one in said if one is not None)
         if len(critiques) < len(names):
             return None
-        votes = (one for one in self.work.known.votes if (one.judge_id, one.sample) == (assignment.reviewer_id, 1))
+        votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
         return Review(critiques=critiques, vote=next(votes, None))
 
     def _heard(self, entry: Entry) -> list[Critique]:
@@ -304,7 +304,7 @@ class PeerReview:
         return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
 
     def _must_revise(self, entry: Entry) -> bool:
-        """Whether a candidate has faults that its author has not tried to mend."""
+        """Whether a candidate has faults that its author has not tried to fix."""
         candidate = entry.candidate
         if candidate.candidate_id in self._revised or not entry.reviewable:
             return False
@@ -463,7 +463,11 @@ def unchanged(old: Candidate, new: Candidate) -> str:
 def worse(before: CheckReport, after: CheckReport) -> str:
     """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
     if before.accepted and not after.accepted:
-        failed = [one.name for one in after.results if one.required and not one.passed and not one.skipped_reason]
+        failed = [
+            result.name
+            for result in after.results
+            if result.required and not result.passed and not result.skipped_reason
+        ]
         return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
     if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
         return "worse: it is unverified, its predecessor is verified"

@@ -172,12 +172,12 @@ class PlanningEvents:
         self._derivations = derivations
         self._store = store
 
-    async def process(self, event: PlanningEvent, *, patience: float | None = None) -> PlanningOutcome:
+    async def process(self, event: PlanningEvent, *, timeout: float | None = None) -> PlanningOutcome:
         """Take an event, or answer about one that was taken before.
 
         Args:
             event: What happened.
-            patience: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
+            timeout: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
                 up the answer comes without the subtasks; told again, it has them.
 
         Raises:
@@ -193,16 +193,14 @@ class PlanningEvents:
             _check_same(event, taken.fingerprint)
             outcome = taken.outcome
         elif not event.leads_to_work:
-            return PlanningOutcome(
-                accepted=False, message=f"nothing follows from this type of event; work follows from {_LIST}"
-            )
+            return PlanningOutcome(accepted=False, message=f"unsupported type of event; supported types: {_LIST}")
         elif event.dispatch:
             outcome = await self._dispatched(event)
         else:
             derivation = await self._derivations.derive(event.plan())
             outcome = await self._remembered(event, PlanningOutcome(accepted=True, derivation=derivation))
         if outcome.execution_id:
-            return await self._with_subtasks(event, outcome, patience)
+            return await self._with_subtasks(event, outcome, timeout)
         return outcome
 
     async def _dispatched(self, event: PlanningEvent) -> PlanningOutcome:
@@ -227,13 +225,15 @@ class PlanningEvents:
         return taken.outcome
 
     async def _with_subtasks(
-        self, event: PlanningEvent, outcome: PlanningOutcome, patience: float | None
+        self, event: PlanningEvent, outcome: PlanningOutcome, timeout: float | None
     ) -> PlanningOutcome:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 return await self._until_derived(event.tenant, outcome)
         except TimeoutError:
-            return replace(outcome, message="the planner is still at work; the same event again has the subtasks")
+            return replace(
+                outcome, message="the planner is still working; send the same event again to get the subtasks"
+            )
 
     async def _until_derived(self, tenant: str, outcome: PlanningOutcome) -> PlanningOutcome:
         async with aclosing(self._executions.watch(tenant, outcome.execution_id)) as events:
@@ -258,5 +258,7 @@ def _check_same(event: PlanningEvent, fingerprint: str) -> None:
 
 def _taken_otherwise(event: PlanningEvent) -> AlreadyExists:
     return AlreadyExists(
-        f"another event was taken under the id {event.event_id!r}", field="event_id", hint="give each event its own id"
+        f"another event was accepted under the id {event.event_id!r}",
+        field="event_id",
+        hint="use a new id for each event",
     )

@@ -263,12 +263,12 @@ def check_room(
     if queued_of_caller >= max_queued_per_caller:
         raise ResourceExhausted(
             f"{queued_of_caller} executions of this caller are waiting",
-            hint=f"at most {max_queued_per_caller} may; hand in more when some of them have begun",
+            hint=f"at most {max_queued_per_caller} are allowed; submit more when some of them have started",
         )
     mine = queued_total if queued_of_tenant is None else queued_of_tenant
     if full_for(queued_total, mine, most=max_queued, tenants=tenants):
         raise ResourceExhausted(
-            f"{queued_total} executions are waiting", hint=f"at most {max_queued} may; try again later"
+            f"{queued_total} executions are waiting", hint=f"at most {max_queued} are allowed; try again later"
         )
 
 

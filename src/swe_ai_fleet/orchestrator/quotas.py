@@ -75,7 +75,7 @@ class Quotas:
             raise ResourceExhausted(
                 f"{queued} executions of the tenant are waiting",
                 field="quota.queued",
-                hint=f"at most {most} may; hand in more when some of them have begun",
+                hint=f"at most {most} are allowed; submit more when some of them have started",
             )
 
     async def check_log(self) -> None:
@@ -99,9 +99,9 @@ class Quotas:
         left = await self.tokens_left(tenant)
         if left == 0:
             raise ResourceExhausted(
-                f"the tenant has spent its {self.rules(tenant).quota.tokens_per_day} tokens of today",
+                f"the tenant has spent its {self.rules(tenant).quota.tokens_per_day} tokens for today",
                 field="quota.tokens_per_day",
-                hint=f"the next day begins at {self._midnight().isoformat(timespec='minutes')}",
+                hint=f"the quota resets at {self._midnight().isoformat(timespec='minutes')}",
             )
         return left
 
@@ -119,9 +119,9 @@ class Quotas:
         if left is not None and left < wanted:
             most = self.rules(tenant).quota.storage_bytes
             raise ResourceExhausted(
-                f"{most - left:,} of the {most:,} bytes that may be kept for the tenant are in use",
+                f"{most - left:,} of the {most:,} bytes of the tenant's storage quota are in use",
                 field="quota.storage_bytes",
-                hint="what is older than FLEET_EVENT_DAYS is forgotten; the operator can raise the quota",
+                hint="data older than FLEET_EVENT_DAYS is deleted; the operator can raise the quota",
             )
         return left
 
@@ -259,7 +259,7 @@ Pieces = Callable[[int], AsyncGenerator[StoredPiece | None, None]]
 """What a stream holds from a position on, without an end; None once everything older is told."""
 
 _DAY = 86_400
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 _HINT = "restart the orchestrator"
 
 
@@ -308,10 +308,10 @@ class StorageUsage:
     async def bytes_of(self, tenant: str) -> int:
         """What a tenant has stored. Raises Unavailable while that is not known."""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 await self._read.wait()
         except TimeoutError:
-            raise Unavailable("what the tenant has stored is still being counted", hint="try again soon") from None
+            raise Unavailable("the tenant's storage is still being counted", hint="try again soon") from None
         for follower in self._followers:
             follower.check()
         return self._sum(tenant)

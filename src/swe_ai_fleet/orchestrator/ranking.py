@@ -17,7 +17,7 @@ _MOST_COMPLAINTS = 5
 _MOST_AUTHORS = 3
 _MESSAGE_CHARS = 300
 _ACCEPTED = {False: "not accepted", True: "accepted"}
-REVISED = "a revision took its place: "
+REVISED = "replaced by a revision: "
 
 
 def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
@@ -69,7 +69,7 @@ def _facts(place: ScoredCandidate) -> list[str]:
 def _foreign(foreign: ForeignTests) -> str:
     """What the new tests of others say, in words."""
     if not foreign.asked:
-        return "no other author's new tests say anything of it"
+        return "no other author's new tests cover it"
     passed, asked = foreign.by_authors
     probes = f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"
     said = [probes] if foreign.probes_asked else []
@@ -117,7 +117,7 @@ def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
     ):
         if mine != theirs:
             return f"equal scores, {mine} {name} against {theirs}"
-    return "equal in all that counts, so the names decide"
+    return "equal in every criterion; ordered by name"
 
 
 def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
@@ -207,8 +207,8 @@ def rank(
 def drop_reasons(state: ExecutionState) -> dict[str, str]:
     """Why each candidate that is not ranked was left out, by its id: it was dropped, or a revision replaced it."""
     replaced = {
-        one.revises: f"{REVISED}{one.candidate_id}"
-        for one in state.candidates.values()
-        if one.revises and one.candidate_id in state.judged and one.candidate_id not in state.dropped
+        candidate.revises: f"{REVISED}{candidate.candidate_id}"
+        for candidate in state.candidates.values()
+        if candidate.revises and candidate.candidate_id in state.judged and candidate.candidate_id not in state.dropped
     }
     return {**replaced, **state.dropped}

@@ -1,4 +1,4 @@
-"""What subscribers are told at the end of an execution."""
+"""What subscribers notified at the end of an execution."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionStat
         "agent_id": winner.agent_id if winner else "",
         "status": str(state.status),
         "success": state.status is ExecutionStatus.COMPLETED,
-        "operations": [one for agent_id in agents for one in record.operations[agent_id]],
+        "operations": [operation for agent_id in agents for operation in record.operations[agent_id]],
         "artifacts": await _artifacts(state, winner, blobs),
         "audit_trail": [to_plain(entry) for agent_id in agents for entry in record.entries[agent_id]],
         "audit_head": state.audit_head,
@@ -50,7 +50,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionStat
         "outputs": _outputs(state),
         "nodes": [_node(update) for update in state.nodes.values()],
         "usage": asdict(state.usage),
-        "expenses": [to_plain(one) for one in expenses(state)],
+        "expenses": [to_plain(expense) for expense in expenses(state)],
         "error": state.error or None,
         "duration_ms": state.duration_ms,
         "timestamp": state.finished_at,
@@ -85,8 +85,8 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
     return {
         **cast("Mapping[str, object]", to_plain(ranked)),
         "patch": to_plain(patch) if patch else None,
-        "checks": [to_plain(replace(one, output=truncate(one.output, MAX_OUTPUT_CHARS))) for one in checks],
-        "critiques": [to_plain(one) for one in state.critiques if one.candidate_id == name],
+        "checks": [to_plain(replace(check, output=truncate(check.output, MAX_OUTPUT_CHARS))) for check in checks],
+        "critiques": [to_plain(critique) for critique in state.critiques if critique.candidate_id == name],
     }
 
 

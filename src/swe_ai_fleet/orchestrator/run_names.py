@@ -73,12 +73,12 @@ def side_runs(state: ExecutionState) -> frozenset[str]:
     """
     reviews = [
         name
-        for one in state.critiques
+        for critique in state.critiques
         for name in (
-            review_run(one.reviewer_id, one.round),
-            review_run(one.reviewer_id, one.round, again=True),
-            f"{one.reviewer_id}{_REVIEWS}{one.candidate_id}-{one.round}",
+            review_run(critique.reviewer_id, critique.round),
+            review_run(critique.reviewer_id, critique.round, again=True),
+            f"{critique.reviewer_id}{_REVIEWS}{critique.candidate_id}-{critique.round}",
         )
     ]
-    votes = (judge_run(one.judge_id) for one in state.votes)
+    votes = (judge_run(vote.judge_id) for vote in state.votes)
     return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes, *map(score_run, state.candidates)))

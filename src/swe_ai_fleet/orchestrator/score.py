@@ -130,7 +130,7 @@ class ScoredCandidate:
 
     @property
     def size(self) -> int:
-        """How many candidates came to it independently."""
+        """How many identical candidates independently."""
         return 1 + len(self.others)
 
     @property
@@ -335,7 +335,7 @@ def _outcomes(report: CheckReport | None) -> tuple[object, ...]:
     """What each check came to, with the tests that failed; not what a model thinks of it, which may vary."""
     if report is None:
         return ()
-    return tuple(sorted(_outcome(one) for one in report.results if one.kind is not CheckKind.RUBRIC))
+    return tuple(sorted(_outcome(result) for result in report.results if result.kind is not CheckKind.RUBRIC))
 
 
 def _outcome(result: CheckResult) -> tuple[str, str, str, tuple[str, ...]]:

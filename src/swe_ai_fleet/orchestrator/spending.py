@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.candidate import Candidate, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.orchestrator.run_names import (
     CHECKLIST,
     ENVIRONMENT,
@@ -132,14 +133,14 @@ def _drafts(state: ExecutionState) -> str:
     handed_in = _candidates(state, revised=False)
     shown = sum(_verdict(state, one) is Verdict.VERIFIED for one in handed_in)
     refuted = sum(_verdict(state, one) is Verdict.REFUTED for one in handed_in)
-    said = [_counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
+    said = [counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
     return ", ".join([*said, f"{len(state.stopped)} stopped"] if state.stopped else said)
 
 
 def _checklist(state: ExecutionState) -> str:
     if (made := state.checklist) is None or made.error:
         return made.error if made is not None else ""
-    return f"{_counted(len(made.requirements), 'requirement')}, {_counted(len(made.telling), 'telling probe')}"
+    return f"{counted(len(made.requirements), 'requirement')}, {counted(len(made.telling), 'telling probe')}"
 
 
 def _environment(state: ExecutionState) -> str:
@@ -148,14 +149,14 @@ def _environment(state: ExecutionState) -> str:
 
 def _plan(state: ExecutionState) -> str:
     made = state.derivation
-    return _counted(len(made.subtasks), "subtask") if made is not None else ""
+    return counted(len(made.subtasks), "subtask") if made is not None else ""
 
 
 def _reviews(state: ExecutionState) -> str:
-    said = [one for one in state.critiques if not one.error]
+    said = [critique for critique in state.critiques if not critique.error]
     asked = [finding for one in said for finding in one.findings if finding.must_fix]
     shown = sum(finding.reproduced for finding in asked)
-    return f"{_counted(len(said), 'review')}, {_counted(len(asked), 'must-fix')}, {shown} reproduced"
+    return f"{counted(len(said), 'review')}, {counted(len(asked), 'must-fix', 'must-fixes')}, {shown} reproduced"
 
 
 def _revisions(state: ExecutionState) -> str:
@@ -163,36 +164,32 @@ def _revisions(state: ExecutionState) -> str:
     kept = sum(one.candidate_id not in state.dropped for one in handed_in)
     winner = state.candidates.get(state.winner_id)
     won = ", one won" if winner is not None and winner.revises else ""
-    return f"{_counted(len(handed_in), 'revision')}, {kept} kept{won}"
+    return f"{counted(len(handed_in), 'revision')}, {kept} kept{won}"
 
 
 def _scores(state: ExecutionState) -> str:
-    said = [one for one in state.scores.values() if one.score is not None]
+    said = [score for score in state.scores.values() if score.score is not None]
     winner = state.scores.get(state.winner_id)
     won = f", {winner.score:.2f} for the winner" if winner is not None and winner.score is not None else ""
-    return f"{_counted(len(said), 'score')}{won}"
+    return f"{counted(len(said), 'score')}{won}"
 
 
 def _votes(state: ExecutionState) -> str:
     valid = [vote for vote in state.votes if not vote.error]
-    return f"{_counted(len(valid), 'vote')}, {sum(vote.choice == state.winner_id for vote in valid)} for the winner"
+    return f"{counted(len(valid), 'vote')}, {sum(vote.choice == state.winner_id for vote in valid)} for the winner"
 
 
 def _merges(state: ExecutionState) -> str:
-    return _counted(sum(is_merge_run(name) for name in state.agents), "conflict")
+    return counted(sum(is_merge_run(name) for name in state.agents), "conflict")
 
 
 def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
-    return [one for one in state.candidates.values() if bool(one.revises) is revised]
+    return [candidate for candidate in state.candidates.values() if bool(candidate.revises) is revised]
 
 
 def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
     report = state.reports.get(candidate.candidate_id)
     return report.verdict if report is not None else None
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
 
 
 _NAMED = {PLANNER: Purpose.PLAN, ENVIRONMENT: Purpose.ENVIRONMENT, CHECKLIST: Purpose.CHECKLIST}

@@ -123,7 +123,7 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
     for one in derivation.subtasks:
         if one.subtask_id == name:
             continue
-        when = "somebody else does it at the same time"
+        when = "another agent does it at the same time"
         if one.subtask_id in before[name]:
             when = "done, you stand on its result"
         elif one.subtask_id in after[name]:
@@ -142,7 +142,7 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
 
 def _reach(derivation: Derivation, *, up: bool) -> Mapping[str, set[str]]:
     """For each subtask, all that it depends on (`up`), or all that depend on it."""
-    reach: dict[str, set[str]] = {one.subtask_id: set() for one in derivation.subtasks}
+    reach: dict[str, set[str]] = {subtask.subtask_id: set() for subtask in derivation.subtasks}
     # Dependencies come first in a derivation.
     for one in derivation.subtasks:
         for name in one.dependencies:
@@ -209,7 +209,9 @@ class SplitTask:
         integration = self._integration(derivation)
         async with asyncio.TaskGroup() as group:
             await self._advance(derivation, integration, group)
-        usage = sum((one.usage for one in self._outcomes.values()), derivation.usage) + integration.spending.usage
+        usage = (
+            sum((outcome.usage for outcome in self._outcomes.values()), derivation.usage) + integration.spending.usage
+        )
         if failed := self._failed(derivation):
             return Ending(status=ExecutionStatus.FAILED, error=failed, usage=usage)
         return await self._delivered(integration, usage)
@@ -299,7 +301,7 @@ class SplitTask:
 
     def _failed(self, derivation: Derivation) -> str:
         """What went wrong, by name; empty where every subtask is merged."""
-        failed = [self._outcomes[one.subtask_id] for one in derivation.subtasks]
+        failed = [self._outcomes[subtask.subtask_id] for subtask in derivation.subtasks]
         told = [
             f"{one.subtask_id} ({one.error or one.status})"
             for one in failed
@@ -314,10 +316,12 @@ class SplitTask:
 
     async def _delivered(self, integration: Integration, usage: Usage) -> Ending:
         if integration.head.commit == self.work.repository.commit:
-            return Ending(status=ExecutionStatus.FAILED, error="together the subtasks change nothing", usage=usage)
+            return Ending(status=ExecutionStatus.FAILED, error="the subtasks together have no changes", usage=usage)
         report = await self._checked(integration.head)
         if not stands(report):
-            failed = "; ".join(one.name for one in report.results if not one.passed and not one.skipped_reason)
+            failed = "; ".join(
+                result.name for result in report.results if not result.passed and not result.skipped_reason
+            )
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
         if self.work.task.constraints.require_verified and report.verdict is not Verdict.VERIFIED:

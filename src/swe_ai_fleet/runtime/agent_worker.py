@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
 from swe_ai_fleet.agents.deriving import DeriveRun
@@ -110,7 +110,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
     """
     settings, telemetry = await with_isolation_level(settings), own_telemetry()
     async with (
-        connect_log(settings, name=host, waits=PATIENCE_SECONDS) as log,
+        connect_log(settings, name=host, waits=TIMEOUT_SECONDS) as log,
         log.live_texts() as live,
         open_context_client(settings) as context,
         open_equipment(settings, live=live, memories=context) as equipment,

@@ -36,11 +36,11 @@ class PublicKeys:
         """Why a head of this execution was not signed by one of them; empty where it was."""
         raw = self.keys.get(head.key_id)
         if raw is None:
-            return f"it was signed by the key {head.key_id[:64] or '(none)'}, which is not among those that count here"
+            return f"it was signed by the key {head.key_id[:64] or '(none)'}, which is not trusted here"
         try:
             Ed25519PublicKey.from_public_bytes(raw).verify(bytes.fromhex(head.signature), head.message(execution_id))
         except (InvalidSignature, ValueError):
-            return f"the signature by the key {head.key_id} is not one of this head"
+            return f"the signature by the key {head.key_id} does not match this head"
         return ""
 
     @classmethod
@@ -106,7 +106,7 @@ def signing_key(text: str) -> SigningKey:
     except (ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidRequest("this is no Ed25519 key", field="audit_signing_key", hint=_HINT)
+        raise InvalidRequest("this is not an Ed25519 key", field="audit_signing_key", hint=_HINT)
     return SigningKey(private=key)
 
 
@@ -123,10 +123,12 @@ def public_keys(path: Path, *, setting: str = "audit_public_keys") -> PublicKeys
         except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PublicKey):
-            raise InvalidRequest(f"{path} holds a key that is no Ed25519 public key", field=setting)
+            raise InvalidRequest(f"{path} contains a key that is not an Ed25519 public key", field=setting)
         found = found.with_key(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
     if not found.keys:
-        raise InvalidRequest(f"{path} holds no public key", field=setting, hint="PEM, as FLEET_HOME/audit has them")
+        raise InvalidRequest(
+            f"{path} contains no public key", field=setting, hint="a PEM file like those in FLEET_HOME/audit"
+        )
     return found
 
 
@@ -145,7 +147,9 @@ def open_audit_keys(settings: Settings) -> AuditKeys:
         text = own.read_text(encoding="utf-8")
         if own.stat().st_mode & 0o077:
             raise PreconditionFailed(
-                f"{own} can be read by others", field="audit_signing_key", hint=f"chmod 600 {own}, or have a new one"
+                f"{own} can be read by others",
+                field="audit_signing_key",
+                hint=f"chmod 600 {own}, or remove it for a new one",
             )
     signing = signing_key(text)
     public = public_keys(known) if known.exists() else PublicKeys()

@@ -62,7 +62,7 @@ def channel_tls(settings: Settings | ClientSettings, address: str) -> ChannelTls
     """
     if not _protected(settings, address):
         if in_the_clear(settings, address) and not address.startswith(PLAIN):
-            hint = "set FLEET_TLS_CA or write grpcs://; grpc:// where something else protects the way"
+            hint = "set FLEET_TLS_CA or use grpcs://; use grpc:// only on a network that is protected otherwise"
             # Commands that only call a fleet have no log, and load none.
             if structlog := sys.modules.get("structlog"):
                 structlog.get_logger(__name__).warning("channel.token_in_the_clear", server=address, hint=hint)
@@ -126,7 +126,7 @@ def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
 
     if (tls.cert is None) != (tls.key is None):
         field = "tls_client_key" if tls.key is None else "tls_client_cert"
-        raise PreconditionFailed("a certificate and its key go together", field=field, hint="set both")
+        raise PreconditionFailed("a certificate needs its key, and a key its certificate", field=field, hint="set both")
     return grpc.ssl_channel_credentials(
         root_certificates=_read(tls.ca, "tls_ca"),
         private_key=_read(tls.key, "tls_client_key"),
@@ -148,7 +148,9 @@ def certificate_name(certificate: Path | None, address: str) -> str:
     try:
         names = host_names(text.decode("ascii", "replace"))
     except ValueError:
-        raise PreconditionFailed(f"{certificate} holds no certificate", field="tls_cert", hint="a PEM chain") from None
+        raise PreconditionFailed(
+            f"{certificate} contains no certificate", field="tls_cert", hint="a PEM chain"
+        ) from None
     return "" if host in names else next((name for name in names if "*" not in name), "")
 
 
@@ -160,24 +162,24 @@ def tls_fault(details: str) -> tuple[str, str] | None:
 _SIGNS = (
     (
         "WRONG_VERSION_NUMBER",
-        "this client speaks TLS, the server does not",
-        "write grpc://HOST:PORT, or unset FLEET_TLS_CA",
+        "this client uses TLS, the server does not",
+        "use grpc://HOST:PORT, or unset FLEET_TLS_CA",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "the server's certificate is not signed by an authority that this client trusts, or has run out",
+        "the server's certificate is not signed by an authority that this client trusts, or has expired",
         "FLEET_TLS_CA must name the PEM file of its authority",
     ),
     (
         "Hostname Verification Check failed",
-        "the server's certificate is for other names than this address",
-        "call it by a name that stands in its certificate",
+        "the server's certificate does not match this address",
+        "use a name that is in its certificate",
     ),
     (
         # All that gRPC tells of a server that hangs up during the handshake, or at the first word without one.
         "Socket closed",
-        "the server hung up at once",
-        "it may ask for TLS (set FLEET_TLS_CA) or for a certificate (FLEET_TLS_CLIENT_CERT)",
+        "the server closed the connection at once",
+        "it may require TLS (set FLEET_TLS_CA) or for a certificate (FLEET_TLS_CLIENT_CERT)",
     ),
 )
 

@@ -52,7 +52,7 @@ class ExecutionsView:
             named = _STATUSES.get(status)
             if named is None and status not in set(ExecutionStatus):
                 known = ", ".join(ExecutionStatus)
-                raise InvalidRequest(f"{status[:40]!r} is no status; one of {known}", field="status")
+                raise InvalidRequest(f"{status[:40]!r} is not a status; one of {known}", field="status")
             statuses = frozenset({named or ExecutionStatus(status)})
         found = self._executions.projection.select(self._tenant, statuses=statuses)
         return [_summary(state) for state in found[:limit]]
@@ -80,19 +80,19 @@ class ExecutionsView:
 
     async def _found(self, name: str) -> ExecutionState:
         if not name or len(name) > 128:
-            raise InvalidRequest("name an execution by its id", field="execution")
+            raise InvalidRequest("use the id of an execution", field="execution")
         if _PREFIX.fullmatch(name):
             fitting = [
                 state for state in self._executions.projection.all(self._tenant) if state.execution_id.startswith(name)
             ]
             if len(fitting) > 1:
-                raise InvalidRequest(f"{len(fitting)} executions have ids that begin so", field="execution")
+                raise InvalidRequest(f"{len(fitting)} executions have ids that start like this", field="execution")
             if fitting:
                 return await self._executions.get(self._tenant, fitting[0].execution_id)
         try:
             return await self._executions.latest(self._tenant, name)
         except NotFound:
-            raise NotFound(f"there is no execution and no task {name[:64]!r}", field="execution") from None
+            raise NotFound(f"no execution or task {name[:64]!r}", field="execution") from None
 
 
 def _summary(state: ExecutionState) -> ExecutionSummary:
@@ -128,14 +128,16 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
         files=winner.artifacts.files_changed[:_MOST_FILES] if winner else (),
         candidates=tuple(
             CandidateSummary(
-                candidate_id=one.candidate_id,
-                agent=one.author,
-                rank=ranks[one.candidate_id].rank if one.candidate_id in ranks else 0,
-                score=round(ranks[one.candidate_id].score, 3) if one.candidate_id in ranks else 0.0,
-                verdict=state.reports[one.candidate_id].verdict_word if one.candidate_id in state.reports else "",
-                lines_changed=one.artifacts.insertions + one.artifacts.deletions,
+                candidate_id=candidate.candidate_id,
+                agent=candidate.author,
+                rank=ranks[candidate.candidate_id].rank if candidate.candidate_id in ranks else 0,
+                score=round(ranks[candidate.candidate_id].score, 3) if candidate.candidate_id in ranks else 0.0,
+                verdict=state.reports[candidate.candidate_id].verdict_word
+                if candidate.candidate_id in state.reports
+                else "",
+                lines_changed=candidate.artifacts.insertions + candidate.artifacts.deletions,
             )
-            for one in candidates[:_MOST_CANDIDATES]
+            for candidate in candidates[:_MOST_CANDIDATES]
         ),
         waiting_for=tuple(
             " ".join(request.approach.split())[:_DESCRIPTION_CHARS] or request.approval_id for request in state.pending

@@ -30,7 +30,7 @@ _RESERVED = frozenset(
      "read_webpage", "web_search", "search_wikipedia", "file_reader", "final_answer"}
 )  # fmt: skip
 _log = structlog.get_logger(__name__)
-PATIENCE_SECONDS = 10.0
+MODEL_TIMEOUT_SECONDS = 10.0
 """How long somebody who waits for an answer waits for a server that is down."""
 
 
@@ -77,9 +77,9 @@ async def open_chats(
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
     """
-    patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
+    timeout = min(settings.model_patience_seconds, MODEL_TIMEOUT_SECONDS)
     async with (
-        open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
+        open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
         mcp_tools(settings) as mcp,
     ):
         offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)

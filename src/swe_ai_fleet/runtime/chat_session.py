@@ -74,7 +74,7 @@ class ChatFiles:
         with self._locked():
             known = self._read(path)
             if (known.revision if known else 0) != revision:
-                raise Fenced(f"the session {session.session_id} was changed by somebody else")
+                raise Fenced(f"the session {session.session_id} was changed by another process")
             # Never one that a session had which was forgotten: whoever still works on that one must not replace this.
             made = max(time.time_ns(), revision + 1)
             write_private(path, f"{json.dumps({'revision': made})}\n{encoded(session).decode()}")
@@ -97,7 +97,7 @@ class ChatFiles:
         try:
             return KeptSession(session=from_json(Session, body), revision=int(json.loads(head)["revision"]))
         except (ValueError, KeyError, TypeError) as fault:
-            raise Unavailable(f"the file {path.name} is no session any more: {fault}"[:300]) from fault
+            raise Unavailable(f"the file {path.name} is no longer a session: {fault}"[:300]) from fault
 
     @contextmanager
     def _locked(self) -> Generator[None]:
@@ -107,7 +107,7 @@ class ChatFiles:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as fault:
-            raise Unavailable(f"the chats cannot be kept: {fault}", field="home") from fault
+            raise Unavailable(f"the chats cannot be stored: {fault}", field="home") from fault
 
     def _path(self, tenant: str, session_id: str) -> Path:
         # Names of files may not tell capital letters from small ones.
@@ -211,8 +211,8 @@ class ChatSession:
                 self.session_id, text, channel=Channel(channel or self._channel), namespaces=namespaces
             )
             async with aclosing(answers):
-                async for one in answers:
-                    yield one
+                async for answer in answers:
+                    yield answer
 
     async def session(self) -> Session | None:
         """The chat as it stands; None before its first message. Raises Unavailable."""

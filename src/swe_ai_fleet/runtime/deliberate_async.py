@@ -30,7 +30,7 @@ from swe_ai_fleet.settings import Settings
 ACCEPTANCE_SECONDS = 600.0
 """How long an acceptance may take: the fleet may have to clone the repository first."""
 _STATUS = "DELIBERATION_STATUS_"
-_START_HINT = "start one with `fleet up`, or name its address"
+_START_HINT = "start one with `fleet up`, or set its address"
 _FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: NotFound,
@@ -113,7 +113,7 @@ class DeliberateAsync:
         request = self._request(task_id, task, context, dict(constraints or {}), num_agents)
         place = find_place(self._settings, server=self._server, token=self._token)
         if place is None:
-            raise Unavailable(f"no fleet runs on {self._settings.home}", field="server", hint=_START_HINT)
+            raise Unavailable(f"no fleet is running in {self._settings.home}", field="server", hint=_START_HINT)
         answer = await _submitted(place, request)
         status = pb.DeliberationStatus.Name(answer.status).removeprefix(_STATUS)
         return Accepted(task_id=answer.task_id, execution_id=answer.execution_id, status=status)
@@ -147,7 +147,7 @@ def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
     """
     for name in _NOT_HERE:
         if name in wanted:
-            raise InvalidRequest(f"{name} is the fleet's own", field=f"constraints.{name}", hint="leave it out")
+            raise InvalidRequest(f"{name} is reserved by the fleet", field=f"constraints.{name}", hint="leave it out")
     read = read_constraints(wanted)
     limits, hosts = read.limits, read.allowed_hosts
     numbers: dict[str, float] = {

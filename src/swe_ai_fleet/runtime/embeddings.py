@@ -35,13 +35,13 @@ async def open_embedder(
     """
     if kind not in get_args(EmbedderKind):
         raise InvalidRequest(
-            f"{kind[:64]!r} is no kind of embeddings",
+            f"{kind[:64]!r} is not a kind of embeddings",
             field="embeddings",
             hint=f"one of {', '.join(get_args(EmbedderKind))}",
         )
     chosen = cast("EmbedderKind", kind)
     if chosen == "server" and not url:
-        raise InvalidRequest("embeddings from a server need its URL", field="embeddings_url")
+        raise InvalidRequest("embeddings from a server need embeddings_url", field="embeddings_url")
     if chosen == "server" or (chosen == "auto" and url):
         from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
 

@@ -35,7 +35,7 @@ from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import SharedResults
 
-_PROFILE_FIELDS = ("model", "url", "api_key")
+_PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")
 _PRICED = frozenset(field.name for field in fields(Prices))
 COUNCILS_BUCKET = "councils"
 
@@ -82,7 +82,8 @@ async def open_equipment(
         if admission is not None:
             await stack.enter_async_context(admission)
         models: dict[str, ChatModel] = {}
-        for name, chosen in {"": settings, **profile_settings(settings)}.items():
+        profiles = {"": settings, **profile_settings(settings)}
+        for name, chosen in profiles.items():
             models[name] = await stack.enter_async_context(open_model(chosen, admission=admission))
         yield Equipment(
             models=models,
@@ -91,6 +92,7 @@ async def open_equipment(
             results=SharedResults(max_bytes=settings.result_cache_mb << 20) if settings.result_cache_mb else None,
             alone=alone,
             prices=prices,
+            token_profiles=frozenset(name for name, chosen in profiles.items() if chosen.model_record_tokens),
             planning_mode=PlanningMode(settings.planning_mode),
             mode_rules=ModeRules(threshold=settings.hybrid_threshold),
             parallel=settings.parallel_calls,
@@ -115,7 +117,7 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
                 hint=f"one of {', '.join(_PROFILE_FIELDS)}",
             )
         if not name or "," in name:
-            raise InvalidRequest(f"{name!r} cannot name a model profile", field="model_profiles")
+            raise InvalidRequest(f"{name!r} is not a valid name for a model profile", field="model_profiles")
         found[name] = other_model(settings, **profile)
     return found
 

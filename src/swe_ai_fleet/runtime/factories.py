@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.git_workspace import (
     SetupPolicy,
     mounted_credentials,
 )
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import (
     Admission,
     Fault,
@@ -83,10 +83,22 @@ def _ray_ledger() -> Ledger | None:
     return RayLedger()
 
 
-def other_model(settings: Settings, *, model: str = "", url: str = "", api_key: str = "") -> Settings:
-    """Settings of another model; what is empty is as before, but a key is not taken along to another address."""
+def other_model(
+    settings: Settings, *, model: str = "", url: str = "", api_key: str = "", record_tokens: str = ""
+) -> Settings:
+    """Settings of another model; what is empty is as before, but a key is not taken along to another address.
+
+    Raises InvalidRequest where `record_tokens` is neither `true` nor `false`.
+    """
+    if record_tokens not in ("", "true", "false"):
+        raise InvalidRequest(
+            f"record_tokens is {record_tokens[:64]!r}", field="model_profiles", hint='"true" or "false"'
+        )
     given = {"model": model, "model_url": url, "model_api_key": api_key}
-    chosen = settings.model_copy(update={name: value for name, value in given.items() if value})
+    update: dict[str, str | bool] = {name: value for name, value in given.items() if value}
+    if record_tokens:
+        update["model_record_tokens"] = record_tokens == "true"
+    chosen = settings.model_copy(update=update)
     known = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
     if api_key or all(public_url(endpoint.base_url) in known for endpoint in model_endpoints(chosen)):
         return chosen
@@ -102,11 +114,11 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
     """
     endpoints = model_endpoints(settings)
     async with AsyncExitStack() as stack:
-        members = [await _member(stack, one, settings) for one in endpoints]
+        members = [await _member(stack, endpoint, settings) for endpoint in endpoints]
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)
-        rules = PoolRules(patience=settings.model_patience_seconds)
+        rules = PoolRules(timeout=settings.model_patience_seconds)
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), admission=admission, rules=rules)
         )
@@ -133,11 +145,11 @@ async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, settings: Sett
 
 
 def connect_log(
-    settings: Settings, *, name: str, patience: float = PATIENCE_SECONDS, waits: float = 0.0
+    settings: Settings, *, name: str, timeout: float = TIMEOUT_SECONDS, waits: float = 0.0
 ) -> AbstractAsyncContextManager[JetStream]:
     """A connection to the event log, the blob store and the result bus.
 
-    Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
+    Calls go on trying for `timeout` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = nats_credentials(settings)
     kept = StreamSettings(
@@ -152,7 +164,7 @@ def connect_log(
         credentials=credentials,
         name=name,
         settings=kept,
-        patience=patience,
+        timeout=timeout,
         waits=waits,
         stamp=own_telemetry().stamp,
     )
@@ -209,9 +221,9 @@ def repository_roots(settings: Settings) -> tuple[Path, ...]:
     for root in named:
         if TENANT not in str(root):
             raise InvalidRequest(
-                f"every tenant could name the repositories below {root}",
+                f"every tenant could use the repositories below {root}",
                 field="repository_roots",
-                hint=f"a directory for each tenant: {root / TENANT}",
+                hint=f"use a directory for each tenant: {root / TENANT}",
             )
     return named
 
@@ -222,7 +234,7 @@ def git_private_hosts(settings: Settings) -> tuple[str, ...]:
     for text in found:
         if not HostPattern.parse(text, field="git_private_hosts").exact:
             raise InvalidRequest(
-                f"{text[:80]!r} names more than one host", field="git_private_hosts", hint="name each by itself"
+                f"{text[:80]!r} matches more than one host", field="git_private_hosts", hint="list each host by itself"
             )
     return found
 

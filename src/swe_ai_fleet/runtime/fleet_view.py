@@ -222,7 +222,7 @@ class FleetView:
             measured_at=time.time(),
             replicas=replicas,
             nodes=_measured(nodes, replicas),
-            endpoints=tuple(one for one in endpoints if one is not None),
+            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
             storage=storage,
             tenants=tuple(self.stored()),
         )
@@ -238,13 +238,13 @@ class FleetView:
         return ReplicaReport(name=self.me, started_at=self.started_at, hosts=hosts, here=here)
 
     async def _others(self) -> tuple[ReplicaReport, ...]:
-        found: list[ReplicaReport] = []
+        replica_reports: list[ReplicaReport] = []
         for entry in await self.store.entries():
             try:
-                found.append(from_json(ReplicaReport, entry.value))
+                replica_reports.append(from_json(ReplicaReport, entry.value))
             except ValueError:
                 _log.warning("fleet_view.unreadable", key=entry.key)
-        return tuple(found)
+        return tuple(replica_reports)
 
     async def _machines(self) -> tuple[NodeStatus, ...]:
         """The cluster's machines; those of the last time while Ray does not say."""
@@ -344,10 +344,10 @@ def _nodes() -> tuple[NodeStatus, ...]:
 
     if not ray.is_initialized():
         return ()
-    found: list[NodeStatus] = []
+    node_statuses: list[NodeStatus] = []
     for node in cast("list[dict[str, Any]]", ray.nodes()):
         resources = cast("dict[str, float]", node.get("Resources") or {})
-        found.append(
+        node_statuses.append(
             NodeStatus(
                 node_id=str(node["NodeID"]),
                 name=str(node.get("NodeManagerHostname") or ""),
@@ -357,7 +357,7 @@ def _nodes() -> tuple[NodeStatus, ...]:
                 gpu_count=int(resources.get("GPU", 0)),
             )
         )
-    return tuple(found)
+    return tuple(node_statuses)
 
 
 async def _in_time(look: Awaitable[T], otherwise: T) -> T:

@@ -109,9 +109,9 @@ async def open_host_logins(
     if settings.nats_issuer_file is None:
         if settings.nats_nkey_file is not None:
             raise PreconditionFailed(
-                "without its key nobody lets hosts of agents in",
+                "without its key agent hosts cannot log in",
                 field="nats_issuer_file",
-                hint="run `fleet init` anew, name nats/issuer.nkey in FLEET_NATS_ISSUER_FILE, restart NATS",
+                hint="run `fleet init` again, set FLEET_NATS_ISSUER_FILE to nats/issuer.nkey, and restart NATS",
             )
         yield None
         return
@@ -129,7 +129,7 @@ async def open_host_logins(
     )
     heard = asyncio.Event()
     work = (log.answer_logins(Issuer(seed), callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
-    async with in_background(*work, name="hosts on NATS", fault="hosts of agents are not answered any more"):
+    async with in_background(*work, name="hosts on NATS", fault="agent hosts get no more answers"):
         await heard.wait()
         yield logins
 
@@ -160,7 +160,7 @@ class _AuthCallout:
             grant = _grant(entry.value) if entry is not None else None
             if grant is not None and hmac.compare_digest(grant.digest, digest_of(secret)):
                 return _login(name, grant.tenant)
-        raise PreconditionFailed("no host of agents has this login")
+        raise PreconditionFailed("this login belongs to no agent host")
 
 
 def _login(name: str, tenant: str, only: OneRun | None = None) -> NatsLogin:

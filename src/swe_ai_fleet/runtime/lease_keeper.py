@@ -99,7 +99,7 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         seconds = self._settings.lease_seconds
-        async with connect_log(self._settings, name=f"leases of {self._me}", patience=seconds / 3) as log:
+        async with connect_log(self._settings, name=f"leases of {self._me}", timeout=seconds / 3) as log:
             store = await log.bucket(BUCKET, ttl_seconds=seconds)
             if self._anew:
                 for entry in await store.entries(_PREFIX):
@@ -120,7 +120,7 @@ class LeaseKeeper:
                 async with asyncio.timeout(seconds / _RENEWALS):
                     await store.delete(_PREFIX + self._me)
             except (FleetError, TimeoutError) as error:
-                _log.info("the lease was left to expire", reason=str(error))
+                _log.info("the lease expired", reason=str(error))
 
     async def _renew(self, store: KeyValue) -> None:
         revision = await store.put(_PREFIX + self._me, str(os.getpid()).encode())

@@ -37,7 +37,7 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
     plain["limits"] = {name: wanted[name] for name in _LIMITS & wanted.keys()}
     checks = wanted.get("checks", ())
     if not isinstance(checks, list | tuple):
-        raise InvalidRequest("checks is no list", field="constraints.checks")
+        raise InvalidRequest("checks must be a list", field="constraints.checks")
     plain["checks"] = [_check(check) for check in cast("list[object]", checks)]
     known = _KNOWN | {"repo_url", "ref"}
     for name in wanted:
@@ -57,7 +57,7 @@ def _check(check: object) -> object:
         return CheckSpec(name=check, command=check)
     if isinstance(check, dict) and "command" in check:
         return {"name": cast("dict[str, object]", check)["command"], **cast("dict[str, object]", check)}
-    raise InvalidRequest("a check is a command, or a mapping with one", field="constraints.checks")
+    raise InvalidRequest("a check must be a command, or a mapping with a command", field="constraints.checks")
 
 
 def repository_reference(
@@ -72,7 +72,7 @@ def repository_reference(
     raise InvalidRequest(
         f"{location[:200]!r} is neither a directory nor a URL",
         field="repo",
-        hint="give a git repository's directory, or a URL that git clones",
+        hint="use the directory of a git repository, or a URL that git can clone",
     )
 
 

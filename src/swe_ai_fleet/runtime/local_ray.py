@@ -163,7 +163,7 @@ async def ray_started(settings: Settings) -> AsyncGenerator[None]:
 async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGenerator[None]:
     """Call `lost` once the node that this process joined the named cluster by is gone; look until the context ends.
 
-    A driver does not find its way to a node that was started anew, so its process has to be, too. A private cluster
+    A driver does not find its way to a node that was restarted, so its process has to be, too. A private cluster
     is not looked at: it goes with this process.
     """
     if not settings.ray_address or not ray.is_initialized():
@@ -178,9 +178,9 @@ async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
     try:
         while await asyncio.to_thread(alive):  # noqa: ASYNC110 - Ray tells nobody
             await asyncio.sleep(_LOOK_SECONDS)
-        _log.error("the Ray node of this process is gone")
+        _log.error("the Ray node of this process has gone")
     except Exception:  # noqa: BLE001 - nobody waits for this task, and a Ray that cannot be asked is as good as none
-        _log.exception("Ray does not say which nodes it has")
+        _log.exception("Ray does not list its nodes")
     lost()
 
 

@@ -51,7 +51,7 @@ class NamedModel:
         url, key = _taken(given, str, "base_url", "api_base"), _taken(given, str, "api_key")
         timeout = _taken(given, float, "timeout", "request_timeout")
         if timeout is not None and timeout <= 0:
-            raise ValueError("the model parameter timeout is not above 0")
+            raise ValueError("the model parameter timeout must be above 0")
         other = other_model(chosen, model=model_name or "", url=url or "", api_key=key or "")
         self._settings = other.model_copy(update={"model_timeout_seconds": timeout or chosen.model_timeout_seconds})
         self.parallel_calls = chosen.parallel_calls
@@ -60,7 +60,9 @@ class NamedModel:
         """Whether a pool is asked, which tries again by itself."""
         self._retries = _taken(given, int, "num_retries")
         if self._retries is not None and (self._retries < 0 or self.pooled):
-            why = "is below 0" if self._retries < 0 else "is the pool's where there are several servers, or limits"
+            why = (
+                "is below 0" if self._retries < 0 else "cannot be set with several servers or limits; the pool retries"
+            )
             raise ValueError(f"the model parameter num_retries {why}")
         stop = given.pop("stop", None)
         stops = [stop] if isinstance(stop, str) else items(stop)
@@ -68,7 +70,7 @@ class NamedModel:
             raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
         extra = _taken(given, dict[str, object], "extra_body") or {}
         if ours := _OURS & extra.keys():
-            raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request has of its own")
+            raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request sets itself")
         self.sampling = Sampling(
             temperature=_taken(given, float, "temperature"),
             top_p=_taken(given, float, "top_p"),

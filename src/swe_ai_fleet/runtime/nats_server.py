@@ -150,7 +150,7 @@ class EmbeddedNats:
                 while _RELOADED not in await asyncio.to_thread(_since, log, seen):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise Unavailable(f"nats-server did not read its configuration anew:\n{_tail(log)}") from None
+            raise Unavailable(f"nats-server did not reload its configuration:\n{_tail(log)}") from None
 
     async def _start(self, binary: str) -> NatsAddress:
         token = _token(self._directory)
@@ -278,7 +278,7 @@ async def _locked(directory: Path) -> BinaryIO:
                 holder = lock.read().decode(errors="replace").strip() or "unknown"
                 raise PreconditionFailed(
                     f"{directory} is already in use by pid {holder}",
-                    hint="attach to the running fleet, or choose another directory",
+                    hint="use the running fleet, or choose another directory",
                 ) from None
             lock.truncate(0)
             lock.write(str(os.getpid()).encode())

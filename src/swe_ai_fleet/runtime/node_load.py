@@ -31,14 +31,14 @@ def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
     """By model server, what the pools of all profiles have there."""
     return added_up(
         EndpointUse(
-            url=one.name,
-            in_flight=one.in_flight,
-            sessions=one.sessions,
-            last_fault=one.last_fault,
-            open_circuits=int(one.circuit is Circuit.OPEN),
+            url=endpoint.name,
+            in_flight=endpoint.in_flight,
+            sessions=endpoint.sessions,
+            last_fault=endpoint.last_fault,
+            open_circuits=int(endpoint.circuit is Circuit.OPEN),
         )
         for pool in _pools(models)
-        for one in pool.status().endpoints
+        for endpoint in pool.status().endpoints
     )
 
 
@@ -53,17 +53,17 @@ def _pools(models: Mapping[str, ChatModel]) -> Iterable[ModelPool]:
 
 def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
     """The same, one for each URL."""
-    found: dict[str, EndpointUse] = {}
+    endpoint_uses: dict[str, EndpointUse] = {}
     for use in uses:
-        known = found.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
-        found[use.url] = EndpointUse(
+        known = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
+        endpoint_uses[use.url] = EndpointUse(
             url=use.url,
             in_flight=known.in_flight + use.in_flight,
             sessions=known.sessions + use.sessions,
             last_fault=known.last_fault or use.last_fault,
             open_circuits=known.open_circuits + use.open_circuits,
         )
-    return tuple(found.values())
+    return tuple(endpoint_uses.values())
 
 
 class NodeProbe:
@@ -141,13 +141,13 @@ class NodeProbe:
 
 def read_gpus(told: str) -> tuple[GpuStatus, ...]:
     """The GPUs in what nvidia-smi prints as CSV without units; a line that is none is left out."""
-    found: list[GpuStatus] = []
+    gpu_statuses: list[GpuStatus] = []
     for line in told.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
         utilization, used, total = (_number(cell) for cell in cells[2:])
-        found.append(
+        gpu_statuses.append(
             GpuStatus(
                 index=int(cells[0]),
                 name=cells[1],
@@ -156,7 +156,7 @@ def read_gpus(told: str) -> tuple[GpuStatus, ...]:
                 memory_total=int((total or 0) * _MEBIBYTE),
             )
         )
-    return tuple(found)
+    return tuple(gpu_statuses)
 
 
 def own_memory() -> int:

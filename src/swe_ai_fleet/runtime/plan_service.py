@@ -63,7 +63,7 @@ R = TypeVar("R")
 AT_ONCE = 32
 _log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
-PATIENCE_SECONDS = 10.0
+MODEL_TIMEOUT_SECONDS = 10.0
 """How long somebody who waits for a proposal waits for a model server that is down."""
 _RESERVED = frozenset(
     {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
@@ -190,7 +190,7 @@ class PlanService:
         task = cast("asyncio.Task[R] | None", self._running.get(key))
         if task is None:
             if len(self._running) >= self._at_once:
-                raise ResourceExhausted(f"{len(self._running)} plans are being worked on; try again in a moment")
+                raise ResourceExhausted(f"{len(self._running)} plans are in progress; try again in a moment")
             task = asyncio.ensure_future(_awaited(work))
             self._running[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
@@ -198,7 +198,7 @@ class PlanService:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and (caller := asyncio.current_task()) is not None and not caller.cancelling():
-                raise Unavailable("the service is ending; look at the session when it is back") from None
+                raise Unavailable("the service is shutting down; look at the session after its restart") from None
             raise
 
     def _ended(self, key: Hashable, task: asyncio.Task[Any]) -> None:
@@ -356,9 +356,9 @@ async def open_tenant_plan_services(
     """
     here = await with_isolation_level(settings)
     access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
-    patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
+    timeout = min(settings.model_patience_seconds, MODEL_TIMEOUT_SECONDS)
     async with (
-        open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
+        open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
         operator_tools(here, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
     ):
         sandbox = make_sandbox(here)

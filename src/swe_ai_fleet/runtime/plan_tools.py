@@ -173,7 +173,7 @@ class PlanEquipment:
                 yield workspace
             return
         if self.repositories is None:
-            raise InvalidRequest("repositories are not looked into here", field="repository", hint="leave it out")
+            raise InvalidRequest("this service does not read repositories", field="repository", hint="leave it out")
         wanted = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
         pinned = await self.repositories.pin(self.tenant, wanted)
         execution_id = self._run(session.session_id)

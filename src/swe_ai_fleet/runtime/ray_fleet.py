@@ -125,7 +125,7 @@ class RayFleet:
         before = time.monotonic() - self.settings.ray_idle_seconds
         for host in self._hosts[1:]:
             if not host.busy and host.idle_since < before:
-                _log.info("a host without work ends", host=host.name)
+                _log.info("an idle host stops", host=host.name)
                 self._end(host)
 
     async def close(self) -> None:
@@ -167,8 +167,8 @@ class RayFleet:
             fault = _cause(error)
             if isinstance(fault, FleetError):
                 raise fault from None
-            _log.error("a run met a fault of ours", fault=type(fault).__name__, trace=str(error))
-            raise InternalFault(f"a run met a fault of ours ({type(fault).__name__}); see the log") from error
+            _log.error("a run failed with an internal error", fault=type(fault).__name__, trace=str(error))
+            raise InternalFault(f"a run failed with an internal error ({type(fault).__name__}); see the log") from error
 
     async def _login(self, host: Host) -> str:
         """How a host logs in to NATS, granted with the first call to it. Raises Unavailable."""

@@ -74,7 +74,7 @@ async def replay(
     no first draft, or a fork behind its end, and FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
-        raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
+        raise InvalidRequest(f"{run.agent_id} has not started", field="agent")
     if run.started.model.startswith((HARNESS, "external:")):
         raise InvalidRequest(
             f"{run.agent_id} is no agent of the fleet's own: what it did by itself cannot be done again",
@@ -83,11 +83,11 @@ async def replay(
         )
     if any(PlanCallId.read(call.call_id) is not None for step in run.steps for call in step.reply.tool_calls):
         raise InvalidRequest(
-            f"{run.agent_id} worked by a plan", field="agent", hint="only runs that go step by step can be replayed"
+            f"{run.agent_id} worked with a plan", field="agent", hint="only runs that go step by step can be replayed"
         )
     if state.repository.bundle is not None or not is_draft(state, run.agent_id):
         raise InvalidRequest(
-            f"{run.agent_id} did not begin with the pinned commit alone",
+            f"{run.agent_id} did not start from the pinned commit alone",
             field="agent",
             hint="only first drafts can be replayed: no reviews, revisions, merges or subtasks that build on others",
         )

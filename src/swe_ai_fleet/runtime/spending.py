@@ -48,7 +48,7 @@ class Spending:
                     await self._store_more(key, owed)
                 stored = True
             except Unavailable as fault:
-                _log.warning("tokens that were spent could not be stored yet", key=key, tokens=owed, reason=str(fault))
+                _log.warning("spent tokens could not be stored yet", key=key, tokens=owed, reason=str(fault))
             finally:
                 if not stored:
                     self._owed[key] += owed

@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.access import TenantRules
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
@@ -97,11 +98,11 @@ class Stack:
 
     async def _ray(self) -> Component:
         if isinstance(self.fleet, JobFleet):
-            message = f"none: agents are Kubernetes Jobs, {self.fleet.running} handed out"
+            message = f"none: agents run as Kubernetes Jobs, {self.fleet.running} submitted"
             return Component(name="ray", state=ComponentState.UP, message=message)
         import ray
 
-        message = f"hosts: {len(self.fleet.hosts)}, calls under way: {self.fleet.running}"
+        message = f"{counted(len(self.fleet.hosts), 'host')}, {counted(self.fleet.running, 'call')} running"
         state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
         return Component(name="ray", state=state, message=message, version=ray.__version__)
 
@@ -148,8 +149,8 @@ async def open_stack(
     """
     raise_file_limit()
     if (given := state.settings.git_credentials) is not None and not given.is_dir():
-        hint = "it holds a directory for each tenant; docs/tenants.md"
-        raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)
+        hint = "it must have a directory for each tenant; see docs/tenants.md"
+        raise InvalidRequest(f"{given} is not a directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
@@ -259,7 +260,7 @@ async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
     try:
         reaped = await reap(access.docker, executions=ended)
     except ToolFailure as error:
-        _log.warning("containers of ended executions were not looked for", reason=error.message)
+        _log.warning("could not look for containers of ended executions", reason=error.message)
         return
     if reaped.containers or reaped.images or reaped.failures:
-        _log.info("containers reaped", containers=reaped.containers, images=reaped.images, failures=reaped.failures)
+        _log.info("containers removed", containers=reaped.containers, images=reaped.images, failures=reaped.failures)

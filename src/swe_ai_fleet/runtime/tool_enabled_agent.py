@@ -128,9 +128,9 @@ class ToolEnabledAgent:
             if not (self.workspace_path / ".git").exists():
                 if not location:
                     raise InvalidRequest(
-                        f"{self.workspace_path.name or self.workspace_path} holds no git clone",
+                        f"{self.workspace_path.name or self.workspace_path} is not a git clone",
                         field="workspace_path",
-                        hint="name a clone, or set constraints['repo_url']",
+                        hint="use a clone, or set constraints['repo_url']",
                     )
                 await workspaces.clone_into(DEFAULT_TENANT, RepoRef(location=location, ref=ref), self.workspace_path)
             repo = RepoRef(location=str(self.workspace_path), uncommitted=UncommittedChanges.IGNORE)

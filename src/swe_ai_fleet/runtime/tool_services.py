@@ -136,13 +136,13 @@ def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:
     loaded = {plugin.name for plugin in report.loaded}
     for name in names:
         if name not in loaded:
-            reason = broken.get(name, "no installed distribution brings it")
+            reason = broken.get(name, "no installed package provides it")
             raise InvalidRequest(f"the plug-in {name!r} cannot be used: {reason}", field="plugins")
     tools = [registry.get_tool(tool) for plugin in report.loaded for tool in plugin.tools]
     taken = {definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()}
     for tool in tools:
         if tool.name in taken:
-            raise InvalidRequest(f"a plug-in brings {tool.name}, which is there already", field="plugins")
+            raise InvalidRequest(f"a plug-in provides {tool.name}, which already exists", field="plugins")
     return tuple(tools)
 
 

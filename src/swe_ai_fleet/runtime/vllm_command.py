@@ -31,10 +31,10 @@ print(version(names[0]) if names else "unknown")
 """
 # What the supervisor decides, or what everybody on the machine could read in the list of processes.
 _OURS = {
-    "--model": "name it after --vllm",
-    "--host": "the server listens on loopback",
-    "--port": "a free one is taken",
-    "--api-key": "anybody could read it in the list of processes; one is made and passed on by the environment",
+    "--model": "set it after --vllm",
+    "--host": "the server always listens on loopback",
+    "--port": "a free port is used",
+    "--api-key": "it would be visible in the process list; a key is generated and passed in the environment",
     "--shutdown-timeout": "set it by --vllm-drain",
 }
 _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
@@ -92,9 +92,11 @@ class VLLMOrder:
 
 
 def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
-    """The arguments behind the interpreter. Raises InvalidRequest for what cannot be passed on."""
+    """The arguments behind the interpreter. Raises InvalidRequest for what cannot be passed to vLLM."""
     if not order.model or order.model.startswith("-"):
-        raise InvalidRequest(f"no model: {order.model!r}", field="vllm", hint="--vllm takes a name or a directory")
+        raise InvalidRequest(
+            f"no model: {order.model!r}", field="vllm", hint="--vllm needs a model name or a directory"
+        )
     try:
         further = shlex.split(order.arguments)
     except ValueError as error:
@@ -102,7 +104,7 @@ def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
     for one in further:
         name = one.partition("=")[0].replace("_", "-")
         if name in _OURS:
-            raise InvalidRequest(f"{name} cannot be passed on", field="vllm_args", hint=_OURS[name])
+            raise InvalidRequest(f"{name} cannot be passed to vLLM", field="vllm_args", hint=_OURS[name])
     named = {one.partition("=")[0].replace("_", "-") for one in further if one.startswith("--")}
     parser = order.tool_parser or tool_parser(order.model)
     tools: tuple[str, ...] = ()
@@ -143,12 +145,12 @@ def vllm_interpreter(settings: Settings) -> str:
     if settings.vllm_python is None:
         return sys.executable
     named = str(Path(settings.vllm_python).expanduser())
-    found = shutil.which(named)
-    if found is None:
+    program = shutil.which(named)
+    if program is None:
         raise PreconditionFailed(
             f"no interpreter at {named}", field="vllm_python", hint="correct FLEET_VLLM_PYTHON, or leave it out"
         )
-    return str(Path(found).absolute())
+    return str(Path(program).absolute())
 
 
 async def vllm_version(interpreter: str) -> str:

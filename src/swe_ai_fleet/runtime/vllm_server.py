@@ -47,7 +47,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long the supervisor waits for what, in seconds.
 
     `ready` for a server that loads its weights, which may have to be fetched first; `told` between two lines about it.
@@ -74,7 +74,7 @@ async def vllm_served(
     interpreter: str,
     log: Path,
     tell: Callable[[str], None],
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
 ) -> AsyncGenerator[ServedModel]:
     """Serve a model on loopback for as long as the context lasts, on one port and with one key whatever happens.
 
@@ -87,17 +87,17 @@ async def vllm_served(
         interpreter: A Python that has vLLM.
         log: Where the server's output goes; what is there is replaced.
         tell: Takes lines for the one who waits.
-        patience: How long to wait for what.
+        timeouts: How long to wait for what.
 
     Raises:
         PreconditionFailed: The interpreter has no vLLM.
-        InvalidRequest: Arguments that cannot be passed on.
+        InvalidRequest: Arguments that cannot be passed to vLLM.
         Unavailable: The server ended, or was not ready in time; the message has the end of its log.
     """
     version = await vllm_version(interpreter)
     if not version:
         raise PreconditionFailed(f"{interpreter} has no vLLM", field="vllm_python", hint=INSTALL_HINT)
-    supervisor = _Supervisor(order, interpreter=interpreter, log=log, tell=tell, patience=patience or Patience())
+    supervisor = _Supervisor(order, interpreter=interpreter, log=log, tell=tell, timeouts=timeouts or Timeouts())
     tell(f"starting vLLM {version} with {order.model}; its log is {log}")
     try:
         await supervisor.start()
@@ -114,16 +114,16 @@ async def vllm_served(
 
 class _Supervisor:
     def __init__(
-        self, order: VLLMOrder, *, interpreter: str, log: Path, tell: Callable[[str], None], patience: Patience
+        self, order: VLLMOrder, *, interpreter: str, log: Path, tell: Callable[[str], None], timeouts: Timeouts
     ) -> None:
         self._order = order
         self._log = log
         self._tell = tell
-        self._patience = patience
+        self._timeouts = timeouts
         self._port = _free_port()
         self._key = secrets.token_urlsafe(32)
         self._argv = (interpreter, *vllm_arguments(order, port=self._port))
-        self._grace = order.drain_seconds + patience.killed
+        self._grace = order.drain_seconds + timeouts.killed
         self._process: asyncio.subprocess.Process | None = None
         self._ready = False
         self._model = ""
@@ -147,12 +147,12 @@ class _Supervisor:
             assert self._process is not None
             began = clock()
             status = await self._ended(self._process)
-            crashes = 0 if clock() - began >= self._patience.steady else crashes
-            pause = min(self._patience.longest_pause, self._patience.pause * 2**crashes) * random.uniform(0.8, 1.2)  # noqa: S311
+            crashes = 0 if clock() - began >= self._timeouts.steady else crashes
+            pause = min(self._timeouts.longest_pause, self._timeouts.pause * 2**crashes) * random.uniform(0.8, 1.2)  # noqa: S311
             crashes += 1
             last = self._tail(1)
             _log.warning("vllm.ended", status=status, again_in_seconds=round(pause, 1), last=last)
-            self._tell(f"vLLM ended with status {status}; agents wait, it starts again in {pause:.0f} s: {last}")
+            self._tell(f"vLLM ended with status {status}; agents wait; restart in {pause:.0f} s: {last}")
             await asyncio.sleep(pause)
             try:
                 await self._until_ready(await self._spawn())
@@ -160,7 +160,7 @@ class _Supervisor:
                 _log.warning("vllm.not_started", error=error.message)
             else:
                 _log.info("vllm.ready_again")
-                self._tell("vLLM answers again")
+                self._tell("vLLM is available again")
 
     async def stop(self) -> None:
         """Let running requests finish, then end every process of the server."""
@@ -171,7 +171,7 @@ class _Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 # Who waits for no answer is not drained.
                 process.send_signal(signal.SIGTERM if self._ready else signal.SIGQUIT)
-            async with asyncio.timeout(self._grace + 2 * self._patience.killed):
+            async with asyncio.timeout(self._grace + 2 * self._timeouts.killed):
                 await process.wait()
         except (TimeoutError, asyncio.CancelledError) as error:
             with contextlib.suppress(ProcessLookupError):
@@ -205,16 +205,16 @@ class _Supervisor:
                 raise Unavailable(
                     f"vLLM ended with status {process.returncode} before it was ready:\n{self._tail(_TAIL_LINES)}",
                     field="vllm",
-                    hint=f"all it said is in {self._log}",
+                    hint=f"see {self._log}",
                 )
-            if clock() - began > self._patience.ready:
+            if clock() - began > self._timeouts.ready:
                 await self.stop()
                 raise Unavailable(
-                    f"vLLM was not ready after {self._patience.ready:g} s:\n{self._tail(_TAIL_LINES)}", field="vllm"
+                    f"vLLM was not ready after {self._timeouts.ready:g} s:\n{self._tail(_TAIL_LINES)}", field="vllm"
                 )
-            if clock() - told >= self._patience.told:
+            if clock() - told >= self._timeouts.told:
                 told = clock()
-                self._tell(f"vLLM loads, {told - began:.0f} s: {self._tail(1)}")
+                self._tell(f"vLLM is loading, {told - began:.0f} s: {self._tail(1)}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
                     await process.wait()
@@ -227,12 +227,12 @@ class _Supervisor:
         answered = clock()
         while process.returncode is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._patience.looked):
+                async with asyncio.timeout(self._timeouts.looked):
                     return await process.wait()
             if await self._healthy():
                 answered = clock()
-            elif clock() - answered > self._patience.unwell:
-                self._tell(f"vLLM has not answered for {self._patience.unwell:g} s")
+            elif clock() - answered > self._timeouts.unwell:
+                self._tell(f"vLLM has not answered for {self._timeouts.unwell:g} s")
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGQUIT)
                 return await process.wait()
@@ -249,11 +249,11 @@ class _Supervisor:
             status, body = await self._get("/v1/models")
             if status == 200:
                 return str(cast("dict[str, Any]", json.loads(body))["data"][0]["id"])
-        raise Unavailable("vLLM does not say what it serves", field="vllm", hint=f"see {self._log}")
+        raise Unavailable("vLLM does not list its models", field="vllm", hint=f"see {self._log}")
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a small reply; HTTP/1.0, so that it ends with the connection."""
-        async with asyncio.timeout(self._patience.reply):
+        async with asyncio.timeout(self._timeouts.reply):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
                 asked = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"

@@ -67,7 +67,7 @@ def is_public(address: str) -> bool:
     """Whether an address, as text, is public: not loopback, private, link-local, multicast, metadata or reserved.
 
     IPv6 forms that carry an IPv4 address (mapped, compatible, 6to4, Teredo, NAT64) are judged by that. Raises
-    ValueError for what is no address.
+    ValueError for what is not a valid address.
     """
     parsed = ip_address(address.partition("%")[0])
     return all(_is_public(each) for each in _embedded(parsed) or (parsed,))

@@ -73,7 +73,9 @@ def runtime_directory() -> Path:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = parent.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PreconditionFailed(f"{parent} belongs to somebody else or is open to others", hint=f"remove {parent}")
+        raise PreconditionFailed(
+            f"{parent} belongs to another user or is accessible to others", hint=f"remove {parent}"
+        )
     return parent
 
 

@@ -114,7 +114,7 @@ class InteractiveProcess:
         Raises PreconditionFailed where it is to be confined and cannot be, Unavailable where it does not start.
         """
         if command.confined and policy.level is not IsolationLevel.BUBBLEWRAP:
-            raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.level}")
+            raise PreconditionFailed(f"it must run in bubblewrap, but the sandbox is {policy.level}")
         if command.gateway is not None and not command.confined:
             raise PreconditionFailed("a gateway is reached from inside of a sandbox only")
         occupants = Occupants.of(root) if command.confined and not command.read_only_workspace else None

@@ -130,7 +130,7 @@ class Handover:
                 _give(directory, self._identity.uid, self._identity.gid)
         except PermissionError as error:
             raise PreconditionFailed(
-                f"{error.filename} cannot be handed over to an ordinary user, as which commands would run",
+                f"{error.filename} cannot be given to the ordinary user that commands run as",
                 hint="run the fleet as an ordinary user, or install bubblewrap",
             ) from error
         self._given_at = time.monotonic()
@@ -180,9 +180,7 @@ def require_landlock() -> Landlock:
     """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
     landlock = Landlock.find()
     if landlock is None:
-        raise PreconditionFailed(
-            "this kernel offers no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)"
-        )
+        raise PreconditionFailed("this kernel has no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)")
     return landlock
 
 

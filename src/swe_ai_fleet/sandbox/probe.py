@@ -34,7 +34,7 @@ _INSTALLERS = {
 _NAMESPACES_HINT = "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
 _APPARMOR_HINT = "allow user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 _APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-_GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblewrap to go on without this limit"
+_GROUPS_HINT = "run the fleet as an ordinary user, or set FLEET_SANDBOX=bubblewrap to run without this limit"
 
 
 def surroundings(root: Path, variables: Mapping[str, str]) -> str:
@@ -96,7 +96,7 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
             notes=(
                 *notes,
                 "commands run as the fleet's own user, with its files and its network",
-                "a process that sheds both its session and its environment outlives its call",
+                "a process that leaves both its session and its environment survives its call",
             ),
         )
     succeeded = await successful_attacks(probe_workspace, host)
@@ -129,7 +129,7 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
     if loopback:
         notes = [
             "commands have TCP on loopback and unix streams, for themselves alone, but no UDP, and no /tmp but $TMPDIR",
-            "what a command listens at can be reached by the host's processes beside the fleet's commands",
+            "ports that a command opens can be reached by other processes of the host",
         ]
     else:
         notes = [
@@ -137,7 +137,9 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
             "supervisor needs seccomp's user notification, /proc/PID/mem and sock_diag)",
             "commands have no /tmp but $TMPDIR",
         ]
-    notes.append("POSIX shared memory is the host's: commands can open what is there if they know its random name")
+    notes.append(
+        "POSIX shared memory is the host's: commands can open existing segments if they know their random name"
+    )
     if os.geteuid() == 0:
         notes.append("the fleet is root: a workspace belongs to a user of its own while it is open")
     else:

@@ -168,7 +168,7 @@ class FilteringProxy:
     def _authorize(self, head: _Head) -> None:
         shown = "".join(head.values("proxy-authorization")).encode("latin-1")
         if self._authorization and not hmac.compare_digest(shown, self._authorization):
-            raise _RefusalError(_UNAUTHORIZED, "This proxy is not yours")
+            raise _RefusalError(_UNAUTHORIZED, "Proxy authentication failed")
 
     async def _tunnel(self, head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = _authority(head.target)

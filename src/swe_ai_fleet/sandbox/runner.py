@@ -180,7 +180,7 @@ def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writin
     if not command.argv or not command.argv[0]:
         raise InvalidRequest("the command is empty", field="argv")
     if command.argv[0].startswith("-"):
-        raise InvalidRequest("the name of a program cannot begin with a dash", field="argv")
+        raise InvalidRequest("the name of a program cannot start with a dash", field="argv")
     steps = [f"cd -P {_quote(_directory(command.cwd, mount), 'cwd')} || exit 126"]
     if not writing:
         steps.append("ulimit -f 0")
@@ -205,7 +205,7 @@ def exports(variables: Mapping[str, str]) -> str:
     """The line by which a shell gives variables to what it starts. Raises InvalidRequest for what cannot be one."""
     for name in variables:
         if not _NAME.fullmatch(name):
-            raise InvalidRequest(f"{name!r} is no name of a variable", field="variables")
+            raise InvalidRequest(f"{name!r} is not a variable name", field="variables")
     words = [f"{name}={_quote(value, 'variables')}" for name, value in variables.items()]
     return f"export {' '.join(words)}" if words else ""
 

@@ -129,7 +129,7 @@ class Supervisor:
     def _address(self, call: _Call) -> bytes:
         """A copy of the address, the only one that is looked at."""
         if not 2 <= call.length <= _LONGEST_ADDRESS:
-            raise OSError(errno.EINVAL, "no length of an address")
+            raise OSError(errno.EINVAL, "invalid address length")
         memory = os.open(call.process / "mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             # The thread still waits, so what was opened is its own.
@@ -162,7 +162,7 @@ class Supervisor:
                 if now is None or self._is_ours(host, port, now):
                     return made
                 made.close()
-        raise OSError(errno.ECONNREFUSED, "nobody of this session listens there")
+        raise OSError(errno.ECONNREFUSED, "no process of this session listens there")
 
     def _is_ours(self, host: str, port: int, listening: int | None) -> bool:
         """Whether the socket that listens there is one of this session's, or its proxy's."""
@@ -208,7 +208,7 @@ class Supervisor:
                 # What was opened is what is connected to, and nobody can change where that lies.
                 target = Path(f"/proc/self/fd/{place}")
                 if not any(target.readlink().is_relative_to(root) for root in self._roots):
-                    raise OSError(errno.EACCES, "outside of what the session may write")
+                    raise OSError(errno.EACCES, "outside of the writable paths of the session")
                 made.connect(str(target))
         return made
 
@@ -244,7 +244,7 @@ def _loopback(address: bytes, family: int, *, binding: bool) -> tuple[tuple[str,
     elif len(bare) == 4 and (bare[0] == 127 or not any(bare)):
         own_host = _V4 if family == socket.AF_INET else _MAPPED
     else:
-        raise OSError(errno.EADDRNOTAVAIL if binding else errno.ENETUNREACH, "no address of this session")
+        raise OSError(errno.EADDRNOTAVAIL if binding else errno.ENETUNREACH, "not an address of this session")
     return (own_host,) if binding else _REACHED[own_host], port
 
 

@@ -375,7 +375,7 @@ class LocalWorkspace:
 
 def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
     held, limit = (f"{count / 1024**2:,.1f} MiB" for count in (disk.usage.bytes, disk.limit))
-    became = "the command was killed for that" if killed else "until files are removed no file can grow"
+    became = "the command was killed for that" if killed else "no file can grow until files are removed"
     note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; {became}]\n".encode()
     output = result.stdout if command.merge_stderr else result.stderr
     output = replace(output, tail=output.tail + note, total=output.total + len(note))

@@ -205,7 +205,9 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
     try:
         host, _, port = listen.rpartition(":")
         if not port.isdigit():
-            raise PreconditionFailed(f"{listen[:80]!r} is no address", field="metrics_listen", hint="host:port")
+            raise PreconditionFailed(
+                f"{listen[:80]!r} is not a valid address", field="metrics_listen", hint="host:port"
+            )
         tried = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
         for number in (*tried, 0):
             try:

@@ -37,7 +37,7 @@ def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[s
     """
     numbers = logging.getLevelNamesMapping()
     if level.upper() not in numbers:
-        raise ValueError(f"{level!r} is no log level: use debug, info, warning or error")
+        raise ValueError(f"{level!r} is not a log level: use debug, info, warning or error")
     number = numbers[level.upper()]
     readable = sys.stderr.isatty() if form == "auto" else form == "text"
     before = [

@@ -189,5 +189,5 @@ def _check(endpoint: str) -> None:
 
     if not endpoint.startswith(("http://", "https://")):
         raise InvalidRequest(
-            f"{endpoint[:80]!r} is no URL", field="otlp_endpoint", hint="such as http://127.0.0.1:4318"
+            f"{endpoint[:80]!r} is not a URL", field="otlp_endpoint", hint="such as http://127.0.0.1:4318"
         )

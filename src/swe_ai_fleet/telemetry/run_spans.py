@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
+from opentelemetry.semconv.attributes import server_attributes as server
 from opentelemetry.trace import Span, SpanKind
 
 from swe_ai_fleet.codec import to_plain
@@ -125,7 +127,12 @@ def written_spans(tracing: Tracing, writer: Writer, *, fresh: bool) -> Generator
         with current(context), phases.open():
             yield _ExecutionSpans(tracing, writer)
     else:
-        attributes = {**ids, gen_ai.GEN_AI_OPERATION_NAME: "invoke_agent", gen_ai.GEN_AI_AGENT_ID: writer.agent_id}
+        attributes = {
+            **ids,
+            gen_ai.GEN_AI_OPERATION_NAME: "invoke_agent",
+            gen_ai.GEN_AI_AGENT_ID: writer.agent_id,
+            gen_ai.GEN_AI_AGENT_NAME: writer.agent_id,
+        }
         with tracing.span(f"invoke_agent {writer.agent_id}", attributes) as span:
             yield _AgentSpans(tracing, writer, span)
 
@@ -139,6 +146,12 @@ def _ids(writer: Writer) -> dict[str, str]:
         gen_ai.GEN_AI_CONVERSATION_ID: writer.execution_id,
         **named,
     }
+
+
+def _server(host: str) -> dict[str, str | int]:
+    parts = urlsplit(f"//{host}")
+    port = {server.SERVER_PORT: parts.port} if parts.port is not None else {}
+    return {server.SERVER_ADDRESS: parts.hostname, **port} if parts.hostname else {}
 
 
 class _Acceptance:
@@ -246,7 +259,7 @@ class _AgentSpans:
 
     def _started(self, started: RunStarted) -> None:
         self._model = started.model
-        self._span.set_attribute(gen_ai.GEN_AI_AGENT_NAME, str(started.role))
+        self._span.set_attribute("fleet.role", str(started.role))
         self._span.set_attribute(gen_ai.GEN_AI_REQUEST_MODEL, started.model)
         if self._tracing.content:
             self._said = [to_plain(message) for message in started.messages[:_MOST_MESSAGES]]
@@ -266,6 +279,7 @@ class _AgentSpans:
             gen_ai.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: reply.usage.cached_tokens,
             "fleet.step": body.step,
             "fleet.repairs": len(reply.repairs),
+            **_server(reply.server),
         }
         if self._tracing.content:
             attributes[gen_ai.GEN_AI_INPUT_MESSAGES] = self._text(self._said)

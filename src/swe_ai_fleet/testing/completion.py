@@ -72,9 +72,11 @@ def completion_of(
     prompt: Usage,
     obeys_schemas: bool,
     gives_logprobs: bool,
+    gives_token_ids: bool,
 ) -> dict[str, Any]:
     """The answer to the request with that number: calls native where tools are offered, held to a schema where the
-    request has one and the server obeys it, else as text. `prompt` is what the prompt is estimated at."""
+    request has one and the server obeys it, else as text. `prompt` is what the prompt is estimated at. Token ids count
+    on from 0, the prompt's first."""
     calls = [
         (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
         for name, arguments in turn.tool_calls
@@ -97,12 +99,19 @@ def completion_of(
     logprobs = None
     if gives_logprobs and asked.payload.get("logprobs") and message["content"]:
         logprobs = _logprobs(turn, message["content"], asked.payload.get("top_logprobs") or 0)
+    token_ids: list[int] | None = None
+    if gives_token_ids and asked.payload.get("return_token_ids"):
+        token_ids = list(range(counted.total_tokens))
+        if gives_logprobs and asked.payload.get("logprobs") and not asked.payload.get("top_logprobs"):
+            logprobs = {"content": [_token("", -token_id / 1024) for token_id in token_ids[counted.prompt_tokens :]]}
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
     return {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}],
+        "choices": [{**choice, "token_ids": token_ids and token_ids[counted.prompt_tokens :]}],
+        "prompt_token_ids": token_ids and token_ids[: counted.prompt_tokens],
         "usage": {
             "prompt_tokens": counted.prompt_tokens,
             "completion_tokens": counted.completion_tokens,
@@ -142,6 +151,14 @@ def chunks_of(completion: Mapping[str, Any], payload: Mapping[str, Any], *, char
         for delta in _deltas(choice["message"], characters)
     ]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    chunks[0]["prompt_token_ids"] = completion["prompt_token_ids"]
+    for place, token_id in enumerate(choice["token_ids"] or ()):
+        logprobs: dict[str, list[Any]] = choice["logprobs"] or {"content": []}
+        said = chunks[min(place + 1, len(chunks) - 1)]["choices"][0]
+        said["token_ids"] = [*said.get("token_ids", ()), token_id]
+        said["logprobs"] = {
+            "content": [*said.get("logprobs", {"content": []})["content"], *logprobs["content"][place : place + 1]]
+        }
     options: dict[str, Any] = payload.get("stream_options") or {}
     if options.get("include_usage"):
         chunks.append({**head, "choices": [], "usage": completion["usage"]})

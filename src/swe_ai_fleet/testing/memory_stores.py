@@ -62,7 +62,7 @@ class MemoryChanges:
         if isinstance(change.body, WorkRecorded):
             execution = (change.tenant, change.body.record.execution_id)
             if execution in self._recorded:
-                raise AlreadyExists(f"execution {execution[1]} is recorded already")
+                raise AlreadyExists(f"execution {execution[1]} is already recorded")
             self._recorded.add(execution)
         else:
             story = (change.tenant, change.story_id)

@@ -117,10 +117,10 @@ class ScriptedModelServer:
     what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one with
     `strict`, as servers do. A `response_format` with a schema is `ignored`, `refused` or `obeyed`: then scripted calls
     come as the JSON that the schema asks for. Without `streaming` a wish for a stream is ignored, without
-    `stream_options` a request with them is refused; `logprobs` are given, `ignored` or `refused`; a stream's events
-    carry `stream_characters` of text or arguments each. A prompt over `max_model_len` tokens (estimated: 4 characters
-    each) is refused in vLLM's words. With an `api_key`, others are turned away. The last `keep` request bodies stay
-    readable.
+    `stream_options` a request with them is refused; `logprobs` are given, `ignored` or `refused`,
+    and so are token ids (`sampled`); a stream's events carry `stream_characters` of text or arguments each. A prompt
+    over `max_model_len` tokens (estimated: 4 characters each) is refused in vLLM's words. With an `api_key`, others are
+    turned away. The last `keep` request bodies stay readable.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class ScriptedModelServer:
         streaming: bool = True,
         stream_options: bool = True,
         logprobs: Literal["given", "ignored", "refused"] = "given",
+        sampled: Literal["given", "ignored", "refused"] = "given",
         stream_characters: int = 64,
         api_key: str = "",
         host: str = "127.0.0.1",
@@ -155,6 +156,7 @@ class ScriptedModelServer:
         self._streaming = streaming
         self._stream_options = stream_options
         self._logprobs = logprobs
+        self._sampled = sampled
         self._stream_characters = stream_characters
         self._api_key = api_key
         self._faults = dict(faults or {})
@@ -290,6 +292,7 @@ class ScriptedModelServer:
             prompt=usage,
             obeys_schemas=self._json_schema == "obeyed",
             gives_logprobs=self._logprobs == "given",
+            gives_token_ids=self._sampled == "given",
         )
         if streams:
             chunks = chunks_of(completion, payload, characters=self._stream_characters)
@@ -311,6 +314,8 @@ class ScriptedModelServer:
             return "Extra inputs are not permitted: stream_options"
         if payload.get("logprobs") and self._logprobs == "refused":
             return "Unsupported parameter: 'logprobs' is not supported with this model."
+        if payload.get("return_token_ids") and self._sampled == "refused":
+            return "Extra inputs are not permitted: return_token_ids"
         if payload.get("top_logprobs") and not payload.get("logprobs"):
             return "when using `top_logprobs`, `logprobs` must be set to true"
         if payload.get("top_logprobs", 0) > MOST_LOGPROBS:

@@ -200,6 +200,6 @@ class AuditFile:
             return from_json(AuditEntry, line)
         except ValueError as error:
             raise PreconditionFailed(
-                f"{where} of {self.path} is no audit entry: {str(error).splitlines()[0]}",
-                hint="move the file away to begin a new chain, and keep it: it is evidence",
+                f"{where} of {self.path} is not an audit entry: {str(error).splitlines()[0]}",
+                hint="move the file away to start a new chain, and keep it: it is evidence",
             ) from None

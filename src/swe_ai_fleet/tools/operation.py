@@ -185,12 +185,12 @@ class Toolkit:
     """By operation. A class has those of its methods; a toolkit that learns of its own later sets them itself."""
 
     def __init_subclass__(cls) -> None:
-        found: dict[str, Definition] = {}
+        definitions: dict[str, Definition] = {}
         for name, attribute in vars(cls).items():
             if (marked := getattr(attribute, _MARK, None)) is not None:
                 function, traits = marked
-                found[name] = TypedOperation(function=function, tool=cls.name, bare=cls.bare, traits=traits)
-        cls.definitions = found
+                definitions[name] = TypedOperation(function=function, tool=cls.name, bare=cls.bare, traits=traits)
+        cls.definitions = definitions
 
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         self.workspace: Workspace = BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace

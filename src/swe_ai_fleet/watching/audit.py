@@ -123,7 +123,7 @@ def read_audit_document(data: bytes) -> AuditDocument:
         return from_json(AuditDocument, data)
     except ValueError as error:
         raise InvalidRequest(
-            f"this is no audit document: {(str(error).splitlines() or [''])[0]}",
+            f"this is not an audit document: {(str(error).splitlines() or [''])[0]}",
             field="file",
-            hint="`fleet export --format audit` writes one",
+            hint="create one with `fleet export --format audit`",
         ) from None

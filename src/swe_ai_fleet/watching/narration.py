@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, TestSummary
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, CheckResult, TestSummary
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
@@ -62,6 +62,7 @@ from swe_ai_fleet.domain.examination import STATEMENT, Examination
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.test_run import Baseline
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import clean, one_line
 
 BASELINE = "baseline"
@@ -79,18 +80,15 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
     agent, body = stored.event.agent_id, stored.event.body
     match body:
         case ExecutionStarted(task=task, repository=repository):
-            who = (
-                _counted(len(task.patches), "patch", "patches")
-                if task.patches
-                else _counted(task.num_agents, "agent", "agents")
-            )
+            patches, agents = len(task.patches), counted(task.num_agents, "agent")
+            who = counted(patches, "patch", "patches") if patches else agents
             line = f"{who} on {repository.location} at {repository.commit[:12]}"
         case RunStarted(model=model, tools=tools):
-            line = f"{agent}: started with {model} and {len(tools)} tools"
+            line = f"{agent}: started with {model} and {counted(len(tools), 'tool')}"
         case ToolFinished(entry=entry):
             line = "" if brief else f"{agent}: {_tool(entry)}"
         case RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
-            files = _counted(len(left.files_changed), "file", "files")
+            files = counted(len(left.files_changed), "file")
             size = f"+{left.insertions} -{left.deletions} in {files}" if left.files_changed else "no change"
             why = f": {error}" if error.removeprefix("the run stopped: ") not in ("", reason) else ""
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens{why}"
@@ -109,7 +107,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             seconds = f" ({baseline.duration_ms / 1000:.1f} s)" if baseline is not None else ""
             line = f"{BASELINE}: {baseline_text(baseline, error)}{seconds}"
         case EnvironmentRunFinished(run=run):
-            line = f"{ENVIRONMENT}: what it found is {'' if run.kept else 'not '}used: {run.reason}"
+            line = f"{ENVIRONMENT}: its result is {'' if run.kept else 'not '}used: {run.reason}"
         case ChecklistMade(checklist=checklist):
             line = f"{CHECKLIST}: {checklist_text(checklist)}"
         case ChecksFinished(report=report):
@@ -119,13 +117,13 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
             line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {said}"
             shown = sum(finding.reproduced for finding in critique.findings)
-            line += f" ({must_fix} to be fixed first, {shown} reproduced)" if must_fix else ""
+            line += f" ({must_fix} to fix first, {shown} reproduced)" if must_fix else ""
         case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
-            line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
+            line = f"{revision}: {'replaces' if kept else 'dropped in favour of'} {revised}: {reason}"
         case CandidatesExamined(examination=examination):
             line = f"{EXAMINATION}: {examination_text(examination)} ({examination.duration_ms / 1000:.1f} s)"
         case CandidateScored(score=score):
-            line = f"{score.candidate_id}: scored by {score.model or 'nobody'}: {score_text(score)}"
+            line = f"{score.candidate_id}: scored by {score.model or 'no model'}: {score_text(score)}"
         case CandidatesRanked(ranking=ranking, winner_id=winner):
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
@@ -135,7 +133,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
                 f"; checks there: {checks_text(report) or 'none'}" if report.verdict is None else f": {report.verdict}"
             )
         case RefusedKept(candidate_id=candidate_id, delivered=delivered):
-            line = f"nobody won; the best, {candidate_id}, is kept as {delivered.branch}"
+            line = f"no winner; the best candidate, {candidate_id}, is kept as {delivered.branch}"
         case CandidateDelivered(candidate_id=candidate_id, delivered=delivered, by=by, reason=reason):
             line = f"{candidate_id}: delivered by {by} as {delivered.commit_sha[:12]} on {delivered.branch}"
             line += f": {reason}" if reason else ""
@@ -145,9 +143,9 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             return clean(waiting_line(request, stored.event.execution_id)).replace("\n", " ")
         case ApprovalResolved(resolution=resolution):
             said = f": {resolution.text}" if resolution.text else ""
-            line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'somebody'}{said}"
+            line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'unknown'}{said}"
         case ApprovalRefused(approval_id=approval_id, caller=caller):
-            line = f"{approval_id}: {caller} may not decide about what they handed in"
+            line = f"{approval_id}: {caller} cannot approve their own task"
         case ExecutionFinished(status=status, error=error):
             line = f"ended: {status}" + (f": {error}" if error else "")
         case _:
@@ -166,9 +164,8 @@ def score_text(score: VerifierScore) -> str:
 def gathered_text(context: GatheredContext) -> str:
     """What agents are told beside their task, in a few words."""
     if not context.text:
-        return "nothing is known that fits"
-    count = len(context.recalled)
-    recalled = f", {count} {'memory' if count == 1 else 'memories'}" if count else ""
+        return "nothing relevant found"
+    recalled = f", {counted(len(context.recalled), 'memory', 'memories')}" if context.recalled else ""
     return f"{context.tokens:,} tokens{recalled}"
 
 
@@ -182,7 +179,7 @@ def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
     """That an agent waits, and how it is answered, in a line."""
     what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
     answer = how_to_answer(execution_id, request.approval_id)
-    return f"{request.agent_id} waits for approval of {what}: {one_line(request.approach, 80)}; {answer}"
+    return f"{request.agent_id} awaits approval of {what}: {one_line(request.approach, 80)}; {answer}"
 
 
 def verdict_text(report: CheckReport) -> str:
@@ -206,7 +203,7 @@ def examination_text(examination: Examination) -> str:
     """How the new tests of each candidate ended on the others' sources, in a few words."""
     told = [
         f"those of {', '.join(tests.candidates)}: "
-        + ", ".join(f"{one.candidate_id} {one.cell}" for one in tests.crossings)
+        + ", ".join(f"{crossing.candidate_id} {crossing.cell}" for crossing in tests.crossings)
         for tests in examination.sets
         if tests.crossings
     ]
@@ -236,7 +233,7 @@ def _check_text(result: CheckResult) -> str:
     said = f"{result.name} {'ok' if result.passed else 'FAILED'}"
     if result.tests is not None:
         return f"{said}: {_tests_text(result, result.tests)}"
-    return said + (f" ({_counted(len(result.problems), 'problem', 'problems')})" if result.problems else "")
+    return said + (f" ({counted(len(result.problems), 'problem')})" if result.problems else "")
 
 
 def _tests_text(result: CheckResult, tests: TestSummary) -> str:
@@ -250,8 +247,8 @@ def _tests_text(result: CheckResult, tests: TestSummary) -> str:
     return "; ".join(parts)
 
 
-def _counted(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"
+def _size(left: Artifacts) -> str:
+    return f"+{left.insertions} -{left.deletions} in {counted(len(left.files_changed), 'file')}"
 
 
 LINE_CHARS = 200
@@ -268,50 +265,48 @@ def line_of(stored: StoredEvent) -> str:
 def _own(agent: str, body: EventBody) -> str:
     match body:
         case ExecutionClaimed(owner=owner):
-            return f"driven by {owner}"
+            return f"running on {owner}"
         case RunClaimed(host=host, resumes=resumes):
-            return f"{agent}: {'goes on' if resumes else 'begins'} at {host}"
+            return f"{agent}: {'resumed' if resumes else 'started'} on {host}"
         case RunReassigned(lost_agent_id=lost, attempt=attempt, reason=reason):
-            return f"{lost}: lost, goes on elsewhere (attempt {attempt}): {reason}"
+            return f"{lost}: lost; restarted elsewhere (attempt {attempt}): {reason}"
         case ModelReplied(step=step, reply=reply):
             calls = ", ".join(call.name for call in reply.message.tool_calls)
             said = reply.message.content[:_LOOKED_AT]
-            return f"{agent}: step {step}: " + (f"calls {calls}" if calls else said or "nothing said")
+            return f"{agent}: step {step}: " + (f"calls {calls}" if calls else said or "empty reply")
         case MessageAdded(message=message):
             return f"{agent}: told: {message.content[:_LOOKED_AT]}"
         case CallRepaired(step=step, repairs=repairs):
-            return f"{agent}: step {step}: mended: {'; '.join(repairs)}"
+            return f"{agent}: step {step}: repaired: {'; '.join(repairs)}"
         case HistoryCondensed(tokens_before=before, tokens_after=after):
             return f"{agent}: conversation condensed from {before:,} to {after:,} tokens"
         case LoopNoticed(pattern=pattern, advice=advice):
-            return f"{agent}: goes in circles ({pattern}): {advice}"
+            return f"{agent}: loop detected ({pattern}): {advice}"
         case PlanMade(plan=plan, reason=reason):
-            return f"{agent}: plan of {len(plan.steps)} steps" + (f": {reason}" if reason else "")
+            return f"{agent}: plan of {counted(len(plan.steps), 'step')}" + (f": {reason}" if reason else "")
         case WorkspaceCheckpointed(step=step, commit=commit):
-            return f"{agent}: step {step}: workspace kept as {commit[:12]}"
+            return f"{agent}: step {step}: workspace stored as {commit[:12]}"
         case WorkspaceNotKept(step=step, reason=reason):
-            return f"{agent}: step {step}: workspace not kept: {reason}"
+            return f"{agent}: step {step}: workspace not stored: {reason}"
         case ToolStarted(entry=entry):
-            return f"{agent}: {entry.tool}_{entry.operation} begins"
+            return f"{agent}: {entry.tool}_{entry.operation} started"
         case CandidateSubmitted(candidate=candidate):
-            left = candidate.artifacts
-            size = f"+{left.insertions} -{left.deletions} in {len(left.files_changed)} files"
-            return f"{candidate.candidate_id}: handed in: {size}"
+            return f"{candidate.candidate_id}: submitted: {_size(candidate.artifacts)}"
         case VotesCast(votes=votes):
             return "votes: " + "; ".join(f"{vote.judge_id}: {vote.choice or vote.error or 'none'}" for vote in votes)
         case SubtasksDerived(derivation=derivation):
-            return f"split into {len(derivation.subtasks)} subtasks"
+            return f"split into {counted(len(derivation.subtasks), 'subtask')}"
         case SubtaskStarted(subtask_id=subtask, execution_id=execution_id):
-            return f"{subtask}: handed in as {execution_id}"
+            return f"{subtask}: submitted as {execution_id}"
         case SubtaskEnded(outcome=outcome):
             return f"{outcome.subtask_id}: {outcome.status}" + (f": {outcome.error}" if outcome.error else "")
         case BreakpointsSet(action=action, node_id=node, by=by):
-            return f"{by or 'somebody'} says {action}" + (f" {node}" if node else "")
+            return f"{action} by {by or 'unknown'}" + (f" {node}" if node else "")
         case WorkflowFinished():
-            return "the workflow has its output"
+            return "workflow output ready"
         case AuditHeadSigned(head=head):
-            return f"{head.agent_id}: {head.entries} audit entries signed by {head.key_id}"
+            return f"{head.agent_id}: {counted(head.entries, 'audit entry', 'audit entries')} signed by {head.key_id}"
         case ResultPublished():
-            return "subscribers are told"
+            return "subscribers notified"
         case _:
             return ""

@@ -62,7 +62,7 @@ def ended_state(
 
 
 def json_or_text(text: str) -> JsonValue:
-    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is no JSON."""
+    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is not JSON."""
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):

@@ -48,7 +48,7 @@ class Progress:
     def state(self) -> ExecutionState:
         """The execution after the last event."""
         if self._state is None:
-            raise RuntimeError("no event has been seen")
+            raise RuntimeError("no events yet")
         return self._state
 
     def follow(self, stored: StoredEvent) -> None:
@@ -167,7 +167,7 @@ def split_step(state: ExecutionState) -> str:
     if state.derivation is None:
         return "splitting"
     waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
-    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the whole"
+    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
 
 
 def split_percent(state: ExecutionState, *, most: int) -> int:

@@ -39,7 +39,7 @@ async def log(server: EmbeddedNats) -> AsyncIterator[JetStream]:
 
 
 def connected(address: NatsAddress) -> AbstractAsyncContextManager[JetStream]:
-    return JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=15)
+    return JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=15)
 
 
 def writer(name: str = "") -> Writer:
@@ -113,9 +113,9 @@ async def test_what_is_damaged_or_half_is_refused_before_anything_is_sent(log: J
         with pytest.raises(PreconditionFailed, match="names a file"):
             await restore_backup(other.connection, directory)
         (directory / "manifest.json").unlink()
-        with pytest.raises(NotFound, match="no whole backup"):
+        with pytest.raises(NotFound, match="not a complete backup"):
             await restore_backup(other.connection, directory)
-        assert (await other.connection.api("STREAM.NAMES", patience=5))["total"] == 0
+        assert (await other.connection.api("STREAM.NAMES", timeout=5))["total"] == 0
 
 
 async def test_the_check_finds_what_does_not_fit(log: JetStream) -> None:
@@ -137,6 +137,6 @@ async def test_the_check_finds_what_does_not_fit(log: JetStream) -> None:
     assert finding.executions == 3
     assert len(finding.faults) == 2, finding.faults
     assert finding.faults[0].startswith("changed: the audit chain of agent-dev-1 breaks: entry 4 is missing")
-    assert finding.faults[1] == f"lost: the blob {missing.name} is not there"
+    assert finding.faults[1] == f"lost: the blob {missing.name} is missing"
     newest = await check_contents(log, log.connection, sample=1)
     assert (newest.executions, len(newest.faults)) == (1, 1)

@@ -88,7 +88,7 @@ async def test_a_fleet_goes_on_from_its_backup(model_server: ScriptedModelServer
         councils, recalled = await first.councils(), await first.recalled()
         assert (len(councils), recalled) == (1, ["Tabs, no spaces."])
         refused = await shells[0].fleet("restore", str(directory))
-        assert (refused.code, "a fleet runs on" in refused.err) == (2, True)
+        assert (refused.code, "a fleet is running in" in refused.err) == (2, True)
         process.kill()
         await process.wait()
 

@@ -64,21 +64,21 @@ async def test_agents_are_shown_the_problem_and_nothing_of_its_solution(desk: De
 
 
 BAD: tuple[tuple[object, str], ...] = (
-    (b"{", "no JSON"),
-    (b"[1]", "no JSON object"),
-    (b"[" * 100_000, "no JSON"),
+    (b"{", "not valid JSON"),
+    (b"[1]", "not a JSON object"),
+    (b"[" * 100_000, "not valid JSON"),
     (b"x" * 20_000_000, "bytes"),
     ({"problem_statement": "x"}, "instance_id"),
     *(({"instance_id": name, "task": "x"}, "instance_id") for name in ("a\nb", 5)),
     ({"instance_id": "a"}, "problem_statement"),
-    ({"instance_id": "first", "task": "x"}, "stands in line 1 already"),
+    ({"instance_id": "first", "task": "x"}, "is already in line 1"),
     *(({"instance_id": "a", "task": task}, told) for task, told in (("half \ud800", "surrogate"), ("nul \0", "NUL"))),
     *(
         ({"instance_id": "a", "task": "x", field: value}, told)
         for field, value, told in (
-            ("FAIL_TO_PASS", "[1", "FAIL_TO_PASS is no list"),
+            ("FAIL_TO_PASS", "[1", "FAIL_TO_PASS must be a list"),
             ("checks", [""], "checks"),
-            ("checks", {}, "checks is no list"),
+            ("checks", {}, "checks must be a list"),
             ("agents", -1, "agents"),
             ("rounds", True, "rounds"),
             ("env", {"A": 1}, "env"),
@@ -105,7 +105,7 @@ async def test_a_bad_line_is_named_and_holds_nobody_up(desk: Desk) -> None:
         strict = await desk.fleet("--strict")
         assert (strict.code, "line 2" in strict.err) == (2, True)
         desk.write(b"no record")
-        assert "holds no task" in (await desk.fleet()).err
+        assert "contains no task" in (await desk.fleet()).err
     assert len(desk.service.fleet.begun) == 2 * 3
 
 

@@ -99,7 +99,7 @@ class Service:
         """Wait until nothing of a webhook waits or is under way."""
         place = f"CONSUMER.INFO.{STREAM}.{(await self.list())[webhook_id].consumer}"
         async with asyncio.timeout(SECONDS):
-            while (info := await self.log.connection.api(place, patience=5))["num_pending"] + info["num_ack_pending"]:
+            while (info := await self.log.connection.api(place, timeout=5))["num_pending"] + info["num_ack_pending"]:
                 await asyncio.sleep(0.01)
 
     async def gone(self, consumer: str) -> None:
@@ -324,7 +324,7 @@ async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: Emb
         async with await nats_client.connect(nats.address.url) as client:
             letter = await client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{made.webhook.consumer}")
         assert json.loads(letter.data or b"")["execution_id"] == execution_id
-        assert "tried 4 times, at last: HTTP 500" in (letter.headers or {})["Fleet-Reason"]
+        assert "tried 4 times; last error: HTTP 500" in (letter.headers or {})["Fleet-Reason"]
         # A dead letter that could not be written does not begin anew.
         with pytest.raises(PermanentError, match="was tried 4 times"):
             await again(service, made, await world.end_of(execution_id), deliveries=5)

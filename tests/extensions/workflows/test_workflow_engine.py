@@ -224,8 +224,8 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("output", "said"),
         [
-            ({1, 2}, "is no JSON"),
-            (float("nan"), "is no JSON"),
+            ({1, 2}, "is not valid JSON"),
+            (float("nan"), "is not valid JSON"),
             ("x" * 4_000_001, "4000003 characters"),
             (InvalidRequest("no such thing"), "a: no such thing"),
         ],
@@ -241,11 +241,11 @@ class TestFailures:
         [
             (
                 flow(tool("a"), tool("b", {"x": "${nodes.a.output.no}"}), edges="a-b"),
-                "b: ${nodes.a.output.no} names nothing: there is no 'no' (there are: of, given)",
+                "b: ${nodes.a.output.no} refers to nothing: there is no 'no' (there are: of, given)",
             ),
-            (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} names nothing"),
+            (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} refers to"),
             (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list"),
-            (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items are too many"),
+            (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items; a map takes at most"),
             (flow(nested(INNER, inputs={"x": "three"})), "sub: the input 'x' must be of type integer, not string"),
         ],
     )  # fmt: skip
@@ -346,7 +346,7 @@ class TestMaps:
         monkeypatch.setattr("swe_ai_fleet.extensions.workflows.tries.MAX_CHARS", 1_000)
         world = World(does={f"all[{at}]": "x" * 100 for at in range(20)})
         ended = await world.go(flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS), range(20))
-        assert (ended.status, "too large to be kept" in ended.error) == (ExecutionStatus.FAILED, True)
+        assert (ended.status, "too large to store" in ended.error) == (ExecutionStatus.FAILED, True)
         assert len(world.ran()) < 12
 
 

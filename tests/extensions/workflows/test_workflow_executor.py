@@ -271,7 +271,7 @@ class TestTogether:
         ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")
         approve = None if decided is None else lambda _: decided
         state = await WorkflowExecutor(one(ask), settings=chosen, approve=approve).execute()
-        assert (state.status, "ask: there is nobody to ask" in state.error) == (status, decided is None)
+        assert (state.status, "ask: no approver is configured" in state.error) == (status, decided is None)
 
 
 class TestState:
@@ -311,7 +311,7 @@ class TestState:
         file = tmp_path / "run.jsonl"
         for text in ("nonsense\n", '{"version": 1}\n', "[]\n", '{"version":1,"execution_id":"x","run":"y"}\n'):
             file.write_text(text)
-            with pytest.raises(PreconditionFailed, match=r"no state of a workflow|another workflow"):
+            with pytest.raises(PreconditionFailed, match=r"not a workflow state|another workflow"):
                 await WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=file).execute()
             assert file.read_text() == text
 
@@ -323,9 +323,9 @@ class TestState:
         first.pause()
         running = asyncio.create_task(first.execute())
         await until(lambda: first.paused)
-        with pytest.raises(PreconditionFailed, match="another run has"):
+        with pytest.raises(PreconditionFailed, match="another run is using"):
             await executor().execute()
-        with pytest.raises(PreconditionFailed, match="under way"):
+        with pytest.raises(PreconditionFailed, match="is running"):
             first.execute()
         first.continue_()
         assert (await running).status is ExecutionStatus.COMPLETED

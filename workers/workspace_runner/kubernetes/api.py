@@ -30,7 +30,7 @@ Call = Callable[[], Awaitable[Any]]
 
 
 class Conflict(Exception):
-    """What was to be made is there already."""
+    """What was to be made already exists."""
 
 
 class Gone(Exception):
@@ -175,7 +175,7 @@ async def connected(settings: RunnerSettings) -> AsyncGenerator[KubernetesApi]:
             await cast("Any", config).load_kube_config(config_file=named, client_configuration=configuration)
     except (config.ConfigException, OSError) as fault:
         raise PreconditionFailed(
-            f"there is no way to a cluster: {fault}", field="kubeconfig", hint="set FLEET_RUNNER_KUBECONFIG"
+            f"no cluster is configured: {fault}", field="kubeconfig", hint="set FLEET_RUNNER_KUBECONFIG"
         ) from fault
     async with cast("Any", client).ApiClient(configuration) as connection:
         yield KubernetesApi(cast("Any", client).BatchV1Api(connection), cast("Any", client).CoreV1Api(connection))

@@ -209,15 +209,15 @@ class KubernetesBackend:
             # A Job that has failed may be told of before its Pod is.
             lost = unexplained(job)
             found = lost or trouble(mine)
-            patience = _TOLD_SECONDS if lost else self._patience(found) if found else _LOOK_SECONDS
+            grace = _TOLD_SECONDS if lost else self._grace(found) if found else _LOOK_SECONDS
             if found is None:
                 since = None
             elif since is None or since[0] is not found.reason:
                 since = found.reason, now()
-            elif now() - since[1] >= patience:
+            elif now() - since[1] >= grace:
                 return Ending(reason=found.reason, message=found.message)
             # Most changes are told; a look now and then is what deadlines, and a deaf watch, need.
-            await self._changes.since(count, min(_LOOK_SECONDS, patience))
+            await self._changes.since(count, min(_LOOK_SECONDS, grace))
 
     async def stop(self, ref: JobRef) -> None:
         """Remove a Job; its Pods are told to end."""
@@ -243,7 +243,7 @@ class KubernetesBackend:
     def _namespace(self, ref: JobRef) -> str:
         return self._settings.namespace_of(ref.tenant)
 
-    def _patience(self, found: Trouble) -> float:
+    def _grace(self, found: Trouble) -> float:
         match found.reason:
             case EndReason.UNSCHEDULABLE:
                 return self._settings.schedule_deadline_seconds

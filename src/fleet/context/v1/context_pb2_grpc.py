@@ -147,7 +147,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RehydrateSession(self, request, context):
-        """What somebody needs who takes a story, or all those of a case, up again: where it stands, what was done, what comes
+        """What is needed to resume a story, or all those of a case: where it stands, what was done, what comes
         next, and the same as text for a prompt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -205,7 +205,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordOperations(self, request, context):
-        """Records what an execution did. The fleet records its own executions by itself; this is for those of others, whose
+        """Records what an execution did. The fleet records its own executions automatically; this is for those of others, whose
         ids must not look like the fleet's own (a UUID of version 5). Repeating it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -241,7 +241,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordOutcome(self, request, context):
-        """Records how a piece of work went, or what a person thinks of one that is recorded already.
+        """Records how a piece of work went, or what a person thinks of one that is already recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

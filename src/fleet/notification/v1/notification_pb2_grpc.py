@@ -81,7 +81,7 @@ class NotificationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWebhook(self, request, context):
-        """Forgets a webhook. What it was not told yet, it is not told any more.
+        """Deletes a webhook and its pending deliveries.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

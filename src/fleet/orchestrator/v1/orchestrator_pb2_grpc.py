@@ -169,7 +169,7 @@ class OrchestratorServiceServicer:
     def Deliberate(self, request, context):
         """Several agents solve the task, each in its own clone; checks and peer review rank the proposals.
         Nothing is applied. Waits for the end or for the caller's deadline. A call that is cancelled, runs
-        out of time or drops ends only the wait: the execution goes on and can be fetched.
+        out of time or drops ends only the wait: the execution continues and can be fetched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,7 +272,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeliverCandidate(self, request, context):
-        """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. Who had it done is
+        """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. The caller is
         recorded. The same again changes nothing. PERMISSION_DENIED: the caller handed the task in, and only what is
         verified may win.
         """

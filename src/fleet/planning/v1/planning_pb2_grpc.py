@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PlanningServiceStub:
-    """Conducts plan sessions. They outlive every process; of one session one request is carried out at a time. A call that
-    ends early ends nothing: the request goes on, and the session has what came of it.
+    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
+    ends early ends nothing: the request continues, and the session has its result.
     """
 
     def __init__(self, channel):
@@ -64,12 +64,12 @@ class PlanningServiceStub:
 
 
 class PlanningServiceServicer:
-    """Conducts plan sessions. They outlive every process; of one session one request is carried out at a time. A call that
-    ends early ends nothing: the request goes on, and the session has what came of it.
+    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
+    ends early ends nothing: the request continues, and the session has its result.
     """
 
     def ExecutePlan(self, request, context):
-        """Begins a session, or goes on in one with another goal. The same goal again, while its proposal waits, gives that
+        """Starts a session, or continues one with another goal. The same goal again, while its proposal waits, gives that
         proposal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -141,8 +141,8 @@ def add_PlanningServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanningService:
-    """Conducts plan sessions. They outlive every process; of one session one request is carried out at a time. A call that
-    ends early ends nothing: the request goes on, and the session has what came of it.
+    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
+    ends early ends nothing: the request continues, and the session has its result.
     """
 
     @staticmethod

@@ -48,7 +48,7 @@ async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Res
         if not (is_public(address) or (named and (endpoint.is_address or not _is_guarded(address)))):
             raise AgentFault(
                 f"the agent at {endpoint} is not on the public internet (its address is {address})",
-                hint="name it in FLEET_AGENT_ENDPOINTS, without a *; a link-local one as an address",
+                hint="add it to FLEET_AGENT_ENDPOINTS without a *; add a link-local one by its address",
             )
     places = [
         f"[{address}]:{endpoint.port}" if ":" in address else f"{address}:{endpoint.port}" for address in addresses
@@ -139,7 +139,9 @@ def _assignment(
                 round=revision.round,
                 patch_bytes=len(revised),
                 checks=_checks(revision.report, mask),
-                critiques=[_critique(one, mask) for one in revision.critiques[:MAX_CRITIQUES] if not one.error],
+                critiques=[
+                    _critique(critique, mask) for critique in revision.critiques[:MAX_CRITIQUES] if not critique.error
+                ],
             )
         )
     return told
@@ -257,7 +259,7 @@ class AgentServiceClient:
             with _explained(place):
                 told = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
             if not isinstance(told, pb.DescribeResponse):
-                raise AgentFault(f"what the agent at {place} says of itself cannot be read")
+                raise AgentFault(f"the description of the agent at {place} cannot be read")
             if told.protocol_version != PROTOCOL_VERSION:
                 raise AgentFault(
                     f"the agent at {place} speaks version {told.protocol_version} of the protocol",
@@ -275,7 +277,7 @@ class AgentServiceClient:
                     # What cannot be read comes as None.
                     async for response in cast("AsyncIterator[pb.SolveResponse | None]", call):
                         if response is None:
-                            raise AgentFault(f"what the agent at {place} says cannot be read")
+                            raise AgentFault(f"the answer of the agent at {place} cannot be read")
                         match response.WhichOneof("part"):
                             case "progress":
                                 handout.record.say(response.progress.text)
@@ -327,7 +329,7 @@ def _explained(place: AgentEndpoint) -> Generator[None]:
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in words:
             raise AgentBusy(f"the agent at {place} is busy: {words}") from None
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise AgentFault(f"the agent at {place} cannot be reached, or went away: {words}") from None
+            raise AgentFault(f"the agent at {place} cannot be reached, or disconnected: {words}") from None
         raise AgentFault(f"the agent at {place} ended with {code.name}: {words}") from None
     except asyncio.CancelledError:
         # gRPC tells of a call that ended under it in the same way as of a caller who gave up.

@@ -83,7 +83,7 @@ def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
     kind = _REASONS.get(details.reason if details else "") or _CODES.get(code, Unavailable)
     words = (error.details() or code.name.lower().replace("_", " "))[:_CHARS]
     if code is grpc.StatusCode.UNAUTHENTICATED:
-        return kind(f"the context service at {address} takes another token", field="context_token")
+        return kind(f"the context service at {address} rejected the token", field="context_token")
     if details is not None:
         return kind(words, field=details.field)
     if kind is Unavailable:
@@ -244,7 +244,7 @@ class ContextServiceClient:
                 raise
             raise Unavailable(f"the call to the context service at {self.address} broke off") from None
         if not isinstance(answer, kind):
-            raise InternalFault(f"what the context service at {self.address} says cannot be read")
+            raise InternalFault(f"the answer of the context service at {self.address} cannot be read")
         return answer
 
 

@@ -104,7 +104,7 @@ class Bert:
 
     def encode(self, pieces: Sequence[Sequence[int]]) -> Floats:
         """A row of length 1 for each text, given as the numbers of its word pieces, at least one and at most 512."""
-        lengths = np.array([len(one) for one in pieces])
+        lengths = np.array([len(piece) for piece in pieces])
         numbers = np.zeros((len(pieces), lengths.max()), dtype=np.int64)
         for row, one in zip(numbers, pieces, strict=True):
             row[: len(one)] = one
@@ -211,14 +211,14 @@ class LocalEmbedder:
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector of length 1 for each text, an empty one too."""
         loop = asyncio.get_running_loop()
-        found: list[Sequence[float]] = [()] * len(texts)
+        sequences: list[Sequence[float]] = [()] * len(texts)
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             pieces = await loop.run_in_executor(self._thread, self._split, texts[start : start + _TEXTS_AT_ONCE])
-            for batch in batches([len(one) for one in pieces]):
+            for batch in batches([len(piece) for piece in pieces]):
                 vectors = await loop.run_in_executor(self._thread, self._run, [pieces[place] for place in batch])
                 for place, vector in zip(batch, vectors, strict=True):
-                    found[start + place] = vector
-        return found
+                    sequences[start + place] = vector
+        return sequences
 
     def _split(self, texts: Sequence[str]) -> list[list[int]]:
         if self._model is None:
@@ -227,7 +227,7 @@ class LocalEmbedder:
 
     def _run(self, pieces: Sequence[Sequence[int]]) -> list[list[float]]:
         if self._model is None:
-            raise RuntimeError("LocalEmbedder is used outside of its context")
+            raise RuntimeError("LocalEmbedderis used outside of its `async with` block")
         return self._model.bert.encode(pieces).tolist()
 
 
@@ -254,7 +254,7 @@ class _Model:
         # Looked up and not imported: of that package only the files are wanted.
         spec = find_spec(_PACKAGE)
         if spec is None or spec.origin is None:
-            raise PreconditionFailed(f"{_PACKAGE} went away", field="embeddings")
+            raise PreconditionFailed(f"{_PACKAGE} is no longer available", field="embeddings")
         directory = Path(spec.origin).parent / "model"
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         tokenizer.enable_truncation(max_length=_MOST_PIECES)  # pyright: ignore[reportUnknownMemberType]

@@ -91,7 +91,7 @@ def submodule_decisions(seed: Path) -> list[Decision]:
     return [
         Decision(
             what=f"submodule {found.path} at {found.commit[:12]}: "
-            + ("its files are there" if found.tree else f"not there: {found.reason}"),
+            + ("checked out" if found.tree else f"not checked out: {found.reason}"),
             source=".gitmodules",
         )
         for found in submodules_of(seed)
@@ -107,9 +107,9 @@ def notes_for_agents(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ..
         part for step in recipe.steps if not step.required for part in step.source.split(", ") if part
     )
     setup = sum(step.concerns != "environment" for step in recipe.steps)
-    installed = f"installed, read-only, by {', '.join(list(sources)[:6])}" if sources else "nothing was installed"
+    installed = f"installed (read-only) by {', '.join(list(sources)[:6])}" if sources else "nothing was installed"
     if recipe.python is not None and recipe.python.project:
-        installed += "; the project itself in place, so that this clone's code is what gets imported"
+        installed += "; the project itself in editable mode, so imports find this clone's code"
     if setup:
         installed += f"; {setup} set-up command{'s' if setup > 1 else ''} ran"
     notes.append(f"Environment: {installed}.")
@@ -118,7 +118,7 @@ def notes_for_agents(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ..
         notes.append(f"Could not be installed: {shown_parts}.")
     notes += [f"{said.what[0].upper()}{said.what[1:]}." for said in report.decisions if "not there:" in said.what]
     if not report.test_command:
-        notes.append("Tests: none were found.")
+        notes.append("Tests: none found.")
     return (*notes, *recipe.notes)
 
 
@@ -137,7 +137,7 @@ def missing_on_path(
         return inner == "." or any(path == inner or path.startswith(f"{inner}/") for path in kept)
 
     missing = [entry for entry in spec.path if not exists(entry)]
-    return (f"On PATH, but not there: {', '.join(missing)}.",) if missing else ()
+    return (f"Expected, but not on PATH: {', '.join(missing)}.",) if missing else ()
 
 
 def _may_exist(root: Path, path: str) -> bool:

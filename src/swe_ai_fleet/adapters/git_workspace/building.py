@@ -139,7 +139,7 @@ class Build:
         try:
             packages = from_json(list[tuple[str, str, str]], said.stdout.text())[:MOST_RECORDED]
         except ValueError:
-            self.decisions.append(Decision(what="what was installed could not be recorded"))
+            self.decisions.append(Decision(what="the list of installed packages could not be recorded"))
             return ()
         hashed = {line.split()[0]: line for line in known if "--hash" in line}
         lines = filter(None, (recorded_line(*package) for package in packages))
@@ -205,16 +205,16 @@ class Build:
     async def _run(self, step: Step) -> bool:
         """Whether the step, or all that took its place, worked."""
         if not step.required and time.monotonic() > self._deadline:
-            self._note(step, StepOutcome.LEFT_OUT, 0.0, "no time was left for it")
+            self._note(step, StepOutcome.LEFT_OUT, 0.0, "no time left for it")
             return False
         result, seconds, refused = await self._execute(step)
         for _ in range(_MAX_REPAIRS):
             if result.ok:
                 break
-            mended = await self._without_blamed(step, result)
-            if mended is None:
+            repaired = await self._without_blamed(step, result)
+            if repaired is None:
                 break
-            step = mended
+            step = repaired
             result, more, refused = await self._execute(step)
             seconds += more
         if result.ok:
@@ -253,7 +253,7 @@ class Build:
                 self._unpinned |= blamed
                 pins = self._lock.constraints(self._unpinned)
                 await asyncio.to_thread(write_file, self._root.path / CONSTRAINTS, pins)
-                what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit here"
+                what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit this Python"
                 self.decisions.append(Decision(what=what, source=step.source))
                 return step
         if step.optional and (blamed := unavailable_packages(output, step.optional)):
@@ -321,7 +321,7 @@ class Build:
         while len(lines) > 1 and sum(map(len, lines)) > _TAIL_CHARACTERS:
             lines = lines[1:]
         said = "\n".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
-        end = "its time was up" if result.timed_out else f"exit code {result.exit_code}"
+        end = "it timed out" if result.timed_out else f"exit code {result.exit_code}"
         help_ = way_out(refused, self._grant)
         return "\n".join(
             part for part in (end, said, f"{refused[0].text}: {help_}" if refused and help_ else "") if part
@@ -356,9 +356,9 @@ def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
     if foreign:
         lines.append(f"FLEET_SETUP_HOSTS={','.join((*grant.hosts, *foreign))}")
     if lines:
-        return f"set {' and '.join(lines)} for the server if it is yours to open"
+        return f"set {' and '.join(lines)} for the server, or ask its operator"
     if found:
-        return "can this machine reach it? FLEET_SETUP_VARIABLES hands set-up commands an index of your own"
+        return "can this machine reach it? FLEET_SETUP_VARIABLES passes settings of a private index to set-up commands"
     return ""
 
 

@@ -70,7 +70,7 @@ def read_header(data: bytes) -> BundleHeader:
     beginning, blank, _ = data[:_HEADER_BYTES].partition(b"\n\n")
     signature, *lines = beginning.split(b"\n")
     if not blank or not _SIGNATURE.fullmatch(signature):
-        raise PreconditionFailed("this is no git bundle")
+        raise PreconditionFailed("this is not a git bundle")
     found = [match[1].decode() for line in lines if (match := _PREREQUISITE.fullmatch(line))]
     return BundleHeader(prerequisites=tuple(found), pack_at=len(beginning) + 2)
 
@@ -134,7 +134,7 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
     except ResourceExhausted as error:
         raise ResourceExhausted(
             f"the files of the repository make a bundle of more than {max_bytes} bytes",
-            hint="agents that others run get no repository of this size",
+            hint="external agents get no repositories of this size",
         ) from error
     return RepositoryBundle(commit=made.text(), data=data, without_history=True)
 
@@ -208,7 +208,7 @@ async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: P
     """Put a bundle's branch into a local repository, where it must not exist yet; its commit.
 
     `known` is a bundle that has what the other one builds on, where the repository itself may not. No work tree is
-    touched, and no hook runs. Raises InvalidRequest where it is no name of a branch, PreconditionFailed.
+    touched, and no hook runs. Raises InvalidRequest where it is not a branch name, PreconditionFailed.
     """
     # A server says its name: with a star in it, branches of any name would be written.
     git, ref = Git(os.environ), f"refs/heads/{check_branch(branch, field='--fetch')}"
@@ -216,7 +216,7 @@ async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: P
     try:
         there = await git.run("for-each-ref", "--format=%(objectname)", "--", ref, cwd=repository)
         if there.text():
-            raise PreconditionFailed(f"branch {branch} exists already", field="--fetch", hint="choose another --branch")
+            raise PreconditionFailed(f"branch {branch} already exists", field="--fetch", hint="choose another --branch")
         if known is not None:
             await git.run(*fetch, str(known), "HEAD", cwd=repository, protocols=("file",), allowance=_ALLOWANCE)
         await git.run(*fetch, str(bundle), f"{ref}:{ref}", cwd=repository, protocols=("file",))

@@ -77,7 +77,7 @@ async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: 
     """
     for name in (checkpoint.commit, checkpoint.head):
         if not COMMIT_ID.fullmatch(name):
-            raise PreconditionFailed("the checkpoint names no commit")
+            raise PreconditionFailed("the checkpoint has no commit")
     tree = layout.work_tree
     try:
         if checkpoint.bundle:

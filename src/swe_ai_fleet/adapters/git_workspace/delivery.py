@@ -119,7 +119,7 @@ class Deliveries:
             party = (repository.tenant, repository.credential, remote)
             there = await self._remotes.branch(*party, cache, delivery.branch)
             if there and there != commit:
-                raise _taken(delivery.branch, "it exists at the remote with other content")
+                raise _taken(delivery.branch, "it exists at the remote with different content")
             if not there:
                 await self._remotes.push(*party, layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
@@ -156,7 +156,7 @@ class Deliveries:
             if there:
                 commit = await self._standing(cache_layout, there, repository.commit, tree)
                 if not commit:
-                    raise _taken(delivery.branch, "it exists at the remote with other content")
+                    raise _taken(delivery.branch, "it exists at the remote with different content")
             else:
                 await self._remotes.push(*party, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
@@ -208,7 +208,7 @@ class Deliveries:
         found = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
         standing = [name for name in found.lines() if name]
         if standing and standing != [commit]:
-            raise _taken(ref.removeprefix("refs/heads/"), "it exists with other content")
+            raise _taken(ref.removeprefix("refs/heads/"), "it exists with different content")
         return commit if standing else ""
 
     async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
@@ -226,7 +226,7 @@ class Deliveries:
         if found[0][1] != "commit":
             return ""
         if found[1] != [tree, "tree"] or found[2] != [parent, "commit"]:
-            raise _taken(name.removeprefix("refs/heads/"), "it exists with other content")
+            raise _taken(name.removeprefix("refs/heads/"), "it exists with different content")
         return found[0][0]
 
     async def _commit(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:

@@ -105,14 +105,14 @@ def read_file(root: Path, *parts: str) -> str:
     finally:
         os.close(top)
     if directory is None:
-        raise FileNotFoundError(f"there is no directory {'/'.join(parts[:-1])}")
+        raise FileNotFoundError(f"no directory {'/'.join(parts[:-1])}")
     try:
         descriptor = os.open(parts[-1], _OLD_FILE, dir_fd=directory)
     finally:
         os.close(directory)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{'/'.join(parts)} is no regular file")
+            raise OSError(f"{'/'.join(parts)} is not a regular file")
         return file.read(_MAX_READ_BYTES).decode("utf-8", "replace")
 
 

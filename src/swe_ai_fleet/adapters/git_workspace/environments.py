@@ -69,7 +69,7 @@ _EXPECTED = re.compile(
 )
 
 _OF_THE_CALLER = "environment.setup"
-_HAD_BEFORE = Decision(what="the packages of the index were there from another commit's build")
+_HAD_BEFORE = Decision(what="the packages of the index are reused from the build of another commit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class Environments:
             )
         if recipe.python is not None and recipe.python.project and not self._confined:
             raise PreconditionFailed(
-                "without a sandbox an editable installation would belong to one clone only",
+                "without a sandbox an editable installation would work in one clone only",
                 field="environment",
                 hint="install bubblewrap, or switch detection off and give set-up commands",
             )
@@ -323,7 +323,7 @@ class Environments:
             recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
         if recipe.python is None or not recipe.python.packages or not pins.pip:
             return recipe
-        said = Decision(what="no lock: what pip installs has the versions of the commit that this one stands on")
+        said = Decision(what="no lock file: pip installs the versions of the parent commit's environment")
         return replace(recipe, python=replace(recipe.python, pins=pins.pip), decisions=(*recipe.decisions, said))
 
     async def _build(
@@ -537,11 +537,13 @@ class Environments:
         found = await uninterrupted(
             collect(self._git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
         )
-        decisions = [Decision(what=f"left out, too much to keep: {text}") for text in found.too_much]
+        decisions = [Decision(what=f"left out because of its size: {text}") for text in found.too_much]
         kept = found.furnishing.kept
         if kept:
             more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
-            decisions.append(Decision(what=f"what the build left is in every clone: {', '.join(kept[:3])}{more}"))
+            decisions.append(
+                Decision(what=f"build output that is copied into every clone: {', '.join(kept[:3])}{more}")
+            )
         return found.furnishing, decisions
 
     def _ready(self, key: str, facts: Facts, tools: Path, spec: EnvironmentSpec, *, cached: bool) -> Environment:

@@ -237,7 +237,7 @@ class Git:
             finally:
                 await _end(process)
         if stdout is None:
-            raise ResourceExhausted(f"git answered more than {output_limit} bytes")
+            raise ResourceExhausted(f"git printed more than {output_limit} bytes")
         result = GitResult(code=code, stdout=stdout, stderr=stderr.decode("utf-8", "replace").strip())
         if code not in expect:
             if _NO_MEMORY.search(result.stderr):

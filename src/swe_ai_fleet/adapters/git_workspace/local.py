@@ -89,7 +89,7 @@ class LocalRepositories:
                 cwd=path,
             )
         except GitFailed as error:
-            hint = "name a directory of one, or make one there: git init, git add, git commit"
+            hint = "use a directory of a repository, or create one there: git init, git add, git commit"
             raise PreconditionFailed(f"{path} is not a git repository", field="repo.path", hint=hint) from error
         git_dir, common, objects, index, bare, object_format, shallow, *up = found.lines()
         is_bare = bare == "true"
@@ -109,7 +109,7 @@ class LocalRepositories:
         )
         parts = (repository.git_dir, repository.common_dir, repository.objects)
         if not self._policy.contains(repository.top.resolve(), tenant) or not await self.holds(parts, tenant):
-            raise InvalidRequest(f"{path} keeps a part of its repository outside the allowed roots", field="repo.path")
+            raise InvalidRequest(f"{path} has a part of its repository outside the allowed roots", field="repo.path")
         return repository
 
     async def holds(self, parts: Iterable[Path], tenant: str) -> bool:
@@ -128,9 +128,7 @@ class LocalRepositories:
         head, commit = answers
         if commit is None:
             if head is None and asked == "HEAD":
-                raise PreconditionFailed(
-                    "the repository has no commit yet", field="repo", hint="commit something first"
-                )
+                raise PreconditionFailed("the repository has no commit yet", field="repo", hint="make a first commit")
             raise InvalidRequest(f"{asked[:128]!r} is not a commit of the repository", field=field)
         branch = "" if repo.commit else await self._branch(repository, asked)
         if repository.bare or repo.uncommitted is UncommittedChanges.IGNORE:
@@ -155,7 +153,7 @@ class LocalRepositories:
 
     async def _ask(self, repository: LocalRepository, questions: list[str]) -> list[str | None]:
         if any("\n" in question for question in questions):
-            raise InvalidRequest("a reference must not hold a line break", field="repo.ref")
+            raise InvalidRequest("a reference must not contain a line break", field="repo.ref")
         answers = await self._git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
             layout=Layout(git_dir=repository.git_dir),
@@ -195,7 +193,7 @@ class LocalRepositories:
                 )
             if any(state in _UNMERGED for state, _ in changes):
                 raise PreconditionFailed(
-                    "a merge with conflicts is under way", field="repo.path", hint="finish it or use --ignore-dirty"
+                    "a merge with conflicts is in progress", field="repo.path", hint="finish it or use --ignore-dirty"
                 )
             submodules = await gitlinks(self._git, layout)
             await stage(self._git, layout, repository.top, submodules, confining=confining)

@@ -123,9 +123,9 @@ class LocationPolicy:
     def _path(self, text: str, tenant: str) -> Path:
         if not self.allow_local_paths:
             raise InvalidRequest(
-                "paths on the server are not accepted here",
+                "paths on the server are not accepted",
                 field="repo.path",
-                hint="give a URL, or upload it (fleet run --upload)",
+                hint="use a URL, or upload the repository (fleet run --upload)",
             )
         path = Path(text)
         if not path.is_absolute():
@@ -140,7 +140,7 @@ class LocationPolicy:
                 hint=f"allowed: {roots}; or upload it (fleet run --upload)",
             )
         if not resolved.is_dir():
-            raise PreconditionFailed(f"{text[:256]} is no directory", field="repo.path")
+            raise PreconditionFailed(f"{text[:256]} is not a directory", field="repo.path")
         return resolved
 
     def _url(self, url: str, scheme: str) -> Remote:
@@ -151,7 +151,9 @@ class LocationPolicy:
         except ValueError:
             raise InvalidRequest("not a valid URL", field="repo.url") from None
         if password is not None:
-            raise InvalidRequest("a URL must not carry a password", field="repo.url", hint="name a credential instead")
+            raise InvalidRequest(
+                "a URL must not carry a password", field="repo.url", hint="use a credential by name instead"
+            )
         return self._remote(Remote(url=url, protocol=scheme), user=parts.username or "", path=parts.path)
 
     def _remote(self, remote: Remote, *, user: str, path: str) -> Remote:
@@ -160,9 +162,9 @@ class LocationPolicy:
             allowed = ", ".join(self.protocols)
             raise InvalidRequest(f"{protocol} URLs are not accepted", field="repo.url", hint=f"accepted: {allowed}")
         if not host or host.startswith("-") or user.startswith("-") or path.lstrip("/").startswith("-"):
-            raise InvalidRequest("the URL has a part that git would take for an option", field="repo.url")
+            raise InvalidRequest("a part of the URL looks like an option of git", field="repo.url")
         if not _HOST.fullmatch(host):
-            raise InvalidRequest(f"{host[:128]!r} is no host", field="repo.url", hint="letters, digits, - and dots")
+            raise InvalidRequest(f"{host[:128]!r} is not a host", field="repo.url", hint="letters, digits, - and dots")
         address = _address(host)
         inward = (address is not None and not is_public(address)) or _is_local_name(host)
         if not self.reach.covers(host, port) or (inward and not self.reach.private(host, port)):

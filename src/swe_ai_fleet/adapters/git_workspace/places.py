@@ -113,7 +113,7 @@ def check(spec: EnvironmentSpec, *, confined: bool) -> None:
             raise InvalidRequest(f"{directory[:64]!r} is not a directory", field=f"environment.path[{number}]")
         if confined and not spec.image and directory.startswith("/") and not f"{directory}/".startswith(_VISIBLE):
             raise InvalidRequest(
-                f"commands do not see {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
+                f"commands cannot read {directory[:128]!r}: the sandbox shows the repository, the environment and /usr",
                 field=f"environment.path[{number}]",
                 hint="name a directory of the repository, or have a set-up command copy it to /environment/bin",
             )

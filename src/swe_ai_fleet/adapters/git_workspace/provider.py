@@ -389,7 +389,9 @@ class GitWorkspaceProvider:
             stdin=f"{seed.name}:{subdirectory}\n".encode("utf-8", "surrogateescape"),
         )
         if answer.text() != "tree":
-            raise PreconditionFailed(f"{subdirectory[:256]!r} is no directory of the commit", field="repo.subdirectory")
+            raise PreconditionFailed(
+                f"{subdirectory[:256]!r} is not a directory of the commit", field="repo.subdirectory"
+            )
 
 
 @asynccontextmanager

@@ -100,9 +100,7 @@ class RemoteRepositories:
             refs, head_branch = await self._list(connection)
             object_format = "sha256" if any(len(commit) == 64 for commit in refs.values()) else "sha1"
             if not refs:
-                raise PreconditionFailed(
-                    "the repository has no commit yet", field="repo", hint="commit something first"
-                )
+                raise PreconditionFailed("the repository has no commit yet", field="repo", hint="make a first commit")
             wanted, branch = _choose(refs, head_branch, repo)
             async with locked(cache.with_suffix(".lock")):
                 await begin_cache(cache, object_format=object_format)
@@ -362,7 +360,7 @@ def _host(location: str) -> str:
         if parts.scheme and parts.hostname:
             return parts.hostname.lower()
     except ValueError as fault:
-        raise InvalidRequest(f"{location[:128]!r} is no URL", field="repo.url") from fault
+        raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
     return location.partition(":")[0].rpartition("@")[2].lower()
 
 

@@ -72,8 +72,8 @@ class Submodules:
                     history = await self._history(url, pinned, store, fetch, tenant=local.tenant if local else "")
                     inner = Layout(git_dir=seed, alternates=(history.objects,))
                     tree = (await self._git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
-                    found = Submodule(path=path, commit=pinned.commit, tree=tree)
-                    room -= await self._seeds.add_submodule(seed, found, history, most_bytes=max(0, room))
+                    submodule = Submodule(path=path, commit=pinned.commit, tree=tree)
+                    room -= await self._seeds.add_submodule(seed, submodule, history, most_bytes=max(0, room))
                 except FleetError as error:
                     await self._missing(seed, path, pinned, f"{pinned.url}: {error.message}")
                     continue
@@ -118,12 +118,12 @@ class Submodules:
             name, _, option = key.removeprefix("submodule.").rpartition(".")
             values.setdefault(name, {})[option] = value
         by_path = {value.get("path", ""): (name, value.get("url", "")) for name, value in values.items()}
-        found: list[_Pinned] = []
+        gitlinks: list[_Pinned] = []
         for path, linked in sorted(links.items()):
             name, url = by_path.get(path, ("", ""))
             safe = name if name and ".." not in name.split("/") and not name.startswith("/") else "\0"
-            found.append(_Pinned(path=path, name=safe.replace("\0", "_"), commit=linked, url=url))
-        return found
+            gitlinks.append(_Pinned(path=path, name=safe.replace("\0", "_"), commit=linked, url=url))
+        return gitlinks
 
 
 def missing_submodules(seed: Path) -> list[Submodule]:

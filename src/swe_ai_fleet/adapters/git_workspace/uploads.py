@@ -47,24 +47,24 @@ def read_upload_header(beginning: bytes) -> UploadHeader:
     header, blank, _ = beginning[: MAX_HEADER_BYTES + 2].partition(b"\n\n")
     signature, *lines = header.split(b"\n")
     if not blank or signature not in _SIGNATURES:
-        raise _refused("this is no git bundle, or one with too many refs")
+        raise _refused("this is not a git bundle, or one with too many refs")
     refs: dict[str, str] = {}
     object_format = "sha1"
     for line in lines:
         if line.startswith(b"-"):
-            raise _refused("the bundle needs commits that are not in it")
+            raise _refused("the bundle depends on commits that it does not contain")
         if line.startswith(_FORMAT) and line[len(_FORMAT) :] in (b"sha1", b"sha256"):
             object_format = line[len(_FORMAT) :].decode()
         elif line.startswith(b"@"):
-            raise _refused(f"the bundle asks for {line[1:64].decode('ascii', 'replace')!r}, which is not taken")
+            raise _refused(f"the bundle requires {line[1:64].decode('ascii', 'replace')!r}, which is not supported")
         else:
-            found = _REF.fullmatch(line)
-            if found is None or not _sound(found[2]) or len(found[1]) != (64 if object_format == "sha256" else 40):
-                raise _refused("the bundle names something that is no ref")
+            match = _REF.fullmatch(line)
+            if match is None or not _sound(match[2]) or len(match[1]) != (64 if object_format == "sha256" else 40):
+                raise _refused("the bundle contains something that is not a ref")
             try:
-                refs[found[2].decode()] = found[1].decode()
+                refs[match[2].decode()] = match[1].decode()
             except UnicodeDecodeError:
-                raise _refused("the bundle names a ref that is not UTF-8") from None
+                raise _refused("the bundle contains a ref that is not UTF-8") from None
     if not refs or len(refs) > MAX_REFS:
         raise _refused(f"the bundle has {len(refs)} refs")
     return UploadHeader(refs=refs, object_format=object_format, pack_at=len(header) + 2)
@@ -79,7 +79,7 @@ def _sound(name: bytes) -> bool:
 
 def _refused(reason: str) -> InvalidRequest:
     return InvalidRequest(
-        reason, field="chunk", hint="make it with the whole history: git bundle create FILE HEAD main"
+        reason, field="chunk", hint="create it with the whole history: git bundle create FILE HEAD main"
     )
 
 
@@ -149,7 +149,9 @@ class UploadedRepositories:
 
     async def _fetched(self, tenant: str, digest: str, cache: Path) -> None:
         missing = PreconditionFailed(
-            f"there is no upload {digest[:12]} (any more)", field="repo.upload_id", hint="upload the bundle again"
+            f"there is no upload {digest[:12]}, or it has expired",
+            field="repo.upload_id",
+            hint="upload the bundle again",
         )
         if self._fetch is None:
             raise missing
@@ -243,7 +245,7 @@ class UploadedRepositories:
         branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
         commit = await self._git.commit(Layout(git_dir=cache), "HEAD")
         if not commit:
-            raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="name one of its branches")
+            raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="choose one of its branches")
         return Resolved(commit=commit, branch=branch)
 
 

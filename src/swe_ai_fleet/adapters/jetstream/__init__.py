@@ -54,7 +54,7 @@ from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
 
 __all__ = [
-    "PATIENCE_SECONDS",
+    "TIMEOUT_SECONDS",
     "Credentials",
     "Handler",
     "Issuer",
@@ -70,7 +70,7 @@ __all__ = [
     "WorkQueue",
 ]
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 _PING_SECONDS = 2.0
 _STAMPED = ("traceparent", "tracestate")
 """What a host may have a result say beside what it is."""
@@ -95,15 +95,15 @@ class JetStream:
         self,
         connection: Connection,
         settings: StreamSettings,
-        patience: float,
+        timeout: float,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:
         self.connection = connection
         """What it all goes over, for what concerns whole streams."""
         self._settings = settings
-        self._patience = patience
-        self._blobs = JetStreamBlobs(connection, settings.bucket, patience=patience)
-        self._results = JetStreamResults(connection, patience=patience, stamp=stamp)
+        self._timeout = timeout
+        self._blobs = JetStreamBlobs(connection, settings.bucket, timeout=timeout)
+        self._results = JetStreamResults(connection, timeout=timeout, stamp=stamp)
 
     @classmethod
     @asynccontextmanager
@@ -114,7 +114,7 @@ class JetStream:
         credentials: Credentials | None = None,
         name: str = "swe-ai-fleet",
         settings: StreamSettings | None = None,
-        patience: float = PATIENCE_SECONDS,
+        timeout: float = TIMEOUT_SECONDS,
         waits: float = 0.0,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> AsyncGenerator[JetStream]:
@@ -125,7 +125,7 @@ class JetStream:
             credentials: How to log in; None for a server that asks for nothing.
             name: What the server's own monitoring calls this client.
             settings: What `ensure_streams` creates; the bucket's name is used in any case.
-            patience: Seconds a call goes on trying while the server does not answer.
+            timeout: Seconds a call goes on trying while the server does not answer.
             waits: Seconds to go on trying to connect while no server answers.
             stamp: Headers that name what a result belongs to, for those who trace it.
 
@@ -135,11 +135,11 @@ class JetStream:
         """
         urls = [part.strip() for part in url.split(",") if part.strip()]
         async with Connection.open(urls, credentials or Credentials(), name=name, waits=waits) as connection:
-            yield cls(connection, settings or StreamSettings(), patience, stamp)
+            yield cls(connection, settings or StreamSettings(), timeout, stamp)
 
     async def ensure_streams(self) -> None:
         """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
-        await streams.ensure(self.connection, self._settings, patience=self._patience)
+        await streams.ensure(self.connection, self._settings, timeout=self._timeout)
 
     async def bucket(self, name: str, *, ttl_seconds: float = 0.0, max_bytes: int = 0) -> KeyValue:
         """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
@@ -154,27 +154,27 @@ class JetStream:
             name,
             ttl_seconds=ttl_seconds,
             max_bytes=max_bytes,
-            patience=self._patience,
+            timeout=self._timeout,
         )
-        return JetStreamKeyValue(self.connection, name, patience=self._patience)
+        return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""
         stream = f"STREAM.INFO.{bucket_stream(name)}"
-        return await self.connection.api_unless(404, stream, patience=self._patience) is not None
+        return await self.connection.api_unless(404, stream, timeout=self._timeout) is not None
 
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""
-        return JetStreamKeyValue(self.connection, name, patience=self._patience)
+        return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
         subject = subjects.job_subject(tenant, priority)
-        await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
+        await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, timeout=self._timeout)
 
     def changes(self) -> ChangeLog:
         """The stream of what projects know of themselves, once `ensure_streams` has made it."""
-        return JetStreamChanges(self.connection, patience=self._patience)
+        return JetStreamChanges(self.connection, timeout=self._timeout)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.
@@ -182,11 +182,11 @@ class JetStream:
         Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends
         its claim first and reads the log after that, since the old owner may write until the claim stands.
         """
-        return journal(self.connection, self._blobs, writer, fresh=fresh, patience=self._patience)
+        return journal(self.connection, self._blobs, writer, fresh=fresh, timeout=self._timeout)
 
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
         """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
-        return await tell(self.connection, self._blobs, writer, body, patience=self._patience)
+        return await tell(self.connection, self._blobs, writer, body, timeout=self._timeout)
 
     async def read(
         self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
@@ -201,7 +201,7 @@ class JetStream:
         if self.connection.is_host:
             # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
             if follow or not agent_id:
-                raise PreconditionFailed("a host of agents reads one writer's events, as they stand", field="nats")
+                raise PreconditionFailed("a host may only read the stored events of one writer", field="nats")
             stored = asked_messages(
                 self.connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=from_sequence
             )
@@ -237,7 +237,7 @@ class JetStream:
                 yield event
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
+        """Store content unless it already exists. Raises ResourceExhausted, Unavailable."""
         return await self._blobs.put(tenant, execution_id, data, media_type, place=place)
 
     async def get(self, ref: BlobRef) -> bytes:
@@ -246,23 +246,23 @@ class JetStream:
 
     def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
-        return held(self.connection, subjects.EVENTS, start, patience=self._patience)
+        return held(self.connection, subjects.EVENTS, start, timeout=self._timeout)
 
     def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of results."""
-        return held(self.connection, subjects.RESULTS, start, patience=self._patience)
+        return held(self.connection, subjects.RESULTS, start, timeout=self._timeout)
 
     def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of blobs."""
-        return blobs_held(self.connection, self._settings.bucket, start, patience=self._patience)
+        return blobs_held(self.connection, self._settings.bucket, start, timeout=self._timeout)
 
     def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of what projects know."""
-        return held(self.connection, subjects.CONTEXT_CHANGES, start, patience=self._patience)
+        return held(self.connection, subjects.CONTEXT_CHANGES, start, timeout=self._timeout)
 
     def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
         """Likewise of a key-value bucket whose keys begin with a tenant."""
-        return bucket_held(self.connection, bucket, start, patience=self._patience)
+        return bucket_held(self.connection, bucket, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""
@@ -286,12 +286,12 @@ class JetStream:
         async def result(tenant: str, execution_id: str, told: Mapping[str, Any]) -> bool:
             # What a host says of its agent; what executions come to, orchestrators say.
             if not told["agent_id"] or told["agent_id"] == EXECUTION_SUBJECT:
-                raise PreconditionFailed("a host of agents publishes results of agents only", field="agent_id")
+                raise PreconditionFailed("a host may only publish results of agents", field="agent_id")
             if await self._task_of(tenant, execution_id) != told["task_id"]:
-                raise PreconditionFailed("the task is not that of the execution", field="task_id")
+                raise PreconditionFailed("the task does not belong to the execution", field="task_id")
             given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
             stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
-            bus = JetStreamResults(self.connection, patience=self._patience, stamp=lambda: stamp)
+            bus = JetStreamResults(self.connection, timeout=self._timeout, stamp=lambda: stamp)
             return await bus.publish(
                 tenant=tenant,
                 task_id=str(told["task_id"]),
@@ -312,7 +312,7 @@ class JetStream:
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""
         subject = subjects.event_subject(tenant, execution_id, EXECUTION_SUBJECT)
-        first = await streams.first_message(self.connection, subjects.EVENTS, subject, patience=self._patience)
+        first = await streams.first_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
         return (await self._event(first)).event.task_id if first is not None else ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
@@ -327,15 +327,15 @@ class JetStream:
 
         Raises Unavailable.
         """
-        await remove_consumer(self.connection, stream, consumer, patience=self._patience)
+        await remove_consumer(self.connection, stream, consumer, timeout=self._timeout)
 
     async def consumers(self, stream: str) -> tuple[str, ...]:
         """The names of a stream's consumers. Raises NotFound, Unavailable."""
-        return await consumers(self.connection, stream, patience=self._patience)
+        return await consumers(self.connection, stream, timeout=self._timeout)
 
     async def last_sequence(self) -> int:
         """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
-        return await streams.last_sequence(self.connection, subjects.EVENTS, patience=self._patience)
+        return await streams.last_sequence(self.connection, subjects.EVENTS, timeout=self._timeout)
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""
@@ -350,7 +350,7 @@ class JetStream:
         began = time.perf_counter()
         error = ""
         try:
-            await self.connection.api("INFO", patience=_PING_SECONDS)
+            await self.connection.api("INFO", timeout=_PING_SECONDS)
         except FleetError as fault:
             error = fault.message
         elapsed = (time.perf_counter() - began) * 1000
@@ -359,12 +359,12 @@ class JetStream:
     async def clock(self) -> datetime | None:
         """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
         stream = f"STREAM.INFO.{subjects.EVENTS}"
-        info = await self.connection.api_unless(404, stream, patience=self._patience) or {}
+        info = await self.connection.api_unless(404, stream, timeout=self._timeout) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is, and the account (`ALL`). Raises NotFound before `ensure_streams`, Unavailable."""
-        return await streams.usage(self.connection, self._settings, patience=self._patience)
+        return await streams.usage(self.connection, self._settings, timeout=self._timeout)
 
     async def _readable(
         self, wanted: Sequence[str], *, from_sequence: int, follow: bool
@@ -383,7 +383,7 @@ class JetStream:
 
     def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
         return messages(
-            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, patience=self._patience
+            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout
         )
 
     async def _event(self, message: StoredMessage) -> StoredEvent:
@@ -392,6 +392,6 @@ class JetStream:
         except ValueError as error:
             raise PreconditionFailed(
                 f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
-                hint="did a newer version of the fleet write it?",
+                hint="it may be of a newer version of the fleet",
             ) from error
         return StoredEvent(sequence=message.sequence, event=event)

@@ -36,14 +36,14 @@ _OBJECT_ID = re.compile(r"([A-Za-z0-9%_~-]+\.)?[A-Za-z0-9]+")
 class JetStreamBlobs:
     """A `BlobStore` in one bucket."""
 
-    def __init__(self, connection: Connection, bucket: str, *, patience: float) -> None:
+    def __init__(self, connection: Connection, bucket: str, *, timeout: float) -> None:
         self._connection = connection
         self._bucket = bucket
         self._stream = object_stream(bucket)
-        self._patience = patience
+        self._timeout = timeout
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content unless it is there already; what a `place` held is gone then, at once.
+        """Store content unless it already exists; what a `place` held is gone then, at once.
 
         Raises ResourceExhausted, Unavailable.
         """
@@ -118,7 +118,7 @@ class JetStreamBlobs:
         """The description under a name. Raises Unavailable."""
         if self._connection.is_host:
             return (await ask(self._connection, Ask.INFO, *_place(name), {"name": name}))["info"]
-        meta = await last_message(self._connection, self._stream, self._meta_subject(name), patience=self._patience)
+        meta = await last_message(self._connection, self._stream, self._meta_subject(name), timeout=self._timeout)
         return None if meta is None else json.loads(meta.data)
 
     async def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
@@ -169,20 +169,20 @@ class JetStreamBlobs:
             self._chunk_subject(object_id),
             start=start,
             follow=False,
-            patience=self._patience,
+            timeout=self._timeout,
         )
 
     def _chunk_subject(self, object_id: str) -> str:
         # Whoever describes a blob says it: it must be nothing but an id where it stands in a subject.
         if not _OBJECT_ID.fullmatch(object_id):
-            raise PreconditionFailed(f"{object_id[:80]!r} is no id of an object")
+            raise PreconditionFailed(f"{object_id[:80]!r} is not an object id")
         return f"$O.{self._bucket}.C.{object_id}"
 
     def _meta_subject(self, name: str) -> str:
         return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
     async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
-        await self._connection.publish(subject, payload, headers=headers, patience=self._patience)
+        await self._connection.publish(subject, payload, headers=headers, timeout=self._timeout)
 
 
 def _place(name: str) -> tuple[str, str]:

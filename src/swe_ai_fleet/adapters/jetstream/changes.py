@@ -33,9 +33,9 @@ _log = structlog.get_logger(__name__)
 class JetStreamChanges:
     """A `ChangeLog`."""
 
-    def __init__(self, connection: Connection, *, patience: float) -> None:
+    def __init__(self, connection: Connection, *, timeout: float) -> None:
         self._connection = connection
-        self._patience = patience
+        self._timeout = timeout
 
     async def append(self, change: Change) -> StoredChange:
         """Write a change, if its `version` is the next of its story, or record an execution that was not.
@@ -49,10 +49,10 @@ class JetStreamChanges:
         """
         if isinstance(change.body, WorkRecorded):
             subject = subjects.work_subject(change.tenant, change.body.record.execution_id)
-            taken = AlreadyExists(f"execution {change.body.record.execution_id} is recorded already")
+            taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
             return await self._publish(subject, change, 0, taken)
         subject = subjects.change_subject(change.tenant, change.story_id)
-        last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, patience=self._patience)
+        last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
         version = int(last.headers.get(_VERSION, "0")) if last is not None else 0
         stale = Fenced(f"version {change.version} is not the next of story {change.story_id}")
         if change.version != version + 1:
@@ -70,7 +70,7 @@ class JetStreamChanges:
             *_ALL,
             start=from_sequence,
             follow=follow,
-            patience=self._patience,
+            timeout=self._timeout,
         )
         async with aclosing(stored):
             async for message in stored:
@@ -92,7 +92,7 @@ class JetStreamChanges:
         name = secrets.token_hex(12)
         headers = {EXPECTED_SEQUENCE: str(expected), MESSAGE_ID: name, _VERSION: str(change.version)}
         try:
-            ack = await self._connection.publish(subject, to_json(change), headers=headers, patience=self._patience)
+            ack = await self._connection.publish(subject, to_json(change), headers=headers, timeout=self._timeout)
         except Refused as refusal:
             behind = await self._behind(subject, expected) if refusal.unanswered else None
             if behind is None or behind.headers.get(MESSAGE_ID) != name:
@@ -109,7 +109,7 @@ class JetStreamChanges:
             subject,
             start=sequence + 1,
             follow=False,
-            patience=self._patience,
+            timeout=self._timeout,
         )
         async with aclosing(stored):
             return await anext(stored, None)

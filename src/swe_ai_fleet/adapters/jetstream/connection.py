@@ -159,7 +159,7 @@ class Connection:
             timer.cancel()
             del self._pending[inbox], self._asked[inbox]
         if not message.data and message.status == "503":
-            raise Unanswered("no stream or service listens there")
+            raise Unanswered("no stream or service listens on that subject")
         return message
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
@@ -195,7 +195,7 @@ class Connection:
         payload: bytes,
         *,
         headers: dict[str, str],
-        patience: float | None,
+        timeout: float | None,
         backoff: Backoff | None = None,
     ) -> Ack:
         """Store a message in its stream, sending the very same again until the server answers.
@@ -204,15 +204,15 @@ class Connection:
             subject: Full subject.
             payload: At most the server's max_payload (1 MiB unless configured).
             headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
-            patience: Seconds to keep trying; None = for ever.
-            backoff: Instead of `patience`: the caller's own clock.
+            timeout: Seconds to keep trying; None = for ever.
+            backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
             Refused: The sequence that the headers expect is not the last one.
-            FleetError: The server answered with another error that repeating cannot mend.
+            FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """
-        backoff = backoff or Backoff.lasting(patience)
+        backoff = backoff or Backoff.lasting(timeout)
         unanswered = -1
         while True:
             message, sent = await self.answered(subject, payload, backoff, headers=headers)
@@ -229,19 +229,19 @@ class Connection:
             await backoff.wait(fault)
 
     async def api(
-        self, verb: str, body: Mapping[str, object] | None = None, *, patience: float | None
+        self, verb: str, body: Mapping[str, object] | None = None, *, timeout: float | None
     ) -> dict[str, Any]:
         """Call the JetStream API (`STREAM.INFO.X`), again until it answers. Raises FleetError."""
-        answer = await self.api_unless(0, verb, body, patience=patience)
+        answer = await self.api_unless(0, verb, body, timeout=timeout)
         assert answer is not None
         return answer
 
     async def api_unless(
-        self, code: int, verb: str, body: Mapping[str, object] | None = None, *, patience: float | None
+        self, code: int, verb: str, body: Mapping[str, object] | None = None, *, timeout: float | None
     ) -> dict[str, Any] | None:
         """As `api`, but None where the server answers with this code, HTTP-like or its own."""
         payload = json.dumps(body).encode() if body is not None else b""
-        backoff = Backoff.lasting(patience)
+        backoff = Backoff.lasting(timeout)
         while True:
             message, _ = await self.answered(f"$JS.API.{verb}", payload, backoff)
             answer = cast("dict[str, Any]", json.loads(message.data))
@@ -263,10 +263,10 @@ class Connection:
             raise ApiFault.from_json(info["error"])
         return info
 
-    async def direct(self, stream: str, subject: str, *, patience: float | None) -> StoredMessage | None:
+    async def direct(self, stream: str, subject: str, *, timeout: float | None) -> StoredMessage | None:
         """The last message on a subject from any server that has the stream. Raises Unavailable."""
         place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
-        message, _ = await self.answered(place, b"", Backoff.lasting(patience))
+        message, _ = await self.answered(place, b"", Backoff.lasting(timeout))
         if message.status == "404":
             return None
         return StoredMessage(
@@ -364,7 +364,7 @@ class Connection:
                 ) from error
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise PreconditionFailed(
-                    f"the certificate of NATS at {self._servers} is not to be trusted: {error.verify_message}",
+                    f"the certificate of NATS at {self._servers} is not trusted: {error.verify_message}",
                     field="nats_ca",
                     hint="FLEET_NATS_CA must name the PEM file of its authority",
                 ) from error

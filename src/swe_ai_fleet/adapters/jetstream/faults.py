@@ -52,7 +52,9 @@ class Forbidden(PreconditionFailed):
     def to(cls, subject: str) -> Forbidden:
         """The fault of whoever sends to a subject."""
         return cls(
-            f"NATS does not let this process send to {subject}", field="nats", hint="see the permissions of its user"
+            f"NATS does not allow this process to publish to {subject}",
+            field="nats",
+            hint="check the permissions of its NATS user",
         )
 
 
@@ -97,7 +99,9 @@ class ApiFault(Exception):
         if self.code == 404:
             return NotFound(f"NATS: {self.description}")
         if self.error_code in _NOT_ENABLED:
-            return PreconditionFailed("this NATS server has no JetStream for us", hint="enable it for the account")
+            return PreconditionFailed(
+                "JetStream is not enabled on this NATS server", hint="enable JetStream for the account"
+            )
         if self.code == 503:
             return Unavailable(f"NATS: {self.description}")
         return PreconditionFailed(f"NATS refused: {self.description} [{self.error_code}]")

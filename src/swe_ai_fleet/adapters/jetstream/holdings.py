@@ -22,12 +22,12 @@ _SEGMENTS_OF_CONTENT = 3
 
 
 async def bucket_held(
-    connection: Connection, bucket: str, start: int, *, patience: float
+    connection: Connection, bucket: str, start: int, *, timeout: float
 ) -> AsyncGenerator[StoredPiece | None]:
     """The sizes of values of a bucket whose keys begin with a tenant, without an end. Raises as `messages` does."""
     prefix = f"$KV.{bucket}."
     stored = messages(
-        connection, bucket_stream(bucket), f"{prefix}>", start=start, follow=True, patience=patience, headers_only=True
+        connection, bucket_stream(bucket), f"{prefix}>", start=start, follow=True, timeout=timeout, headers_only=True
     )
     async with aclosing(stored) as heads:
         async for head in heads:
@@ -40,11 +40,11 @@ async def bucket_held(
 
 
 async def blobs_held(
-    connection: Connection, bucket: str, start: int, *, patience: float
+    connection: Connection, bucket: str, start: int, *, timeout: float
 ) -> AsyncGenerator[StoredPiece | None]:
     """The sizes of blobs from a sequence on, without an end. Raises as `messages` does."""
     described = messages(
-        connection, object_stream(bucket), f"$O.{bucket}.M.>", start=start, follow=True, patience=patience
+        connection, object_stream(bucket), f"$O.{bucket}.M.>", start=start, follow=True, timeout=timeout
     )
     async with aclosing(described) as metas:
         async for meta in metas:
@@ -63,11 +63,11 @@ async def blobs_held(
 
 
 async def held(
-    connection: Connection, stream: str, start: int, *, patience: float
+    connection: Connection, stream: str, start: int, *, timeout: float
 ) -> AsyncGenerator[StoredPiece | None]:
     """The sizes of a stream's messages from a sequence on, without an end. Raises as `messages` does."""
     wanted = subjects.STREAM_SUBJECTS[stream]
-    stored = messages(connection, stream, *wanted, start=start, follow=True, patience=patience, headers_only=True)
+    stored = messages(connection, stream, *wanted, start=start, follow=True, timeout=timeout, headers_only=True)
     async with aclosing(stored) as heads:
         async for head in heads:
             if head is None:

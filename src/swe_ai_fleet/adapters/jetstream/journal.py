@@ -54,7 +54,7 @@ class JetStreamJournal:
         writer: Writer,
         *,
         fresh: bool,
-        patience: float,
+        timeout: float,
         sequence: int = 0,
     ) -> None:
         self._connection = connection
@@ -62,7 +62,7 @@ class JetStreamJournal:
         self._writer = writer
         self._subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
         self._fresh = fresh
-        self._patience = patience
+        self._timeout = timeout
         self._sequence = sequence
         self._ordinal = 0
         self._durable = 0
@@ -142,13 +142,13 @@ class JetStreamJournal:
         payload = entry.payload
         if len(payload) > MAX_EVENT_BYTES:
             payload = await spilled(entry.event, self._blobs)
-        backoff = Backoff.lasting(self._patience)
+        backoff = Backoff.lasting(self._timeout)
         unanswered = 0
         while True:
             headers = {MESSAGE_ID: message_id(entry.event), EXPECTED_SEQUENCE: str(self._sequence)}
             try:
                 ack = await self._connection.publish(
-                    self._subject, payload, headers=headers, patience=None, backoff=backoff
+                    self._subject, payload, headers=headers, timeout=None, backoff=backoff
                 )
             except Refused as refusal:
                 unanswered += refusal.unanswered
@@ -166,7 +166,7 @@ class JetStreamJournal:
 
     async def _settle(self, entry: _Entry, payload: bytes, unanswered: int) -> int | None:
         """The sequence at which a refused event stands after all, None to send it again. Raises the fence."""
-        last = await last_message(self._connection, subjects.EVENTS, self._subject, patience=self._patience)
+        last = await last_message(self._connection, subjects.EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
         first_of_fresh = self._fresh and not self._owner
         if last is not None and last.data == payload and (unanswered or not first_of_fresh):
@@ -175,7 +175,7 @@ class JetStreamJournal:
             # Nobody else wrote: an earlier copy of this event is on its way through the cluster.
             return None
         if first_of_fresh:
-            raise AlreadyExists(f"{self._subject} has events already")
+            raise AlreadyExists(f"{self._subject} already has events")
         holder = last.headers.get(MESSAGE_ID, "") if last is not None else ""
         if not self._owner and place_of(holder)[0] < self._writer.generation:
             # The old owner got one more event in before this first one, which is what will fence it.
@@ -186,24 +186,24 @@ class JetStreamJournal:
 
 @asynccontextmanager
 async def journal(
-    connection: Connection, blobs: BlobStore, writer: Writer, *, fresh: bool, patience: float
+    connection: Connection, blobs: BlobStore, writer: Writer, *, fresh: bool, timeout: float
 ) -> AsyncGenerator[JetStreamJournal]:
     """A writer's journal; the end of the context flushes it.
 
     Raises:
         Fenced: A writer of this generation or a higher one owns the subject already.
-        Unavailable: NATS did not answer within `patience` seconds.
+        Unavailable: NATS did not answer within `timeout` seconds.
     """
     sequence = 0
     if not fresh:
         subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
-        last = await last_message(connection, subjects.EVENTS, subject, patience=patience)
+        last = await last_message(connection, subjects.EVENTS, subject, timeout=timeout)
         if last is not None:
             sequence = last.sequence
             generation, _ = place_of(last.headers.get(MESSAGE_ID, ""))
             if generation >= writer.generation:
                 raise Fenced(f"{subject} belongs to generation {generation}")
-    opened = JetStreamJournal(connection, blobs, writer, fresh=fresh, patience=patience, sequence=sequence)
+    opened = JetStreamJournal(connection, blobs, writer, fresh=fresh, timeout=timeout, sequence=sequence)
     try:
         try:
             yield opened
@@ -223,20 +223,20 @@ async def journal(
 
 
 async def tell(
-    connection: Connection, blobs: BlobStore, writer: Writer, body: EventBody, *, patience: float
+    connection: Connection, blobs: BlobStore, writer: Writer, body: EventBody, *, timeout: float
 ) -> StoredEvent:
     """Append one event to a subject that many may write, behind whatever stands there.
 
     Raises:
         ResourceExhausted: There is no room.
-        Unavailable: NATS did not answer within `patience` seconds.
+        Unavailable: NATS did not answer within `timeout` seconds.
     """
     subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
-    backoff = Backoff.lasting(patience)
+    backoff = Backoff.lasting(timeout)
     sent: dict[bytes, Event] = {}
     at = datetime.now(UTC).isoformat()
     while True:
-        last = await last_message(connection, subjects.EVENTS, subject, patience=patience)
+        last = await last_message(connection, subjects.EVENTS, subject, timeout=timeout)
         if last is not None and last.data in sent:
             return StoredEvent(sequence=last.sequence, event=sent[last.data])
         _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
@@ -247,7 +247,7 @@ async def tell(
         headers = {MESSAGE_ID: message_id(event), EXPECTED_SEQUENCE: str(last.sequence if last else 0)}
         sent[payload] = event
         try:
-            ack = await connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
+            ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)
         except Refused as refusal:
             await backoff.wait(refusal)
         else:

@@ -28,16 +28,16 @@ def bucket_stream(bucket: str) -> str:
 class JetStreamKeyValue:
     """A `KeyValue` in one bucket."""
 
-    def __init__(self, connection: Connection, bucket: str, *, patience: float) -> None:
+    def __init__(self, connection: Connection, bucket: str, *, timeout: float) -> None:
         self._connection = connection
         self._bucket = bucket
         self._stream = bucket_stream(bucket)
-        self._patience = patience
+        self._timeout = timeout
 
     async def get(self, key: str) -> KeyValueEntry | None:
         """The value, None where there is none (any more). Raises InvalidRequest, Unavailable."""
-        found = await last_message(self._connection, self._stream, self._subject(key), patience=self._patience)
-        return None if found is None else self._entry(found)
+        message = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
+        return None if message is None else self._entry(message)
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
         """Store a value; its revision. With a `revision` only on that one (0: only where there is none).
@@ -49,28 +49,28 @@ class JetStreamKeyValue:
         if revision is not None:
             headers[EXPECTED_SEQUENCE] = str(await self._expected(key, revision))
         try:
-            ack = await self._connection.publish(subject, value, headers=headers, patience=self._patience)
+            ack = await self._connection.publish(subject, value, headers=headers, timeout=self._timeout)
         except Refused as refusal:
             now = await self.get(key)
             if refusal.unanswered and now is not None and now.value == value:
                 return now.revision
-            raise Fenced(f"{key} was changed by somebody else") from refusal
+            raise Fenced(f"{key} was changed by another process") from refusal
         return ack.sequence
 
     async def delete(self, key: str) -> None:
         """Remove a value; nothing happens where there is none. Raises InvalidRequest, Unavailable."""
         if await self.get(key) is None:
             return
-        await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, patience=self._patience)
+        await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, timeout=self._timeout)
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key. Raises Unavailable."""
-        found: dict[str, KeyValueEntry] = {}
+        entries: dict[str, KeyValueEntry] = {}
         seen = 0
         # A value that is replaced while this reads lies behind what there was to read at first.
         everything = f"$KV.{self._bucket}.>"
         for _ in range(_PASSES):
-            newest = await last_message(self._connection, self._stream, everything, patience=self._patience)
+            newest = await last_message(self._connection, self._stream, everything, timeout=self._timeout)
             if newest is None or newest.sequence <= seen:
                 break
             async with aclosing(self.changes(from_revision=seen + 1)) as changes:
@@ -79,10 +79,10 @@ class JetStreamKeyValue:
                         continue
                     seen = change.revision
                     if change.value is None:
-                        found.pop(change.key, None)
+                        entries.pop(change.key, None)
                     elif change.key.startswith(prefix):
-                        found[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
-        return tuple(found[key] for key in sorted(found))
+                        entries[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
+        return tuple(entries[key] for key in sorted(entries))
 
     async def changes(
         self, *, from_revision: int = 0, follow: bool = False
@@ -97,7 +97,7 @@ class JetStreamKeyValue:
             f"$KV.{self._bucket}.>",
             start=from_revision,
             follow=follow,
-            patience=self._patience,
+            timeout=self._timeout,
         )
         async with aclosing(stored):
             async for message in stored:
@@ -112,7 +112,7 @@ class JetStreamKeyValue:
         """The sequence to expect; a removed value's marker stands where there is none."""
         if revision:
             return revision
-        last = await last_message(self._connection, self._stream, self._subject(key), patience=self._patience)
+        last = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
         return last.sequence if last is not None and OPERATION in last.headers else 0
 
     def _entry(self, message: StoredMessage) -> KeyValueEntry | None:

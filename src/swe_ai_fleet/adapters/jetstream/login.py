@@ -58,7 +58,7 @@ class Credentials:
             context = ssl.create_default_context(cafile=self.ca or None)
         except (ssl.SSLError, OSError) as error:
             raise PreconditionFailed(
-                f"{self.ca} holds no certificates: {error}", field="nats_ca", hint="the PEM file of an authority"
+                f"{self.ca} contains no certificates: {error}", field="nats_ca", hint="the PEM file of an authority"
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.cert:
@@ -66,7 +66,7 @@ class Credentials:
                 context.load_cert_chain(self.cert, self.key or None, password="")
             except (ssl.SSLError, OSError) as error:
                 raise PreconditionFailed(
-                    f"{self.cert} and {self.key} are no certificate and its key: {error}",
+                    f"{self.cert} and {self.key} are not a certificate and its key: {error}",
                     field="nats_cert",
                     hint="PEM files that belong together, the key without a passphrase",
                 ) from error
@@ -93,6 +93,6 @@ def _public_key(path: str) -> str:
         pair.wipe()
     except (nkeys.NkeysError, ValueError) as error:
         raise PreconditionFailed(
-            f"{path} holds no nkey seed", field="nats_nkey_file", hint="one line that begins with SU"
+            f"{path} contains no nkey seed", field="nats_nkey_file", hint="one line that begins with SU"
         ) from error
     return public

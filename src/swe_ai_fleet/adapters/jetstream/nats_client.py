@@ -91,7 +91,7 @@ class NatsClient(Client):
         server = self._current_server
         asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
         if asked and not told:
-            raise nats.errors.Error("the server speaks no TLS, which nats_ca or a tls:// address asks for")
+            raise nats.errors.Error("the server has no TLS, but nats_ca or a tls:// address requires it")
         return super()._connect_command()
 
 

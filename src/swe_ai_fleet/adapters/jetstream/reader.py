@@ -92,7 +92,7 @@ async def messages(
     *wanted: str,
     start: int = 1,
     follow: bool,
-    patience: float,
+    timeout: float,
     headers_only: bool = False,
 ) -> AsyncGenerator[StoredMessage | None, None]:
     """Messages of some subjects (wildcards allowed) from a sequence number on, oldest first.
@@ -107,13 +107,13 @@ async def messages(
         start: First sequence number wanted.
         follow: Whether to wait for more.
         headers_only: Leave content out; the header `Nats-Msg-Size` says how much there is.
-        patience: Seconds to wait for a server that does not answer; once following, there is no such limit.
+        timeout: Seconds to wait for a server that does not answer; once following, there is no such limit.
 
     Raises:
         NotFound: The stream does not exist.
         Unavailable: The server did not answer in time.
     """
-    newest = [await last_message(connection, stream, subject, patience=patience) for subject in wanted]
+    newest = [await last_message(connection, stream, subject, timeout=timeout) for subject in wanted]
     until = max((last.sequence for last in newest if last is not None), default=0)
     position = max(start, 1)
     caught_up = until < position
@@ -121,7 +121,7 @@ async def messages(
         yield None
         if not follow:
             return
-    backoff: Backoff | None = Backoff.lasting(patience)
+    backoff: Backoff | None = Backoff.lasting(timeout)
     while True:
         consumer = _Consumer(connection, stream, wanted, position, headers_only=headers_only)
         try:
@@ -138,12 +138,12 @@ async def messages(
                         return
         except (Broken, Unanswered) as reason:
             _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
-            backoff = backoff or Backoff.lasting(None if follow else patience)
+            backoff = backoff or Backoff.lasting(None if follow else timeout)
             await backoff.wait(reason)
         except ApiFault as fault:
             if not fault.passing:
                 raise fault.as_fleet_error() from fault
-            backoff = backoff or Backoff.lasting(None if follow else patience)
+            backoff = backoff or Backoff.lasting(None if follow else timeout)
             await backoff.wait(fault)
         finally:
             await consumer.close()

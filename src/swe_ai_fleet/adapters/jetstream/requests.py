@@ -41,7 +41,7 @@ _LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
 _GROUP = "orchestrators"
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _log = structlog.get_logger(__name__)
-PATIENCE_SECONDS = 600.0
+TIMEOUT_SECONDS = 600.0
 """How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
 _PAGE_BYTES = 512 * 1024
 
@@ -122,7 +122,7 @@ class Issuer:
             self._pair: Any = cast("Any", nkeys).from_seed(bytearray(seed.strip().encode()))
             self.public = bytes(self._pair.public_key).decode().rstrip("=")
         except (nkeys.NkeysError, ValueError) as error:
-            raise PreconditionFailed("this is no nkey seed", field="nats_issuer_file") from error
+            raise PreconditionFailed("this is not an nkey seed", field="nats_issuer_file") from error
         if not self.public.startswith("A"):
             raise PreconditionFailed("this is not the nkey of an account", field="nats_issuer_file")
 
@@ -166,16 +166,16 @@ async def answer_logins(
         claims = cast("dict[str, Any]", json.loads(_decoded(message.data.split(b".")[1])))
         asked = cast("dict[str, Any]", claims["nats"])
         user = str(asked["user_nkey"])
-        told: dict[str, object] = {"type": "authorization_response", "version": 2}
+        fields: dict[str, object] = {"type": "authorization_response", "version": 2}
         try:
             login = await who(str(asked["connect_opts"].get("auth_token", "")))
-            told["jwt"] = issuer.user(user, login)
+            fields["jwt"] = issuer.user(user, login)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
-            told["error"] = fault.message if isinstance(fault, FleetError) else "a fault of ours; see the log"
+            fields["error"] = fault.message if isinstance(fault, FleetError) else "internal error; see the log"
             if not isinstance(fault, FleetError):
                 _log.exception("nats.login_fault")
-            _log.warning("nats.login_refused", reason=str(told["error"]), host=asked["client_info"].get("host", ""))
-        return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": told}).encode()
+            _log.warning("nats.login_refused", reason=str(fields["error"]), host=asked["client_info"].get("host", ""))
+        return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": fields}).encode()
 
     await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 
@@ -219,7 +219,7 @@ async def ask(
         Unavailable: Nobody answered for ten minutes.
     """
     subject, payload = ask_subject(what, tenant, execution_id), json.dumps(body).encode()
-    backoff = Backoff.lasting(PATIENCE_SECONDS)
+    backoff = Backoff.lasting(TIMEOUT_SECONDS)
     while True:
         message, _ = await connection.answered(subject, payload, backoff)
         answer = cast("dict[str, Any]", json.loads(message.data))
@@ -255,10 +255,14 @@ async def answer_hosts(connection: Connection, answers: Answers) -> None:
         except FleetError as fault:
             told = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
-            told = {"kind": InvalidRequest.__name__, "message": f"this cannot be asked: {fault!r}"[:500], "hint": ""}
+            told = {
+                "kind": InvalidRequest.__name__,
+                "message": f"this request is not valid: {fault!r}"[:500],
+                "hint": "",
+            }
         except Exception as fault:  # noqa: BLE001 - the edge of the process
-            _log.exception("a host's request met a fault of ours")
-            told = {"kind": InternalFault.__name__, "message": f"a fault of ours ({type(fault).__name__})", "hint": ""}
+            _log.exception("a host's request failed with an internal error")
+            told = {"kind": InternalFault.__name__, "message": f"internal error ({type(fault).__name__})", "hint": ""}
         return json.dumps({"fault": told}).encode()
 
     await respond(connection, ASKED, answered, queue=_GROUP)
@@ -281,7 +285,7 @@ async def _answered(answers: Answers, message: Message) -> dict[str, object]:
             meta = cast("dict[str, Any]", body["meta"])
             _own(str(meta["name"]), tenant, execution_id)
             if not str(meta["nuid"]).startswith(f"{rest[0]}."):
-                raise InvalidRequest("these chunks are not of the tenant")
+                raise InvalidRequest("these chunks belong to another tenant")
             await answers.describe(meta)
             return {}
 
@@ -289,7 +293,7 @@ async def _answered(answers: Answers, message: Message) -> dict[str, object]:
 def _own(name: str, tenant: str, execution_id: str) -> str:
     """The name of a blob, which begins as the subject that it is asked for on says."""
     if not name.startswith(f"{tenant}/{execution_id}/"):
-        raise InvalidRequest("this blob is not of the tenant and the execution")
+        raise InvalidRequest("this blob belongs to another tenant or execution")
     return name
 
 

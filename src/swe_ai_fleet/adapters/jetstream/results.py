@@ -21,10 +21,10 @@ class JetStreamResults:
     """A `ResultBus`."""
 
     def __init__(
-        self, connection: Connection, *, patience: float, stamp: Callable[[], Mapping[str, str]] = dict[str, str]
+        self, connection: Connection, *, timeout: float, stamp: Callable[[], Mapping[str, str]] = dict[str, str]
     ) -> None:
         self._connection = connection
-        self._patience = patience
+        self._timeout = timeout
         self._stamp = stamp
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
@@ -42,16 +42,16 @@ class JetStreamResults:
             EXECUTION_HEADER: execution_id,
             **self._stamp(),
         }
-        backoff = Backoff.lasting(self._patience)
+        backoff = Backoff.lasting(self._timeout)
         unanswered = 0
         while True:
-            last = await last_message(self._connection, subjects.RESULTS, subject, patience=self._patience)
+            last = await last_message(self._connection, subjects.RESULTS, subject, timeout=self._timeout)
             if last is not None and await self._stands(last, execution_id):
                 # After a publish whose answer got lost, what stands there is what this call published.
                 return unanswered > 0
             headers[EXPECTED_SEQUENCE] = str(last.sequence if last is not None else 0)
             try:
-                ack = await self._connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
+                ack = await self._connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)
             except Refused as refusal:
                 unanswered += refusal.unanswered
                 await backoff.wait(refusal)
@@ -62,7 +62,7 @@ class JetStreamResults:
         if last.headers.get(EXECUTION_HEADER) == execution_id:
             return True
         # Another attempt at the task came later; ours may stand before it.
-        stored = messages(self._connection, subjects.RESULTS, last.subject, follow=False, patience=self._patience)
+        stored = messages(self._connection, subjects.RESULTS, last.subject, follow=False, timeout=self._timeout)
         async with aclosing(stored):
             async for message in stored:
                 if message is not None and message.headers.get(EXECUTION_HEADER) == execution_id:

@@ -40,20 +40,20 @@ class StreamHead:
         return str(self.config["name"])
 
 
-async def stream_heads(connection: Connection, *, patience: float) -> list[StreamHead]:
+async def stream_heads(connection: Connection, *, timeout: float) -> list[StreamHead]:
     """Every stream that this login sees, by name. Raises Unavailable, PreconditionFailed."""
     found: list[StreamHead] = []
     while True:
-        page = await connection.api("STREAM.LIST", {"offset": len(found)}, patience=patience)
+        page = await connection.api("STREAM.LIST", {"offset": len(found)}, timeout=timeout)
         streams: list[dict[str, Any]] = page.get("streams") or []
-        found += [_head(one) for one in streams]
+        found += [_head(stream) for stream in streams]
         if not streams or len(found) >= int(page.get("total", 0)):
             return sorted(found, key=lambda one: one.name)
 
 
 @asynccontextmanager
 async def snapshot(
-    connection: Connection, stream: str, *, patience: float
+    connection: Connection, stream: str, *, timeout: float
 ) -> AsyncGenerator[tuple[StreamHead, AsyncIterator[bytes]], None]:
     """A stream as it is when the server begins, and the bytes of it.
 
@@ -67,10 +67,10 @@ async def snapshot(
     try:
         subscription = await connection.subscribe(inbox, arrived.put_nowait)
     except Unanswered as fault:
-        raise Unavailable(f"the snapshot of {stream} could not begin: {fault}") from fault
+        raise Unavailable(f"the snapshot of {stream} could not start: {fault}") from fault
     try:
         request = {"deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": False, "jsck": True}
-        told = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, patience=patience)
+        told = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, timeout=timeout)
         yield _head(told), _chunks(connection, stream, arrived)
     finally:
         await connection.unsubscribe(subscription)
@@ -82,9 +82,9 @@ async def _chunks(connection: Connection, stream: str, arrived: asyncio.Queue[Me
             async with asyncio.timeout(SILENCE_SECONDS):
                 message = await arrived.get()
         except TimeoutError:
-            raise Unavailable(f"the snapshot of {stream} came to a halt") from None
+            raise Unavailable(f"the snapshot of {stream} stalled") from None
         if message is None:
-            raise Unavailable(f"the connection was lost within the snapshot of {stream}")
+            raise Unavailable(f"the connection was lost during the snapshot of {stream}")
         if not message.data:
             if message.status not in _END:
                 reason = message.headers.get("Description", "")
@@ -95,11 +95,11 @@ async def _chunks(connection: Connection, stream: str, arrived: asyncio.Queue[Me
             try:
                 await connection.send(message.reply, b"")
             except Unanswered as fault:
-                raise Unavailable(f"the connection was lost within the snapshot of {stream}") from fault
+                raise Unavailable(f"the connection was lost during the snapshot of {stream}") from fault
 
 
 async def restore(
-    connection: Connection, head: StreamHead, chunks: AsyncIterator[bytes], *, patience: float
+    connection: Connection, head: StreamHead, chunks: AsyncIterator[bytes], *, timeout: float
 ) -> StreamHead:
     """Make a stream out of a snapshot; how it stands then. The server must have none of that name.
 
@@ -116,7 +116,7 @@ async def restore(
         "consumer_count": head.consumers,
     }
     told = await connection.api(
-        f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, patience=patience
+        f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, timeout=timeout
     )
     target = str(told["deliver_subject"])
     async for chunk in chunks:
@@ -129,7 +129,7 @@ async def _send(connection: Connection, stream: str, target: str, chunk: bytes) 
     try:
         message = await connection.request(target, chunk, seconds=SILENCE_SECONDS)
     except Unanswered as fault:
-        raise Unavailable(f"the server did not take a piece of {stream}: {fault}") from fault
+        raise Unavailable(f"the server did not accept a chunk of {stream}: {fault}") from fault
     if message.data.startswith(b"{"):
         answer: dict[str, Any] = json.loads(message.data)
         if "error" in answer:

@@ -59,30 +59,30 @@ class StreamUsage:
     max_bytes: int
 
 
-async def ensure(connection: Connection, settings: StreamSettings, *, patience: float) -> None:
+async def ensure(connection: Connection, settings: StreamSettings, *, timeout: float) -> None:
     """Create every stream that is missing and bring the others up to the settings. Doing it again changes nothing.
 
     Raises:
         PreconditionFailed: The server has no JetStream, or refuses a change (a retention policy, say).
         ResourceExhausted: It has no room for the limits asked for.
-        Unavailable: It does not answer within `patience` seconds.
+        Unavailable: It does not answer within `timeout` seconds.
     """
     for config in _configurations(settings):
-        await _ensure_one(connection, config, patience=patience)
+        await _ensure_one(connection, config, timeout=timeout)
 
 
-async def _ensure_one(connection: Connection, config: Mapping[str, object], *, patience: float) -> None:
+async def _ensure_one(connection: Connection, config: Mapping[str, object], *, timeout: float) -> None:
     name = config["name"]
     try:
-        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, patience=patience)
+        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, timeout=timeout)
     except Forbidden:
-        if await connection.api_unless(404, f"STREAM.INFO.{name}", patience=patience) is None:
-            raise Unavailable(f"the stream {name} is not there yet", hint="the orchestrator makes it") from None
+        if await connection.api_unless(404, f"STREAM.INFO.{name}", timeout=timeout) is None:
+            raise Unavailable(f"the stream {name} does not exist yet", hint="the orchestrator creates it") from None
         return
     if made is None:
         # Where it may not be changed it stands, which is enough here; another process decides what it is like.
         with suppress(Forbidden):
-            await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
+            await connection.api(f"STREAM.UPDATE.{name}", config, timeout=timeout)
 
 
 async def ensure_bucket(
@@ -92,7 +92,7 @@ async def ensure_bucket(
     *,
     ttl_seconds: float,
     max_bytes: int = 0,
-    patience: float,
+    timeout: float,
 ) -> None:
     """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
     name = f"KV_{bucket}"
@@ -106,16 +106,16 @@ async def ensure_bucket(
         "allow_rollup_hdrs": True,
         "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),
     }
-    await _ensure_one(connection, config, patience=patience)
+    await _ensure_one(connection, config, timeout=timeout)
 
 
-async def usage(connection: Connection, settings: StreamSettings, *, patience: float) -> Mapping[str, StreamUsage]:
+async def usage(connection: Connection, settings: StreamSettings, *, timeout: float) -> Mapping[str, StreamUsage]:
     """How full each stream is, and under `ALL` the account. Raises NotFound before `ensure`, Unavailable."""
-    account = await connection.api("INFO", patience=patience)
+    account = await connection.api("INFO", timeout=timeout)
     limits = cast("dict[str, int]", account["limits"])
     found: dict[str, StreamUsage] = {}
     names = [str(config["name"]) for config in _configurations(settings)]
-    asked = (connection.api(f"STREAM.INFO.{name}", patience=patience) for name in names)
+    asked = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
     for name, info in zip(names, await asyncio.gather(*asked), strict=True):
         state = cast("dict[str, int]", info["state"])
         limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
@@ -125,14 +125,14 @@ async def usage(connection: Connection, settings: StreamSettings, *, patience: f
     return {**found, ALL: whole}
 
 
-async def last_sequence(connection: Connection, stream: str, *, patience: float) -> int:
+async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:
     """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
-    info = await connection.api(f"STREAM.INFO.{stream}", patience=patience)
+    info = await connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
     return int(cast("dict[str, int]", info["state"])["last_seq"])
 
 
 async def last_message(
-    connection: Connection, stream: str, subject: str, *, patience: float | None
+    connection: Connection, stream: str, subject: str, *, timeout: float | None
 ) -> StoredMessage | None:
     """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale.
 
@@ -140,16 +140,16 @@ async def last_message(
     that is behind, the server refuses when the host writes on it.
     """
     if connection.is_host:
-        return await connection.direct(stream, subject, patience=patience)
+        return await connection.direct(stream, subject, timeout=timeout)
     wanted = {"last_by_subj": subject}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, patience=patience)
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
-async def first_message(connection: Connection, stream: str, subject: str, *, patience: float) -> StoredMessage | None:
+async def first_message(connection: Connection, stream: str, subject: str, *, timeout: float) -> StoredMessage | None:
     """The oldest message on a subject, read from the stream's leader. Raises Unavailable."""
     wanted = {"next_by_subj": subject, "seq": 1}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, patience=patience)
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 

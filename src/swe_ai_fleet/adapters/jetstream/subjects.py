@@ -36,7 +36,7 @@ ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTRO
 def token(text: str) -> str:
     """An id as one subject token. Raises InvalidRequest when it is empty."""
     if not text:
-        raise InvalidRequest("an empty id cannot stand in a subject")
+        raise InvalidRequest("a subject cannot contain an empty id")
     return quote(text, safe="").replace(".", "%2E")
 
 

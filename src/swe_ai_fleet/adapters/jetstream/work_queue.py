@@ -122,19 +122,19 @@ async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *,
     messages are: several queues of a process can share it.
     """
     await _Consumer(connection, queue, handler, room).run()
-    raise AssertionError("a consumer does not end")
+    raise AssertionError("a consumer did not stop")
 
 
-async def remove_consumer(connection: Connection, stream: str, consumer: str, *, patience: float) -> None:
+async def remove_consumer(connection: Connection, stream: str, consumer: str, *, timeout: float) -> None:
     """Remove a durable consumer; nothing happens where there is none. Raises Unavailable."""
-    await connection.api_unless(_NO_CONSUMER, f"CONSUMER.DELETE.{stream}.{consumer}", patience=patience)
+    await connection.api_unless(_NO_CONSUMER, f"CONSUMER.DELETE.{stream}.{consumer}", timeout=timeout)
 
 
-async def consumers(connection: Connection, stream: str, *, patience: float) -> tuple[str, ...]:
+async def consumers(connection: Connection, stream: str, *, timeout: float) -> tuple[str, ...]:
     """The names of a stream's consumers. Raises NotFound, Unavailable."""
     found: list[str] = []
     while True:
-        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, patience=patience)
+        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, timeout=timeout)
         names: list[str] = page.get("consumers") or []
         found += names
         if not names or len(found) >= int(page["total"]):
@@ -262,11 +262,11 @@ class _Consumer:
             reason = str(fault)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             _log.exception("work.fault_of_ours", consumer=queue.consumer, sequence=work.sequence)
-            reason = f"an internal fault ({type(fault).__name__}); the log has it"
+            reason = f"internal error ({type(fault).__name__}); see the log"
         else:
             return _ACK
         if work.deliveries >= queue.max_deliveries:
-            return await self._dead_letter(work, f"failed {work.deliveries} times, at last: {reason}")
+            return await self._dead_letter(work, f"failed {work.deliveries} times; last error: {reason}")
         return _later(queue.delay(work.deliveries))
 
     async def _dead_letter(self, work: Work, reason: str) -> bytes:
@@ -281,14 +281,14 @@ class _Consumer:
             "Fleet-Deliveries": str(work.deliveries),
         }
         subject = dead_letter_subject(queue.consumer)
-        patience = queue.ack_wait_seconds
+        timeout = queue.ack_wait_seconds
         try:
             try:
-                await self._connection.publish(subject, work.data, headers=headers, patience=patience)
+                await self._connection.publish(subject, work.data, headers=headers, timeout=timeout)
             except InvalidRequest:
                 # With its headers it is larger than a message may be.
                 headers["Fleet-Omitted-Bytes"] = str(len(work.data))
-                await self._connection.publish(subject, b"", headers=headers, patience=patience)
+                await self._connection.publish(subject, b"", headers=headers, timeout=timeout)
         except FleetError as fault:
             _log.error("work.dead_letter_refused", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
             return _later(queue.last_delay_seconds)

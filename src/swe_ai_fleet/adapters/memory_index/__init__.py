@@ -41,7 +41,7 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
     else:
         # What was given may hold a password.
         raise InvalidRequest(
-            "memory_store names no place for memories",
+            "memory_store is not a valid place for memories",
             field="memory_store",
-            hint="empty for a file of the fleet's, or postgresql://user:password@host/database",
+            hint="leave it empty for a file of the fleet, or use postgresql://user:password@host/database",
         )

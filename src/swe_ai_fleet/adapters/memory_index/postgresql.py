@@ -138,7 +138,7 @@ class PostgresqlMemoryIndex:
         """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
         async with self._sessions.transaction() as connection:
             number, _ = await _space(connection, space)
-            await connection.execute(_REMOVE.encode(), ([storable(one) for one in memory_ids],))
+            await connection.execute(_REMOVE.encode(), ([storable(id_) for id_ in memory_ids],))
             await _advance(connection, number, position)
 
     async def search(

@@ -49,7 +49,9 @@ _SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min
 def schema_of(source: str) -> str:
     """The schema for memories of one source. Raises InvalidRequest for what cannot be part of a name."""
     if not _SOURCE.fullmatch(source):
-        raise InvalidRequest(f"{source[:40]!r} is no source of memories", field="source", hint="a-z and 0-9, up to 32")
+        raise InvalidRequest(
+            f"{source[:40]!r} is not a source of memories", field="source", hint="a-z and 0-9, up to 32"
+        )
     return f"{_SCHEMA}_{source}" if source else _SCHEMA
 
 
@@ -176,14 +178,14 @@ def _fault(error: Error) -> FleetError:
         return PreconditionFailed("PostgreSQL refuses the credentials of memory_store", field="memory_store")
     if isinstance(error, InsufficientPrivilege):
         return PreconditionFailed(
-            f"the role of memory_store may not do what is needed: {said}",
+            f"the role of memory_store lacks a permission: {said}",
             field="memory_store",
-            hint="it wants CREATE on the database, and an administrator's CREATE EXTENSION vector",
+            hint="it needs CREATE on the database, and an administrator's CREATE EXTENSION vector",
         )
     if isinstance(error, InsufficientResources) and not state.startswith("533"):
-        return ResourceExhausted(f"PostgreSQL has no room: {said}", field="memory_store")
+        return ResourceExhausted(f"PostgreSQL is full: {said}", field="memory_store")
     if isinstance(error, OperationalError):
-        return Unavailable(f"the PostgreSQL of memory_store cannot be used now: {said}", field="memory_store")
+        return Unavailable(f"the PostgreSQL of memory_store is unavailable: {said}", field="memory_store")
     if not state:
-        return InvalidRequest("memory_store is no URL that PostgreSQL's driver can read", field="memory_store")
-    return PreconditionFailed(f"PostgreSQL refused a statement: {state} {said}", field="memory_store")
+        return InvalidRequest("memory_store is not a valid PostgreSQL URL", field="memory_store")
+    return PreconditionFailed(f"PostgreSQL rejected a statement: {state} {said}", field="memory_store")

@@ -108,10 +108,12 @@ def storable(text: str) -> str:
 def unit(vector: Sequence[float]) -> list[float]:
     """The vector with length 1; nothing for one that points nowhere. Raises InvalidRequest for what is no vector."""
     if len(vector) > MAX_DIMENSION:
-        raise InvalidRequest(f"a vector has at most {MAX_DIMENSION} numbers, this one {len(vector)}", field="vector")
+        raise InvalidRequest(
+            f"a vector has at most {MAX_DIMENSION} numbers; this one has {len(vector)}", field="vector"
+        )
     length = math.hypot(*vector)
     if not math.isfinite(length):
-        raise InvalidRequest("a vector holds finite numbers only", field="vector")
+        raise InvalidRequest("a vector must contain finite numbers only", field="vector")
     return [number / length for number in vector] if length else []
 
 
@@ -119,9 +121,9 @@ def check_dimension(space: str, known: int, vector: Sequence[float]) -> None:
     """Raises InvalidRequest where the vectors of a space have another length (0: there are none yet)."""
     if known and len(vector) != known:
         raise InvalidRequest(
-            f"the vectors of {space!r} have {known} numbers, this one {len(vector)}",
+            f"the vectors of {space!r} have {known} numbers; this one has {len(vector)}",
             field="vector",
-            hint="an embedder of other vectors needs another name",
+            hint="an embedder with other dimensions needs another name",
         )
 
 

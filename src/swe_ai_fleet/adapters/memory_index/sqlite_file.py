@@ -24,9 +24,7 @@ _BUSY_MS = 10_000
 Result = TypeVar("Result")
 APPLICATION_ID = 0x464D454D  # "FMEM"
 _READERS = 2
-_LOST = (
-    "move it away: the index of a fleet is made anew from its log; memories that were kept in this file alone are lost"
-)
+_LOST = "move it away: the fleet rebuilds its index from its log; memories that are in this file only are lost"
 
 
 class _Cursor(Protocol):
@@ -196,7 +194,7 @@ class SqliteFile:
             return False
         if application != APPLICATION_ID or version != self._version:
             raise PreconditionFailed(
-                f"{self._path} is no index of memories, or one of another version", field="memory_store", hint=_LOST
+                f"{self._path} is not a memory index, or it is of another version", field="memory_store", hint=_LOST
             )
         return True
 
@@ -239,12 +237,12 @@ def _faults(path: Path) -> Generator[None]:
     try:
         yield
     except (apsw.BusyError, apsw.LockedError) as error:
-        raise Unavailable(f"{path} is being written by somebody else", field="memory_store") from error
+        raise Unavailable(f"{path} is locked by another process", field="memory_store") from error
     except apsw.FullError as error:
         raise ResourceExhausted(f"no space is left for {path}", field="memory_store") from error
     except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
         raise PreconditionFailed(
-            f"{path} is damaged or no index of memories: {error}", field="memory_store", hint=_LOST
+            f"{path} is damaged or not a memory index: {error}", field="memory_store", hint=_LOST
         ) from error
     except (apsw.Error, OSError) as error:
         raise PreconditionFailed(f"{path} cannot be used: {error}", field="memory_store") from error

@@ -249,7 +249,7 @@ class LeasedAdmission:
         except Unavailable as error:
             if not self._lost:
                 self._lost = True
-                _log.warning("the fleet's limits on model calls cannot be asked for", reason=error.message)
+                _log.warning("the fleet's limits on model calls are not available", reason=error.message)
             self._wake.set()
             await asyncio.sleep(_LOST_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311
             return

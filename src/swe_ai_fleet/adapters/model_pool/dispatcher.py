@@ -40,7 +40,7 @@ class PoolRules:
     """How a pool waits, tries again and asks. Times are in seconds.
 
     Attributes:
-        patience: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
+        timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
         max_tries: how often a call may meet a server that breaks (5xx, no completion), wherever.
         backoff: before the next try at the same endpoint, doubled each time, with jitter.
         longest_backoff: the longest of these waits.
@@ -53,7 +53,7 @@ class PoolRules:
         quantum: as of `Line`.
     """
 
-    patience: float = 120.0
+    timeout: float = 120.0
     max_tries: int = 3
     backoff: float = 1.0
     longest_backoff: float = 30.0
@@ -68,7 +68,7 @@ class PoolRules:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A call on its way. `deadline` is when its patience ends, None before its first fault."""
+    """A call on its way. `deadline` is when its timeout ends, None before its first fault."""
 
     order: int
     session: Binding | None
@@ -88,7 +88,7 @@ class _Routes:
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], now: float, *, stale_after: float) -> None:
-        self.ready = [one for one in endpoints if one.admits(now)]
+        self.ready = [endpoint for endpoint in endpoints if endpoint.admits(now)]
         self._now, self._stale_after = now, stale_after
         self._alone = len(endpoints) == 1
         self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
@@ -171,7 +171,7 @@ class Dispatcher:
     async def serve(self, operation: Callable[[ChatModel], Awaitable[_T]], binding: Binding | None = None) -> _T:
         """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
 
-        Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the patience or the tries are used up.
+        Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the timeout or the tries are used up.
         """
         call = _Call(next(self._orders), binding)
         while True:
@@ -216,18 +216,18 @@ class Dispatcher:
         if place.done():
             return place.result()
         self.counters.waited += 1
-        limit = _now() + self._rules.patience if call.deadline is None else call.deadline
+        limit = _now() + self._rules.timeout if call.deadline is None else call.deadline
         try:
             while not place.done():
                 now = _now()
                 if not any(one.up(now) or one.opens_at(now) <= limit for one in self.endpoints):
-                    raise self._out_of_patience(call)
+                    raise self._timed_out(call)
                 await asyncio.wait((place,), timeout=max(0.0, limit - now))
                 if not place.done() and (now := _now()) >= limit:
                     if not any(one.up(now) for one in self.endpoints):
-                        raise self._out_of_patience(call)
+                        raise self._timed_out(call)
                     # A server serves others: this call's turn has yet to come, which is no fault to give up for.
-                    limit = now + max(self._rules.patience, 1.0)
+                    limit = now + max(self._rules.timeout, 1.0)
         except BaseException:
             if place.done() and not place.cancelled() and place.exception() is None:
                 place.result().in_flight -= 1
@@ -277,7 +277,7 @@ class Dispatcher:
 
     def _answered(self, endpoint: Endpoint, epoch: int) -> None:
         if endpoint.answered(epoch):
-            _log.info("a model server serves again", server=endpoint.member.name)
+            _log.info("a model server is available again", server=endpoint.member.name)
 
     def _failed(self, endpoint: Endpoint, error: ModelUnavailable, *, epoch: int, began: float) -> Fault:
         fault, now = self._read_fault(error), _now()
@@ -290,7 +290,9 @@ class Dispatcher:
         if endpoint.breaker.failed(epoch, now):
             self.counters.opened += 1
             if was_closed:
-                _log.warning("a model server is left alone", server=endpoint.member.name, reason=error.message)
+                _log.warning(
+                    "a model server is not used for a while", server=endpoint.member.name, reason=error.message
+                )
             recovery = asyncio.create_task(self._recover(endpoint))
             self._recoveries.add(recovery)
             recovery.add_done_callback(self._recoveries.discard)
@@ -302,7 +304,7 @@ class Dispatcher:
         call.tries += 1
         call.broken += fault.kind is FaultKind.BROKEN
         if call.deadline is None:
-            call.deadline = now + self._rules.patience
+            call.deadline = now + self._rules.timeout
         if call.broken >= self._rules.max_tries or now >= call.deadline:
             self.counters.gave_up += 1
             raise error
@@ -313,11 +315,13 @@ class Dispatcher:
             seconds = min(self._rules.longest_backoff, self._rules.backoff * 2.0 ** min(call.tries - 1, 30))
             await asyncio.sleep(min(seconds * random.uniform(0.5, 1.0), call.deadline - now))  # noqa: S311
 
-    def _out_of_patience(self, call: _Call) -> ModelUnavailable:
+    def _timed_out(self, call: _Call) -> ModelUnavailable:
         self.counters.gave_up += 1
-        known = [one.last_fault for one in self.endpoints if one.last_fault is not None]
-        last = call.error or (known[-1] if known else ModelUnavailable("no model server serves", field="model_url"))
-        hint = last.hint or f"no server took the call within {self._rules.patience:g} s"
+        known = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
+        last = call.error or (
+            known[-1] if known else ModelUnavailable("no model server is available", field="model_url")
+        )
+        hint = last.hint or f"no server accepted the call within {self._rules.timeout:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
 
     async def _recover(self, endpoint: Endpoint) -> None:

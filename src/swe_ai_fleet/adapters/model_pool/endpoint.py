@@ -149,7 +149,7 @@ class Window:
             self._size, self._ramp_from = math.inf, None
 
     def turned_away(self, in_flight: int, began: float, now: float) -> bool:
-        """A call that began at `began` was turned away for overload; whether that halved the window."""
+        """A call that began at `began` was rejected for overload; whether that halved the window."""
         if began < self._halved_at:
             return False
         self._halved_at = now
@@ -289,7 +289,7 @@ class Endpoint:
         return self.breaker.succeeded(epoch)
 
     def turned_away(self, fault: Fault, *, began: float, now: float, pause_seconds: float) -> None:
-        """A call was turned away for overload: fewer at once from now on, and none for as long as the server asks.
+        """A call was rejected for overload: fewer at once from now on, and none for as long as the server asks.
 
         A server that does not say is left alone for `pause_seconds`, twice as long each further time in a row.
         """

@@ -99,7 +99,7 @@ class VLLMMetrics:
     async def load(self) -> Load | None:
         """The server's load now; None where it does not answer within 2 seconds or has no such metrics."""
         if self._session is None:
-            raise RuntimeError("VLLMMetrics is used outside of its context")
+            raise RuntimeError("VLLMMetricsis used outside of its `async with` block")
         page = bytearray()
         try:
             async with self._session.get(self._url, allow_redirects=False) as response:

@@ -51,7 +51,7 @@ class ModelPool:
         rules: PoolRules | None = None,
     ) -> None:
         if not members:
-            raise ValueError("a pool needs a member")
+            raise ValueError("a pool needs at least one server")
         self._rules = rules or PoolRules()
         self._dispatcher = Dispatcher(members, read_fault=read_fault, rules=self._rules)
         self._endpoints = self._dispatcher.endpoints
@@ -61,7 +61,9 @@ class ModelPool:
         self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
 
     async def __aenter__(self) -> Self:
-        self._polling = [asyncio.create_task(self._poll(one)) for one in self._endpoints if one.member.load]
+        self._polling = [
+            asyncio.create_task(self._poll(endpoint)) for endpoint in self._endpoints if endpoint.member.load
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -102,7 +104,7 @@ class ModelPool:
         await self._ask_all()
         if not any(one.capabilities for one in self._endpoints):
             # Every endpoint is slow or down: their own faults and time limits decide.
-            asked = [self._probe(one) for one in self._endpoints]
+            asked = [self._probe(endpoint) for endpoint in self._endpoints]
             await asyncio.wait(asked)
             if not any(one.capabilities for one in self._endpoints):
                 return asked[0].result()
@@ -113,7 +115,7 @@ class ModelPool:
         if len(self._endpoints) == 1:
             await self._endpoints[0].member.model.ping()
             return
-        pings = [asyncio.create_task(one.member.model.ping()) for one in self._endpoints]
+        pings = [asyncio.create_task(endpoint.member.model.ping()) for endpoint in self._endpoints]
         try:
             for ping in asyncio.as_completed(pings):
                 try:
@@ -130,7 +132,7 @@ class ModelPool:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion from the least loaded endpoint, once the fleet's limits let it through.
 
-        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the patience or the tries are used up.
+        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the timeout or the tries are used up.
         """
         # Routers take all that have no session, or the same one, to one server.
         return await self.reply_at(None, replace(request, session=request.session or uuid.uuid4().hex))
@@ -165,7 +167,7 @@ class ModelPool:
         if len(self._endpoints) == 1:
             return found
         await self._ask_all()
-        return self._merged() if any(one.capabilities for one in self._endpoints) else found
+        return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else found
 
     def status(self) -> PoolStatus:
         """How each endpoint is doing, as this process sees it."""
@@ -173,21 +175,21 @@ class ModelPool:
         return PoolStatus(
             endpoints=tuple(
                 MemberStatus(
-                    name=one.member.name,
-                    circuit=one.breaker.circuit,
-                    in_flight=one.in_flight,
-                    limit=one.window.limit(now),
-                    sessions=len(one.bindings),
-                    load=one.load,
-                    last_fault=one.last_fault.message if one.last_fault else "",
+                    name=endpoint.member.name,
+                    circuit=endpoint.breaker.circuit,
+                    in_flight=endpoint.in_flight,
+                    limit=endpoint.window.limit(now),
+                    sessions=len(endpoint.bindings),
+                    load=endpoint.load,
+                    last_fault=endpoint.last_fault.message if endpoint.last_fault else "",
                 )
-                for one in self._endpoints
+                for endpoint in self._endpoints
             ),
             waiting=self._dispatcher.waiting,
         )
 
     def _merged(self) -> ModelCapabilities:
-        known = [one.capabilities for one in self._endpoints if one.capabilities]
+        known = [endpoint.capabilities for endpoint in self._endpoints if endpoint.capabilities]
         lengths = [one.max_model_len for one in known if one.max_model_len]
         return replace(
             known[0],
@@ -200,7 +202,7 @@ class ModelPool:
 
     async def _ask_all(self) -> None:
         """Ask every endpoint that serves, and wait a moment for those that do not answer; most remember."""
-        asked = [self._probe(one) for one in self._endpoints if one.breaker.circuit is not Circuit.OPEN]
+        asked = [self._probe(endpoint) for endpoint in self._endpoints if endpoint.breaker.circuit is not Circuit.OPEN]
         if asked:
             await asyncio.wait(asked, timeout=_GRACE_SECONDS)
 

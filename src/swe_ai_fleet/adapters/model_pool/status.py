@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.domain.text import counted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class PoolStatus:
 
     @property
     def summary(self) -> str:
-        """A line for people: `2 of 3 endpoints up, 12 calls under way, 0 waiting`."""
-        up = sum(one.circuit is not Circuit.OPEN for one in self.endpoints)
-        under_way = sum(one.in_flight for one in self.endpoints)
-        return f"{up} of {len(self.endpoints)} endpoints up, {under_way} calls under way, {self.waiting} waiting"
+        """A line for people: `2 of 3 endpoints up, 12 calls running, 0 waiting`."""
+        up = sum(endpoint.circuit is not Circuit.OPEN for endpoint in self.endpoints)
+        calls = counted(sum(endpoint.in_flight for endpoint in self.endpoints), "call")
+        return f"{up} of {len(self.endpoints)} endpoints up, {calls} running, {self.waiting} waiting"

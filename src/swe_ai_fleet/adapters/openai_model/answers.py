@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeGuard, cast
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import items, mapping
-from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall, ToolProtocol
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    FinishReason,
+    ModelReply,
+    SampledTokens,
+    ToolCall,
+    ToolProtocol,
+)
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -67,7 +74,7 @@ def read_reply(
 ) -> ModelReply:
     """The reply in a completion. Raises ValueError where there is none, ErrorAnswer where there is an error instead.
 
-    `repairs` are what was mended before; what is mended here is added to them.
+    `repairs` are what was repaired before; what is repaired here is added to them.
     """
     fields = mapping(completion)
     choice = _choice(fields)
@@ -75,10 +82,10 @@ def read_reply(
     content = as_text(message.get("content")) or as_text(message.get("refusal"))
     reason = choice.get("finish_reason")
     finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
-    mended = list(repairs)
-    found = _native_calls(message, mended)
+    repaired = list(repairs)
+    found = _native_calls(message, repaired)
     if not found and not asked.raw:
-        content, found = _calls_in_text(content, asked, finish == "length", mended)
+        content, found = _calls_in_text(content, asked, finish == "length", repaired)
     if found and finish in ("stop", "other"):
         finish = "tool_calls"
     used = set(asked.taken)
@@ -94,7 +101,7 @@ def read_reply(
         finish_reason=finish,
         usage=_spent(mapping(fields, "usage"), duration_ms),
         model=model if isinstance(model, str) else "",
-        repairs=tuple(dict.fromkeys(mended))[:_MOST_REPAIRS],
+        repairs=tuple(dict.fromkeys(repaired))[:_MOST_REPAIRS],
         top_logprobs=_first_tokens(mapping(choice, "logprobs")),
     )
 
@@ -117,9 +124,40 @@ def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ..
     first = mapping(next(iter(items(logprobs.get("content"))), None))
     for alternative in map(mapping, items(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
         token, logprob = alternative.get("token"), alternative.get("logprob")
-        if isinstance(token, str) and isinstance(logprob, float | int) and _LEAST_LOGPROB < logprob < 1:
+        if isinstance(token, str) and _is_logprob(logprob):
             found.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
     return tuple(found)
+
+
+def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
+    """The token ids in a completion, with a log-probability for each or none; None where a list of ids is missing.
+
+    Log-probabilities that cannot be matched to the tokens one by one are left out, and `repairs` say so.
+    """
+    fields = mapping(completion)
+    choice = mapping(next(iter(items(fields.get("choices"))), None))
+    prompt, written = _token_ids(fields.get("prompt_token_ids")), _token_ids(choice.get("token_ids"))
+    if prompt is None or written is None:
+        return None
+    given = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
+    logprobs = [min(0.0, float(value)) for value in given if _is_logprob(value)]
+    if len(logprobs) != len(written):
+        if given:
+            repairs.append(f"{len(logprobs)} log-probabilities for {len(written)} tokens left out")
+        logprobs.clear()
+    return SampledTokens(prompt_token_ids=prompt, completion_token_ids=written, logprobs=tuple(logprobs))
+
+
+def _token_ids(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    ids = cast("list[object]", value)
+    numbers = tuple(number for number in ids if type(number) is int and 0 <= number < _MOST_TOKENS)
+    return numbers if len(numbers) == len(ids) else None
+
+
+def _is_logprob(value: object) -> TypeGuard[float | int]:
+    return isinstance(value, float | int) and not isinstance(value, bool) and _LEAST_LOGPROB < value < 1
 
 
 def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:
@@ -127,7 +165,7 @@ def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Fo
     calls = items(listed) or ([listed] if listed else [])
     if not calls and (old := message.get("function_call")):
         calls = [{"function": old}]
-        repairs.append("a function_call of the old kind read as a tool call")
+        repairs.append("a legacy function_call was read as a tool call")
     return [_native_call(call, number, repairs) for number, call in enumerate(calls, 1) if call is not None]
 
 

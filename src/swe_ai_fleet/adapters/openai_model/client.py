@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.openai_model import faults, json_protocol, probing, text_protocol
-from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
+from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply, read_tokens
 from swe_ai_fleet.adapters.openai_model.connection import Connection
 from swe_ai_fleet.adapters.openai_model.faults import Feature, Quirks
 from swe_ai_fleet.adapters.openai_model.probing import Findings, ListedModel, read_models
@@ -79,7 +80,11 @@ class RequestWriter:
         protocol = capabilities.protocol
         # A stream is read for its text alone.
         more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
-        if wanted.top_logprobs and capabilities.logprobs:
+        with_ids = wanted.on_tokens is not None and self._quirks.allow(Feature.SAMPLED)
+        if with_ids:
+            uses.append(Feature.SAMPLED)
+            more["return_token_ids"] = True
+        if (wanted.top_logprobs or with_ids) and capabilities.logprobs:
             uses.append(Feature.LOGPROBS)
             more |= {"logprobs": True, "top_logprobs": wanted.top_logprobs}
         head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
@@ -231,7 +236,8 @@ class OpenAIChatModel:
         self._model = model
         self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
-        self._quirks = Quirks()
+        public = faults.public_url(self._connection.base_url)
+        self._server, self._quirks = urlsplit(public).netloc, Quirks(public)
         self._requests = RequestWriter(self._quirks)
         self._probing: asyncio.Task[probing.Findings] | None = None
 
@@ -282,13 +288,13 @@ class OpenAIChatModel:
         while True:
             written = self._requests.write(request, findings)
             try:
-                reply = await self._ask(written, started, request.on_delta, headers)
+                reply = await self._ask(written, started, request, headers)
             except ModelError as error:
                 # Each turn of this loop leaves one more feature out for good.
                 if not self._quirks.learn(error, written.uses):
                     raise
                 continue
-            if Feature.LOGPROBS in written.uses and not reply.top_logprobs:
+            if Feature.LOGPROBS in written.uses and request.top_logprobs and not reply.top_logprobs:
                 self._quirks.miss(Feature.LOGPROBS)
             if Feature.SCHEMA in written.uses and _ignores_schema(reply, request.schema):
                 self._quirks.miss(Feature.SCHEMA)
@@ -299,9 +305,11 @@ class OpenAIChatModel:
         self,
         request: Request,
         started: float,
-        on_delta: Callable[[str], None] | None,
+        wanted: ModelRequest,
         headers: Mapping[str, str],
     ) -> ModelReply:
+        on_delta = wanted.on_delta
+
         async def attempt() -> ModelReply:
             answer, repairs, begun = b"", list[str](), False
             stream = StreamedCompletion(_hearer(request.asked, on_delta))
@@ -325,6 +333,7 @@ class OpenAIChatModel:
                 else:
                     answer = await self._connection.complete(request.body, headers=headers)
                     completion = read_answer(answer, repairs)
+                tokens = read_tokens(completion, repairs) if Feature.SAMPLED in request.uses else None
                 duration_ms = round((time.monotonic() - started) * 1000)
                 reply = read_reply(
                     completion,
@@ -346,7 +355,11 @@ class OpenAIChatModel:
                     await request.send(answer)
                 if on_delta is not None and not request.streams and reply.message.content:
                     on_delta(reply.message.content)
-                return reply
+                if tokens is not None and wanted.on_tokens is not None:
+                    wanted.on_tokens(tokens)
+                elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
+                    self._quirks.miss(Feature.SAMPLED)
+                return replace(reply, server=self._server)
             fault.__cause__ = cause
             # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
             # brought about says nothing of the server.
@@ -376,8 +389,8 @@ class OpenAIChatModel:
             try:
                 return read_models(answer)
             except ValueError as error:
-                hint = "name the model, and check the base URL"
-                raise ModelRejected(f"{server} gives no list of models", field="model", hint=hint) from error
+                hint = "set the model, and check the base URL"
+                raise ModelRejected(f"{server} has no list of models", field="model", hint=hint) from error
 
         try:
             models = await self._connection.retry(attempt)
@@ -389,7 +402,7 @@ class OpenAIChatModel:
             models = []
         if not self._model:
             if not models:
-                raise ModelRejected(f"{server} lists no model", field="model", hint="name one")
+                raise ModelRejected(f"{server} lists no model", field="model", hint="set the model")
             return models[0]
         for entry in models:
             if entry.id == self._model or entry.id.endswith(f"/{self._model}"):

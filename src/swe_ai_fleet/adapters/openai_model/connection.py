@@ -35,7 +35,7 @@ _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _LONGEST_REFUSAL = 1024 * 1024
-_URL_HINT = "it looks like http://127.0.0.1:8000/v1"
+_URL_HINT = "for example http://127.0.0.1:8000/v1"
 
 
 @cache
@@ -177,7 +177,7 @@ class Connection:
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer of the server to one request, where it is one of success."""
         if self._opened is None:
-            raise RuntimeError("OpenAIChatModel is used outside of its context")
+            raise RuntimeError("OpenAIChatModelis used outside of its `async with` block")
         if (url := self._places.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
             self._places[path] = url

@@ -188,8 +188,10 @@ class OpenAIEmbedder:
     def _read(self, answer: object, count: int) -> list[Sequence[float]]:
         try:
             vectors = read_vectors(answer, count)
-            if wrong := [len(one) for one in vectors if len(one) != (self._dimensions or len(vectors[0]))]:
-                raise ValueError(f"a vector of {wrong[0]} dimensions among others of {self._dimensions or 'another'}")
+            if wrong := [len(vector) for vector in vectors if len(vector) != (self._dimensions or len(vectors[0]))]:
+                raise ValueError(
+                    f"a vector of {wrong[0]} dimensions between vectors of {self._dimensions or 'another'}"
+                )
         except ErrorAnswer as error:
             raise self._connection.refused(error.refusal) from error
         except ValueError as error:
@@ -206,7 +208,7 @@ class OpenAIEmbedder:
             return read_models(answer)[0].id
         except (ValueError, IndexError) as error:
             url = faults.public_url(self._connection.base_url)
-            raise ModelRejected(f"model server {url} lists no model", field="model", hint="name one") from error
+            raise ModelRejected(f"model server {url} lists no model", field="model", hint="set the model") from error
 
 
 def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
@@ -239,7 +241,7 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
 def _unit(embedding: object) -> Sequence[float]:
     listed = items(embedding)
     if not 0 < len(listed) <= _MOST_DIMENSIONS:
-        raise ValueError("an embedding that is no list of numbers")
+        raise ValueError("an embedding that is not a list of numbers")
     numbers: list[float] = []
     for number in listed:
         if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < math.inf:

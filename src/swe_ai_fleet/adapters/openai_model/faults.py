@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+import structlog
+
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import items, mapping, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
+_log = structlog.get_logger()
 _LONGEST_QUOTE = 500
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _STATUS = re.compile(r"[45][0-9]{2}")
@@ -110,14 +113,14 @@ def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUna
     return ModelUnavailable(
         f"model server {public_url(base_url)} cannot be reached: {reason}",
         field="model_url",
-        hint="start the server, or name another one",
+        hint="start the server, or set another model_url",
     )
 
 
 def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
     """The fault for an answer of success that is no completion."""
     return ModelUnavailable(
-        f"model server {public_url(base_url)} answered with something that is no completion: {_quote(answer, secret)}",
+        f"model server {public_url(base_url)} did not answer with a completion: {_quote(answer, secret)}",
         field="model_url",
         hint="is this the base URL of an OpenAI-compatible API?",
     )
@@ -153,7 +156,7 @@ def _status_error(refusal: Refusal, text: str, model: str) -> ModelError:
     if refusal.status in (401, 403):
         return ModelRejected(text, field="model_api_key", hint="check the API key and what it may use")
     if refusal.status == 402 or refusal.code == "insufficient_quota":
-        return ModelRejected(text, field="model_api_key", hint="the account behind this key has nothing left to spend")
+        return ModelRejected(text, field="model_api_key", hint="the account of this key has no credit left")
     if refusal.status in _RETRYABLE or refusal.status >= 500:
         return ModelUnavailable(text, field="model_url")
     if refusal.status == 404 or refusal.code == "model_not_found":
@@ -192,6 +195,7 @@ class Feature(StrEnum):
     ENVELOPE = "envelope"
     SCHEMA = "schema"
     LOGPROBS = "logprobs"
+    SAMPLED = "token ids"
 
 
 _NAMED_BY = {
@@ -202,13 +206,19 @@ _NAMED_BY = {
     Feature.ENVELOPE: _ABOUT_SCHEMAS,
     Feature.SCHEMA: _ABOUT_SCHEMAS,
     Feature.LOGPROBS: re.compile(r"log.?prob", re.IGNORECASE),
+    Feature.SAMPLED: re.compile(r"token.?ids", re.IGNORECASE),
 }
 
 
 class Quirks:
-    """The features that a server turned out not to have; they are left out from then on."""
+    """The features that a server turned out not to have; they are left out from then on, which the log says once.
 
-    def __init__(self) -> None:
+    Args:
+        server: Names it in the log.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
         self._missing: set[Feature] = set()
 
     def allow(self, feature: Feature) -> bool:
@@ -217,6 +227,8 @@ class Quirks:
 
     def miss(self, feature: Feature) -> None:
         """Use it no more."""
+        if self.allow(feature):
+            _log.warning("model.feature_missing", server=self._server, feature=str(feature))
         self._missing.add(feature)
 
     def learn(self, error: ModelError, used: Iterable[Feature]) -> bool:

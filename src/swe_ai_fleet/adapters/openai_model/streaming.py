@@ -22,7 +22,7 @@ _LEGACY_CALL = -1
 
 
 def read_json(body: bytes, repairs: list[str]) -> object:
-    """The value of a body; what had to be mended is added to `repairs`.
+    """The value of a body; what had to be repaired is added to `repairs`.
 
     Invalid UTF-8 and halves of surrogate pairs become replacement characters; control characters in strings and
     anything behind the value are let pass. Raises ValueError where there is no value.
@@ -32,10 +32,10 @@ def read_json(body: bytes, repairs: list[str]) -> object:
     except ValueError:
         pass
     value = read_loosely(body, repairs)
-    mended = with_texts(value, well_formed)
-    if mended != value:
+    repaired = with_texts(value, well_formed)
+    if repaired != value:
         repairs.append("half a surrogate pair replaced")
-    return mended
+    return repaired
 
 
 def read_loosely(body: bytes, repairs: list[str]) -> object:
@@ -51,9 +51,9 @@ def read_loosely(body: bytes, repairs: list[str]) -> object:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if text[end:].strip():
-        repairs.append("text behind the answer's JSON left out")
+        repairs.append("text after the answer's JSON ignored")
     if _has_control_characters(text):
-        repairs.append("control characters in the answer's JSON let pass")
+        repairs.append("control characters in the answer's JSON accepted")
     return value
 
 
@@ -113,6 +113,9 @@ class StreamedCompletion:
         self._finish: object = None
         self._usage: object = None
         self._model: object = None
+        self._prompt_token_ids: object = None
+        self._token_ids: list[object] = []
+        self._logprobs: list[object] = []
 
     @property
     def is_plain(self) -> bool:
@@ -167,11 +170,21 @@ class StreamedCompletion:
         if self._finish is None and not self._done:
             raise BrokenStream
         message = {
-            "content": self._mended("".join(self._content)),
+            "content": self._repaired("".join(self._content)),
             "tool_calls": [self._call(call) for call in self._calls],
         }
-        choices = [{"message": message, "finish_reason": self._finish}] if self._choice_seen else []
-        return {"choices": choices, "usage": self._usage, "model": self._model}
+        choice = {
+            "message": message,
+            "finish_reason": self._finish,
+            "token_ids": self._token_ids or None,
+            "logprobs": {"content": self._logprobs},
+        }
+        return {
+            "choices": [choice] if self._choice_seen else [],
+            "usage": self._usage,
+            "model": self._model,
+            "prompt_token_ids": self._prompt_token_ids,
+        }
 
     def _read_line(self, line: bytes) -> None:
         line = line.rstrip(b"\r")
@@ -179,7 +192,7 @@ class StreamedCompletion:
             if len(self._event) > 1:
                 self._dispatch(b"\n".join(self._event))
             elif self._event:
-                self.repairs.append("an event that is no JSON left out")
+                self.repairs.append("an event that is not JSON ignored")
             self._event.clear()
             return
         if line.startswith(b"data:"):
@@ -200,13 +213,14 @@ class StreamedCompletion:
         fields = mapping(event)
         if not fields:
             if whole:
-                self.repairs.append("an event that is no JSON left out")
+                self.repairs.append("an event that is not JSON ignored")
             return False
         if error := fields.get("error"):
             self._error, self._done = error, True
             return True
         self._usage = fields.get("usage") or self._usage
         self._model = self._model or fields.get("model")
+        self._prompt_token_ids = fields.get("prompt_token_ids") or self._prompt_token_ids
         for one in mappings(fields.get("choices")):
             if one.get("index") in (0, None):
                 self._choice_seen = True
@@ -225,6 +239,8 @@ class StreamedCompletion:
         return event
 
     def _add(self, fields: Mapping[str, object]) -> None:
+        self._token_ids += items(fields.get("token_ids"))
+        self._logprobs += items(mapping(fields, "logprobs").get("content"))
         delta = mapping(fields, "delta") or ({} if self._content else mapping(fields, "message"))
         if text := as_text(delta.get("content")) or as_text(delta.get("refusal")) or as_text(fields.get("text")):
             self._content.append(text)
@@ -272,14 +288,14 @@ class StreamedCompletion:
         return call
 
     def _call(self, call: _Call) -> dict[str, object]:
-        arguments = self._mended("".join(call.arguments)) if call.arguments else None
-        return {"id": call.id, "function": {"name": self._mended(call.name), "arguments": arguments}}
+        arguments = self._repaired("".join(call.arguments)) if call.arguments else None
+        return {"id": call.id, "function": {"name": self._repaired(call.name), "arguments": arguments}}
 
-    def _mended(self, text: str) -> str:
-        mended = well_formed(text)
-        if "\ufffd" in mended and mended.count("\ufffd") > text.count("\ufffd"):
+    def _repaired(self, text: str) -> str:
+        repaired = well_formed(text)
+        if "\ufffd" in repaired and repaired.count("\ufffd") > text.count("\ufffd"):
             self.repairs.append("half a surrogate pair replaced")
-        return mended
+        return repaired
 
     def _say(self, text: str) -> None:
         if self._on_delta is None or not text:

@@ -134,7 +134,7 @@ def _read(path: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise ToolFailure("it is no regular file")
+            raise ToolFailure("it is not a regular file")
         if found.st_size > MAX_BYTES:
             raise ToolFailure(f"it has {found.st_size} bytes; at most {MAX_BYTES} are read")
         return file.read(MAX_BYTES)

@@ -102,11 +102,11 @@ class FunctionCaller:
         if not task.strip():
             raise ValueError("the task is empty")
         if recurrent and chat_history is not None:
-            raise ValueError("recurrent_mode goes on from the previous task; a chat_history can't be given beside it")
+            raise ValueError("recurrent_mode continues the previous task; it cannot be combined with chat_history")
         iterations = self._setup.limits.max_iterations if max_iterations is None else max_iterations
         threshold = self._setup.loop_threshold if loop_threshold is None else loop_threshold
         if iterations < 1 or threshold < 2:
-            raise ValueError("max_iterations is at least 1, loop_threshold at least 2")
+            raise ValueError("max_iterations must be at least 1, loop_threshold at least 2")
         previous = self._previous if recurrent else None
         given: tuple[Message, ...] = ()
         if chat_history is not None:

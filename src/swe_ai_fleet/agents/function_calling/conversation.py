@@ -34,7 +34,7 @@ def read_conversation(
         except ValueError as fault:
             raise ValueError(f"{field}[{number}]: {fault}") from None
     if reader.open:
-        raise ValueError(f"{field}: nothing answers the calls {', '.join(reader.open)}")
+        raise ValueError(f"{field}: no tool result for the calls {', '.join(reader.open)}")
     return tuple(reader.messages)
 
 
@@ -63,15 +63,15 @@ class _Reader:
 
     def take(self, entry: object) -> None:
         if not isinstance(entry, Mapping):
-            raise ValueError(f"a message is an object, not a {type(entry).__name__}")
+            raise ValueError(f"a message must be an object, not a {type(entry).__name__}")
         message = cast("Mapping[str, object]", entry)
         role = "system" if message.get("role") == "developer" else message.get("role")
         if self.open and role != "tool":
-            raise ValueError(f"nothing answers the calls {', '.join(self.open)} before it")
+            raise ValueError(f"no tool result for the calls {', '.join(self.open)} before it")
         match role:
             case "system":
                 if self.messages:
-                    raise ValueError("a system message stands at the head only")
+                    raise ValueError("a system message must be the first message")
                 self.messages.append(SystemMessage(content=_text(message.get("content"))))
             case "user":
                 content = message.get("content")
@@ -86,11 +86,11 @@ class _Reader:
     def _assistant(self, message: Mapping[str, object]) -> None:
         given = message.get("tool_calls") or ()
         if not isinstance(given, list | tuple):
-            raise ValueError("tool_calls is no list")
+            raise ValueError("tool_calls must be a list")
         calls = tuple(self._call(call) for call in cast("Sequence[object]", given))
         content = "" if message.get("content") is None else _text(message.get("content"))
         if not calls and not content:
-            raise ValueError("an assistant message has content or tool_calls")
+            raise ValueError("an assistant message must have content or tool_calls")
         self.messages.append(AssistantMessage(content=content, tool_calls=calls))
 
     def _call(self, given: object) -> ToolCall:
@@ -98,7 +98,7 @@ class _Reader:
         parts = _fields(call.get("function"))
         name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
         if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
-            raise ValueError("a tool call has an id and a function with a name")
+            raise ValueError("a tool call must have an id and a function with a name")
         if name not in self._known:
             raise ValueError(f"it calls {name[:64]!r}; the tools are: {', '.join(self._known)}")
         if call_id in self.open:
@@ -115,7 +115,7 @@ class _Reader:
     def _tool(self, message: Mapping[str, object]) -> None:
         call_id = message.get("tool_call_id")
         if not isinstance(call_id, str) or call_id not in self.open:
-            raise ValueError(f"it answers {call_id!r:.64}, which no call before it asked for")
+            raise ValueError(f"it answers {call_id!r:.64}, which is not the id of an earlier call")
         self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=_text(message.get("content"))))
 
 
@@ -124,7 +124,7 @@ def _text(content: object) -> str:
         return content
     parts = _parts(content)
     if parts is None or any(part.get("type") not in ("text", "image_url") for part in parts):
-        raise ValueError("the content is no text and no list of text and image parts")
+        raise ValueError("the content must be a string or a list of text and image parts")
     return "\n".join(str(part["text"]) for part in parts if "text" in part)
 
 

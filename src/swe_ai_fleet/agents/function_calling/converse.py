@@ -72,7 +72,7 @@ async def converse(
             no price.
     """
     if max_turns < 1:
-        raise ValueError("max_turns is at least 1")
+        raise ValueError("max_turns must be at least 1")
     given = read_conversation(messages, known_tools=setup.known_tools, field="messages")
     if not given:
         raise ValueError("messages is empty")

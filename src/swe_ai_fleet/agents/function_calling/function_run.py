@@ -137,7 +137,7 @@ class FunctionRun:
             # Models that may call nothing write their calls as text; that answers nobody.
             stopped = trajectory.stop_reason is StopReason.NO_TOOL_CALLS
             refined = without_calls(await self._refined()) if stopped and self._request.refine else ""
-            said = (without_calls(text) for text in (answer, *(one.reply.content for one in trajectory.steps[::-1])))
+            said = (without_calls(text) for text in (answer, *(step.reply.content for step in trajectory.steps[::-1])))
             answer = refined or next(filter(None, said), "")
             success = stopped and bool(answer)
             answer = answer or _last_result(trajectory) or NO_ANSWER.format(why=stop.replace("_", " "))
@@ -242,7 +242,7 @@ class FunctionRun:
 
 def _last_result(trajectory: Trajectory) -> str:
     """What the last call that succeeded gave, as the model saw it; empty where none did."""
-    seen = (one.result for step in trajectory.steps[::-1] for one in step.observations[::-1])
+    seen = (observation.result for step in trajectory.steps[::-1] for observation in step.observations[::-1])
     return next((result.content for result in seen if result.success and result.content.strip()), "")
 
 

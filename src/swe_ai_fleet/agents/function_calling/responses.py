@@ -90,7 +90,7 @@ class Narration:
             case ModelReplied():
                 self._replied(body)
             case ToolStarted():
-                self._say("log", "tool", f"{body.entry.operation} begins", "tool_started", _call(body.entry))
+                self._say("log", "tool", f"{body.entry.operation} started", "tool_started", _call(body.entry))
             case ToolFinished():
                 self._finished(body.entry, body.result)
             case MessageAdded(message=ToolMessage() as observation):
@@ -163,7 +163,7 @@ class Narration:
         self._say("step", "tool", result.observation(), "tool_finished", metadata)
 
     def _observed(self, observation: ToolMessage) -> None:
-        """Of an answer that was none there is no audit entry, so it is told here."""
+        """Of an answer that was none there is not an audit entry, so it is told here."""
         if observation.call_id in self.results:
             return
         self.results[observation.call_id] = observation.content

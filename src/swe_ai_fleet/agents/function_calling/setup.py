@@ -183,29 +183,29 @@ def gathered(
         ValueError: Two tools have one name, or a definition has none.
         InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
     """
-    found: list[BaseTool] = []
+    base_tools: list[BaseTool] = []
     kits: list[Toolkit] = []
     for given in tools:
         if isinstance(given, Toolkit):
             kits.append(given)
         elif isinstance(given, str | Mapping):
             name = given if isinstance(given, str) else _name_in(cast("Mapping[str, object]", given))
-            found.append((registry or ToolRegistry.default()).get_tool(name))
+            base_tools.append((registry or ToolRegistry.default()).get_tool(name))
         elif isinstance(given, BaseTool | type):
-            found.append(as_tool(given))
+            base_tools.append(as_tool(given))
         else:
-            found.append(
+            base_tools.append(
                 FunctionTool(given, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
             )
-    names = Counter([tool.name for tool in found])
+    names = Counter([tool.name for tool in base_tools])
     names.update(definition.spec.name for kit in kits for definition in kit.definitions.values())
     twice = [name for name, times in names.items() if times > 1]
     if twice:
         raise ValueError(f"two tools have the name {twice[0]!r}")
-    asking = next((tool for tool in found if isinstance(tool, RequestTools)), None)
+    asking = next((tool for tool in base_tools if isinstance(tool, RequestTools)), None)
     more = {} if asking is None else asking.registry.get_all_tools()
     hidden = {name: tool for name, tool in more.items() if name not in names and name not in NOT_OFFERED}
-    shown = {tool.name: tool for tool in found if tool is not asking and tool.name != FINAL_ANSWER}
+    shown = {tool.name: tool for tool in base_tools if tool is not asking and tool.name != FINAL_ANSWER}
     return {**shown, **hidden}, tuple(kits), frozenset(hidden)
 
 

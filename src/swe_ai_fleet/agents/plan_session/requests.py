@@ -49,16 +49,20 @@ def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | 
     """The limits of a request. Raises InvalidRequest where they or its sub-agents' bound a cost that nobody knows."""
     for name, each in (("limits", limits), ("sub_agents.each", sub_agents.each)):
         if each.max_cost and prices is None:
-            raise InvalidRequest("the model has no price", field=f"{name}.max_cost", hint="give prices, or leave it 0")
+            raise InvalidRequest(
+                "the model has no price", field=f"{name}.max_cost", hint="set prices, or leave it at 0"
+            )
     return limits
 
 
 def checked_goal(text: str) -> str:
     """A goal. Raises InvalidRequest."""
     if not text.strip():
-        raise InvalidRequest("a goal says what is to be reached", field="goal")
+        raise InvalidRequest("the goal is empty", field="goal")
     if len(text) > MAX_GOAL_CHARS:
-        raise InvalidRequest(f"the goal has {len(text)} characters; at most {MAX_GOAL_CHARS} are taken", field="goal")
+        raise InvalidRequest(
+            f"the goal has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="goal"
+        )
     return well_formed(text.strip())
 
 
@@ -67,7 +71,7 @@ def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
     found = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
     if len(found) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in found):
         limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
-        raise InvalidRequest(f"the selected entities are too many or too long: {limits}", field="selected_entities")
+        raise InvalidRequest(f"the selected entities; too many or too long: {limits}", field="selected_entities")
     return found
 
 
@@ -75,7 +79,7 @@ def checked_repository(repository: str, ref: str) -> tuple[str, str]:
     """Where a repository is, and what of it. Raises InvalidRequest."""
     repository, ref = repository.strip(), ref.strip()
     if ref and not repository:
-        raise InvalidRequest("a ref belongs to a repository", field="repository")
+        raise InvalidRequest("a ref needs a repository", field="repository")
     for field, text in (("repository", repository), ("ref", ref)):
         if len(text) > MAX_LOCATION_CHARS:
             raise InvalidRequest(f"the {field} is too long", field=field, hint=f"at most {MAX_LOCATION_CHARS}")
@@ -108,6 +112,6 @@ def checked_adjustment(text: str) -> str:
     """What a person says about a proposal; it may be empty. Raises InvalidRequest."""
     if len(text) > MAX_GOAL_CHARS:
         raise InvalidRequest(
-            f"the adjustment has {len(text)} characters; at most {MAX_GOAL_CHARS} are taken", field="adjustment"
+            f"the adjustment has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="adjustment"
         )
     return well_formed(text.strip())

@@ -185,7 +185,7 @@ class RunLog:
             async for stored in told:
                 if isinstance(stored.event.body, CancelRequested):
                     return stored.event.body.reason
-        raise Unavailable("the log is not followed any more")
+        raise Unavailable("the log is no longer followed")
 
     async def _claim(self, session: PlanSession) -> None:
         """Make a session's goal this process's, and an execution with its first request."""
@@ -284,16 +284,16 @@ def _check(state: ExecutionState) -> None:
 
 def goal_cancelled(reason: str) -> GoalCancelled:
     """What is said of a goal that was cancelled, for a reason or without one."""
-    return GoalCancelled(f"the goal was cancelled{f': {reason}' if reason else ''}", hint="set it again to go on")
+    return GoalCancelled(f"the goal was cancelled{f': {reason}' if reason else ''}", hint="set it again to continue")
 
 
 def _taken() -> Unavailable:
-    return Unavailable("another process took the session over; look at what becomes of it")
+    return Unavailable("another process took the session over; look at its result there")
 
 
 def _fleet_error(fault: BaseException) -> FleetError | None:
     """The first FleetError of a group of nothing else: calls of one reply run side by side."""
     if isinstance(fault, BaseExceptionGroup):
-        found = [_fleet_error(one) for one in cast("BaseExceptionGroup[BaseException]", fault).exceptions]
+        found = [_fleet_error(exception) for exception in cast("BaseExceptionGroup[BaseException]", fault).exceptions]
         return found[0] if all(found) else None
     return fault if isinstance(fault, FleetError) else None

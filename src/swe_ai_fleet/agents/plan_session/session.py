@@ -220,7 +220,7 @@ class PlanSession:
         if self.status is SessionStatus.EXECUTING:
             before = self.broken_off()
         else:
-            before = self.closed("not carried out: the person went on to something else")
+            before = self.closed("not carried out: the person continued with something else")
         return PlanSession(
             session_id=self.session_id,
             goal=later.goal,

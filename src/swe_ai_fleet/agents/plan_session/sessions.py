@@ -61,7 +61,7 @@ _ENDED = {
 _OPEN = frozenset(SessionStatus) - {*_ENDED.values(), SessionStatus.ERROR}
 _INTERRUPTED = (
     "its process ended while the approved approach was being carried out; what it did stands in the audit. "
-    "Set the goal again to go on."
+    "Set the goal again to continue."
 )
 
 
@@ -166,7 +166,7 @@ class PlanSessions:
                     return AwaitingApproval.of(known)
                 if known.status is SessionStatus.PLANNING and known.requests:
                     return await self._propose(await self._take(known))
-            gone = "the person went on to something else"
+            gone = "the person continued with something else"
             if known.status.working:
                 known = await self._left(await self._take(known), gone)
             if known.status in _OPEN:
@@ -207,7 +207,7 @@ class PlanSessions:
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
         if decision is ApprovalDecision.ADJUSTED and not adjustment:
-            raise InvalidRequest("an adjustment says what is to be different", field="adjustment")
+            raise InvalidRequest("the adjustment is empty", field="adjustment")
         session_id = checked_id(session_id)
         with self._alone(session_id):
             session = await self.session(session_id)
@@ -224,16 +224,18 @@ class PlanSessions:
                 case _:
                     pass
             if not session.status.waiting:
-                raise PreconditionFailed(f"no proposal waits in this session: it is {session.status}")
+                raise PreconditionFailed(f"no proposal is pending in this session; its status is {session.status}")
             if session.question and decision is ApprovalDecision.APPROVED:
                 raise PreconditionFailed(
-                    "the model asks something, and proposes nothing yet",
+                    "the model asks a question; there is no proposal yet",
                     field="decision",
                     hint="adjusted, and the answer",
                 )
             if proposal and proposal != session.proposals:
                 raise PreconditionFailed(
-                    f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
+                    f"proposal {session.proposals} is pending, not {proposal}",
+                    field="proposal",
+                    hint="look at it first",
                 )
             try:
                 await self._runs.check(session)
@@ -278,7 +280,9 @@ class PlanSessions:
                 case SessionStatus.EXECUTING:
                     return await self._carry_out(session)
                 case _:
-                    raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
+                    raise PreconditionFailed(
+                        f"there is no approved approach to carry out; the session is {session.status}"
+                    )
 
     async def session(self, session_id: str) -> PlanSession:
         """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
@@ -477,7 +481,7 @@ class PlanSessions:
 
 def being_worked_on() -> PreconditionFailed:
     """What is said to the second of two who want a session."""
-    return PreconditionFailed("the session is being worked on", field="session_id", hint="ask again when that is done")
+    return PreconditionFailed("the session is being worked on", field="session_id", hint="try again when that is done")
 
 
 def _status(stop: StopReason | None) -> Ending:
@@ -489,5 +493,7 @@ def _check_decider(session: PlanSession, decision: ApprovalDecision, by: str) ->
         return
     _log.warning("approval.refused", plan_session=session.session_id, caller=by, decision=str(decision))
     raise PermissionDenied(
-        "who set the goal does not approve of the approach", field="decision", hint="ask somebody else, or reject it"
+        "the person who set the goal cannot approve the approach",
+        field="decision",
+        hint="ask another approver, or reject it",
     )

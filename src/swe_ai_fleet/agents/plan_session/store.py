@@ -78,7 +78,7 @@ class SessionsInMemory:
 
 def changed_meanwhile() -> PreconditionFailed:
     """What a store says to whoever puts a session that is not the one it has."""
-    return PreconditionFailed("the session was changed by somebody else meanwhile", hint="look at it again")
+    return PreconditionFailed("the session was changed by another process meanwhile", hint="reload it")
 
 
 def newest_first(cards: Iterable[SessionCard]) -> tuple[SessionCard, ...]:
@@ -131,7 +131,7 @@ class KeyValueSessions:
             if len(found) == head.parts:
                 return await asyncio.to_thread(_unpacked, found, head.size)
             # Somebody put it anew between the two reads, and took the old body away.
-        raise Unavailable(f"the session {session_id} could not be read whole")
+        raise Unavailable(f"the session {session_id} could not be read completely")
 
     async def put(self, session: PlanSession) -> None:
         """Keep it. Raises PreconditionFailed where somebody else put it meanwhile, ResourceExhausted, Unavailable."""
@@ -188,7 +188,7 @@ def _unreadable() -> PreconditionFailed:
     return PreconditionFailed(
         "the session cannot be read; a newer version may have written it",
         field="session_id",
-        hint="begin another one",
+        hint="start another session",
     )
 
 
@@ -200,9 +200,9 @@ def _packed(session: PlanSession) -> tuple[int, list[bytes]]:
     data = to_json(session)
     if len(data) > MAX_SESSION_BYTES:
         raise ResourceExhausted(
-            f"the session is too long to be kept: {len(data)} bytes",
+            f"the session is too long to store: {len(data)} bytes",
             field="session_id",
-            hint=f"begin another one; at most {MAX_SESSION_BYTES} bytes are kept",
+            hint=f"start another session; at most {MAX_SESSION_BYTES} bytes are stored",
         )
     packed = zlib.compress(data, level=3)
     return len(data), [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]

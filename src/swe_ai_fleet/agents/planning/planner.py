@@ -102,7 +102,7 @@ class Operations:
             hint = "" if "Signature:" in error.message else f" Signature: {signature(spec)}"
             return f"{spec.name}: {error.message}{hint}"
         except (RecursionError, TypeError, ValueError):
-            return f"{spec.name}: the params are no plain JSON. Signature: {signature(spec)}"
+            return f"{spec.name}: the params are not plain JSON. Signature: {signature(spec)}"
         verdict = toolkit.pipeline.policy.decide(spec, checked)
         if verdict.refused:
             return f"{spec.name}: {verdict.reason}"

@@ -52,15 +52,15 @@ class PlanCallId:
     @classmethod
     def read(cls, text: str) -> PlanCallId | None:
         """What an id says; None where it is no plan's."""
-        found = _ID.fullmatch(text)
-        if found is None:
+        match = _ID.fullmatch(text)
+        if match is None:
             return None
         return cls(
-            plan=int(found[1]),
-            purpose=Purpose(found[2]),
-            number=int(found[3]),
-            attempt=int(found[4]),
-            nonce=found[5] or "",
+            plan=int(match[1]),
+            purpose=Purpose(match[2]),
+            number=int(match[3]),
+            attempt=int(match[4]),
+            nonce=match[5] or "",
         )
 
 

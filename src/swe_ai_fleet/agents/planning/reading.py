@@ -78,7 +78,7 @@ def read_draft(text: str) -> Draft:
         found = _plan_in(value, _DEEPEST)
         if found is not None:
             return found
-    return Draft(problems=("the reply holds no JSON object with a list of steps",))
+    return Draft(problems=("the reply is not a JSON object with a list of steps",))
 
 
 def read_verdict(text: str) -> Verdict:
@@ -156,7 +156,7 @@ def _step(item: object) -> DraftStep | str:
     if isinstance(params, str):
         params = _parsed(params) if params.strip() else None
         if params is None and _text(_first(fields, _PARAMS)).strip():
-            return "its params are a text that is no JSON object"
+            return "its params are a text that is not a JSON object"
     if params is None:
         known = {*_TOOL, *_OPERATION, *_PARAMS, *_WHY, *_ON_FAILURE, *_EXPECT, *_BOOKKEEPING}
         # Small models write the parameters beside the name instead of under a key of their own.
@@ -178,7 +178,7 @@ def _step(item: object) -> DraftStep | str:
 
 
 def _values(text: str) -> Iterator[object]:
-    """The JSON objects and lists in a text, in order, none inside another; the first ones read with patience too."""
+    """The JSON objects and lists in a text, in order, none inside another; the first ones read leniently too."""
     text = _spoken(text)[:MAX_CHARS]
     position = 0
     for tries in range(_MOST_TRIES):

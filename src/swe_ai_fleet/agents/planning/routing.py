@@ -254,16 +254,16 @@ def fast_path(request: str, operations: Operations) -> Plan | None:
         return None
     text = text[_end_of_courtesy(text) :].rstrip(" .?!")
     for shape, read in _SHAPES:
-        found = shape.fullmatch(text)
-        meant = read(found) if found else None
+        match = shape.fullmatch(text)
+        meant = read(match) if match else None
         if meant is not None:
             return _plan(*meant, operations)
     return None
 
 
 def _end_of_courtesy(text: str) -> int:
-    found = _COURTESY.match(text)
-    return found.end() if found else 0
+    match = _COURTESY.match(text)
+    return match.end() if match else 0
 
 
 def _plan(name: str, params: dict[str, object], operations: Operations) -> Plan | None:

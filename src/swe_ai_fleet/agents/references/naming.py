@@ -40,7 +40,7 @@ class Naming:
         if len(things) == 1:
             self._alone(Member.of(things[0]), PERSON)
         elif things:
-            self._list([Member.of(one) for one in things], PERSON)
+            self._list([Member.of(thing) for thing in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
         """An execution that was started for the person."""

@@ -189,7 +189,7 @@ def _identity(record: Mapping[str, object], noun: str) -> Member | None:
     for key in _ROW_KEYS:
         if name := _string(record.get(key)):
             # "That pair" is a row that goes by its pair, whatever its list is of.
-            nouns = [one for one in dict.fromkeys((noun, key)) if one and one not in _NO_NOUNS]
+            nouns = [word for word in dict.fromkeys((noun, key)) if word and word not in _NO_NOUNS]
             return Member(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
     return None
 

@@ -60,17 +60,17 @@ def resolve(
         turn: The number of this turn.
         stale_turns: What was named longer ago is not taken for granted.
     """
-    found: list[Reference] = []
+    references: list[Reference] = []
     for phrase in phrases(request, [noun for thing in things for noun in thing.nouns]):
         # Of what the request itself names, a phrase points at what stands before it.
         before = [thing for thing in things if thing.turn != turn or request.find(thing.name) < phrase.start]
         reference = _Resolver(before, turn, stale_turns).resolve(phrase)
         if phrase.vague and reference.standing is Standing.UNKNOWN:
             continue
-        if any(known.phrase.lower() == reference.phrase.lower() for known in found):
+        if any(known.phrase.lower() == reference.phrase.lower() for known in references):
             continue
-        found.append(reference)
-    return tuple(found)
+        references.append(reference)
+    return tuple(references)
 
 
 def note(references: Sequence[Reference]) -> str:

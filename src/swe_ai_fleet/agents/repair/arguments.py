@@ -97,7 +97,7 @@ def _json(text: str, repairs: dict[str, None]) -> object:
 
 def _tolerant(text: str, truncated: bool, repairs: dict[str, None], encodings: int) -> object:
     if len(text) > MAX_MENDED_CHARS:
-        raise Unreadable(f"it is no JSON, and with {len(text)} characters too long to be repaired", 0)
+        raise Unreadable(f"it is not JSON, and with {len(text)} characters too long to be repaired", 0)
     if _ENCODED.match(text) and encodings:
         try:
             inner = json.loads(f'"{text}"', strict=False)

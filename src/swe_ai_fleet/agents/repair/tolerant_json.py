@@ -24,7 +24,7 @@ _CLOSING = {"{": "}", "[": "]", "(": ")"}
 
 
 class Unreadable(ValueError):
-    """The text is no JSON even read with patience; `position` is where that shows, in characters from its start."""
+    """The text is not JSON even when read leniently; `position` is where that shows, in characters from its start."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(problem)
@@ -69,12 +69,12 @@ class TolerantReader:
             return self._array(at, depth)
         if character in ('"', "'") and character:
             return self._string(at)
-        if (found := _NUMBER.match(text, at)) is not None:
-            return _number(found[0], at), found.end()
-        if (found := _CONSTANT.match(text, at)) is not None:
-            if found[1] not in ("true", "false", "null"):
+        if (match := _NUMBER.match(text, at)) is not None:
+            return _number(match[0], at), match.end()
+        if (match := _CONSTANT.match(text, at)) is not None:
+            if match[1] not in ("true", "false", "null"):
                 self._mend("json_python_constant")
-            return _CONSTANTS[found[1].lower()], found.end()
+            return _CONSTANTS[match[1].lower()], match.end()
         raise Unreadable("a value is missing" if character else "it ends too early", at)
 
     def _object(self, at: int, depth: int) -> tuple[object, int]:
@@ -136,11 +136,11 @@ class TolerantReader:
     def _key(self, at: int) -> tuple[str, int]:
         if self._text[at : at + 1] in ('"', "'") and at < len(self._text):
             return self._string(at)
-        found = _KEY.match(self._text, at)
-        if found is None:
+        match = _KEY.match(self._text, at)
+        if match is None:
             raise Unreadable("a name in quotes is missing" if at < len(self._text) else "it ends too early", at)
         self._mend("json_unquoted_key")
-        return found[0], found.end()
+        return match[0], match.end()
 
     def _string(self, at: int) -> tuple[str, int]:
         text, quote, start = self._text, self._text[at], at
@@ -182,12 +182,12 @@ class TolerantReader:
         raise Unreadable("this backslash begins no escape that JSON has", at)
 
     def _skip(self, at: int) -> int:
-        found = _SPACE.match(self._text, at)
-        if found is None:
+        match = _SPACE.match(self._text, at)
+        if match is None:
             return at
-        if found.end() > at and found[0].strip(" \t\r\n"):
+        if match.end() > at and match[0].strip(" \t\r\n"):
             self._mend("json_odd_space")
-        return found.end()
+        return match.end()
 
     def _mend(self, name: str) -> None:
         self.repairs[name] = None

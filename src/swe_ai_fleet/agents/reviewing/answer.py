@@ -47,9 +47,9 @@ def _as_verdict(value: object) -> object:
 
 def _as_score(value: object) -> object:
     """A share as a number: `0.8`, `80%`, `8/10`."""
-    if isinstance(value, str) and (found := _SCORE.fullmatch(value[:100])):
-        number = float(found[1])
-        whole = 100.0 if found[2] else float(found[3] or 1)
+    if isinstance(value, str) and (match := _SCORE.fullmatch(value[:100])):
+        number = float(match[1])
+        whole = 100.0 if match[2] else float(match[3] or 1)
         value = number / whole if whole else value
     if isinstance(value, int | float) and not isinstance(value, bool):
         # Not a number is left as it is: it compares with nothing, and is refused behind this.
@@ -59,8 +59,8 @@ def _as_score(value: object) -> object:
 
 def _as_line(value: object) -> int:
     """A line number; of a range its first line, 0 for anything else."""
-    if isinstance(value, str) and (found := re.match(r"\D{0,20}(\d{1,7})", value)):
-        value = int(found[1])
+    if isinstance(value, str) and (match := re.match(r"\D{0,20}(\d{1,7})", value)):
+        value = int(match[1])
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**7:
         return 0
     return value
@@ -83,7 +83,7 @@ def _as_findings(value: object) -> object:
 
 
 class FindingShape(Shape):
-    text: Said = Field(description="What is wrong and what would mend it.")
+    text: Said = Field(description="What is wrong and what would fix it.")
     file: Text = Field(default="", description="Empty for the candidate as a whole.")
     line: Annotated[int, BeforeValidator(_as_line)] = Field(default=0, description="From 1; 0: the whole file.")
     must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
@@ -184,7 +184,7 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
             if len(asked) == 1:
                 return ReviewAnswer(critiques={asked[0]: said})
             continue
-        critiques = {one.candidate: one for one in said.reviews if one.candidate in asked}
+        critiques = {review.candidate: review for review in said.reviews if review.candidate in asked}
         if critiques:
             return ReviewAnswer(critiques=critiques, order=said.order, reason=said.reason)
         problems.insert(0, f"it reviews none of the candidates {', '.join(asked)}")
@@ -218,7 +218,7 @@ def review_of(
             continue
         empty = _critique(assignment, subject)
         if (one := said.critiques.get(letter)) is None:
-            critiques.append(replace(empty, error="the reviewer said nothing of this candidate"))
+            critiques.append(replace(empty, error="the reviewer did not review this candidate"))
             continue
         changed = frozenset(subject.candidate.artifacts.files_changed)
         findings = sorted(one.findings, key=lambda finding: not finding.must_fix)[:MAX_FINDINGS]

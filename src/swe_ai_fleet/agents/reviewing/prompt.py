@@ -21,7 +21,7 @@ _LEAST_CHARS = 400
 _SECOND_LOOK = (
     "Where a review of yours is shown, it is of what the same author had handed in before; what you see is what has "
     "been handed in since, and what the author says is the answer to you. For each of your findings: leave it out if "
-    "it is mended or if you were wrong, name it again if it still holds. Your new review takes the place of that one."
+    "it is fixed or if you were wrong, name it again if it still holds. Your new review takes the place of that one."
 )
 _SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
 _EARLIER = "Your earlier review:"

@@ -73,7 +73,9 @@ class Proving:
 
     async def tried(self, review: Review) -> Review:
         """The review with the outcome of each proof of a must-fix."""
-        patches = {one.candidate.candidate_id: one.candidate.artifacts.patch for one in self.assignment.subjects}
+        patches = {
+            subject.candidate.candidate_id: subject.candidate.artifacts.patch for subject in self.assignment.subjects
+        }
         left, critiques = MAX_PROOFS, list[Critique]()
         for critique in review.critiques:
             findings: list[Finding] = []

@@ -235,7 +235,7 @@ def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolRe
 
 def _sources(trajectory: Trajectory) -> list[str]:
     """The addresses whose content the run was shown."""
-    found: dict[str, None] = {}
+    urls: dict[str, None] = {}
     for step in trajectory.steps:
         for seen in step.observations:
             if not seen.result.success:
@@ -244,8 +244,8 @@ def _sources(trajectory: Trajectory) -> list[str]:
             for entry in (metadata, *_objects(metadata.get("results"))):
                 url = entry.get("url")
                 if isinstance(url, str) and url:
-                    found.setdefault(url)
-    return list(found)
+                    urls.setdefault(url)
+    return list(urls)
 
 
 def _objects(value: object) -> list[Mapping[str, object]]:

@@ -83,7 +83,7 @@ class VerdictShape(Shape):
     is_feasible: Annotated[bool, BeforeValidator(_as_bool)] = Field(
         description="Whether the plan works as it stands and meets every criterion."
     )
-    feedback: Said = Field(description="What is wrong or missing, step by step, and how to mend it; what was checked.")
+    feedback: Said = Field(description="What is wrong or missing, step by step, and how to fix it; what was checked.")
 
 
 class ScheduleShape(Shape):

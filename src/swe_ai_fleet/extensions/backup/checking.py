@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.execution import advance
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _MOST_TOLD = 50
 _BLOB = re.compile(rb'"name": ?"([^"\\/]{1,200}/[^"\\/]{1,200}/[0-9a-f]{64})", ?"digest"')
 """A blob's reference as the codec writes it."""
@@ -74,9 +74,7 @@ async def _blobs(connection: Connection) -> set[str]:
     """The names of the stored blobs."""
     bucket = StreamSettings().bucket
     names: set[str] = set()
-    described = messages(
-        connection, object_stream(bucket), f"$O.{bucket}.M.>", follow=False, patience=_PATIENCE_SECONDS
-    )
+    described = messages(connection, object_stream(bucket), f"$O.{bucket}.M.>", follow=False, timeout=_TIMEOUT_SECONDS)
     async with aclosing(described) as metas:
         async for meta in metas:
             if meta is not None:
@@ -100,14 +98,14 @@ async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set
         finding.fault(f"{execution_id}: {error.message}")
         return
     if state is None:
-        finding.fault(f"{execution_id}: its events lead to nothing")
+        finding.fault(f"{execution_id}: its events do not form an execution")
     for verdict in chains.verdicts():
         finding.chains += 1
         if verdict.fault is not None:
             finding.fault(f"{execution_id}: the audit chain of {verdict.agent_id} breaks: {verdict.fault.reason}")
     finding.blobs += len(named)
     for name in _missing(named, stored):
-        finding.fault(f"{execution_id}: the blob {name} is not there")
+        finding.fault(f"{execution_id}: the blob {name} is missing")
 
 
 def _missing(named: Iterable[str], stored: set[str]) -> list[str]:

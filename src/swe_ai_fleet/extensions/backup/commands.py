@@ -10,6 +10,7 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.settings import Settings
 
 Directory = Annotated[Path, argument("The directory of the backup.", metavar="DIR")]
@@ -26,8 +27,8 @@ async def backup(screen: Screen, settings: Settings, directory: Directory) -> Ex
     if screen.json:
         screen.document({"directory": str(directory), "streams": len(manifest.streams), "bytes": manifest.size})
     else:
-        screen.line(f"{len(manifest.streams)} streams, {manifest.size} bytes, in {directory}")
-        screen.note("it holds what agents read and wrote: keep it encrypted, as carefully as the repositories")
+        screen.line(f"{counted(len(manifest.streams), 'stream')}, {manifest.size} bytes, in {directory}")
+        screen.note("it contains what agents read and wrote: keep it encrypted, as safe as the repositories")
     return Exit.ACCEPTED
 
 
@@ -52,10 +53,10 @@ async def restore(
             running = running_place(settings.home)
             if running is not None:
                 raise CommandFault(
-                    f"a fleet runs on {settings.home} (process {running.pid})",
+                    f"a fleet is running in {settings.home} (process {running.pid})",
                     exit_code=Exit.USAGE,
                     field="home",
-                    hint="stop it, or name another FLEET_HOME",
+                    hint="stop it, or set another FLEET_HOME",
                 )
             address = (
                 await stack.enter_async_context(

@@ -85,7 +85,7 @@ def read_manifest(directory: Path) -> Manifest:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise NotFound(
-            f"{directory} holds no whole backup: {error.strerror}", field="directory", hint=f"it has a {NAME}"
+            f"{directory} is not a complete backup: {error.strerror}", field="directory", hint=f"it has a {NAME}"
         ) from error
     try:
         manifest = _MANIFEST.validate_json(content)
@@ -110,7 +110,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 ATTEMPTS = 3
 _QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 Report = Callable[[str], None]
 
@@ -140,14 +140,14 @@ async def back_up(
         Unavailable: NATS did not answer.
     """
     await asyncio.to_thread(_make, directory)
-    heads = sorted(await stream_heads(connection, patience=_PATIENCE_SECONDS), key=rank)
+    heads = sorted(await stream_heads(connection, timeout=_TIMEOUT_SECONDS), key=rank)
     if not any(head.name == subjects.EVENTS for head in heads):
-        raise PreconditionFailed("this NATS holds no fleet: there is no stream of events", field="nats_url")
+        raise PreconditionFailed("this NATS server has no event stream of a fleet", field="nats_url")
     saved: list[Saved] = []
     for head in heads:
         stream = await _again(lambda name=head.name: _save(connection, name, directory))
         if stream is None:
-            report(f"{head.name}: gone meanwhile")
+            report(f"{head.name}: deleted in the meantime")
             continue
         saved.append(stream)
         report(f"{stream.name}: {stream.messages} messages, {stream.size} bytes")
@@ -178,7 +178,7 @@ async def _again(work: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
 async def _save(connection: Connection, name: str, directory: Path) -> Saved:
     file = f"{name}.snapshot"
     began = datetime.now(UTC).isoformat()
-    async with snapshot(connection, name, patience=_PATIENCE_SECONDS) as (head, chunks):
+    async with snapshot(connection, name, timeout=_TIMEOUT_SECONDS) as (head, chunks):
         # Each attempt opens and truncates the file, so that nothing of a failed one remains.
         with await asyncio.to_thread(_private, directory / file) as target:
             digest, size = hashlib.sha256(), 0

@@ -14,7 +14,7 @@ from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, r
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.extensions.backup.making import Manifest, Report, Saved, read_manifest
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _READ_BYTES = 1024 * 1024
 
 
@@ -54,13 +54,13 @@ async def restore_backup(
         Unavailable: NATS did not answer; the streams restored so far have to be removed.
     """
     manifest = await verified(directory)
-    heads = await stream_heads(connection, patience=_PATIENCE_SECONDS)
+    heads = await stream_heads(connection, timeout=_TIMEOUT_SECONDS)
     if heads:
         names = ", ".join(head.name for head in heads[:5])
         raise PreconditionFailed(
-            f"this NATS is not empty: {names}{' …' if len(heads) > 5 else ''}",
+            f"this NATS server is not empty: {names}{' …' if len(heads) > 5 else ''}",
             field="nats_url",
-            hint="restore into an empty one, while no fleet runs on it",
+            hint="restore into an empty one, while no fleet is running in it",
         )
     streams: list[Restored] = []
     for saved in manifest.streams:
@@ -82,7 +82,7 @@ async def _restore(connection: Connection, directory: Path, saved: Saved, replic
         consumers=saved.consumers,
     )
     with await asyncio.to_thread((directory / saved.file).open, "rb") as file:
-        now = await restore(connection, head, _pieces(file), patience=_PATIENCE_SECONDS)
+        now = await restore(connection, head, _pieces(file), timeout=_TIMEOUT_SECONDS)
     # The server read the stream a moment after it reported its state: the snapshot may hold more, never less.
     if now.last_sequence < saved.last_sequence:
         raise PreconditionFailed(

@@ -98,7 +98,7 @@ async def batch(
         Form, option("How the patches are written: as a list, a dict by their ids, or jsonl.", words="--predictions")
     ] = Form.LIST,
     retry: Annotated[bool, option("Run those again that ended without a winner.")] = False,
-    strict: Annotated[bool, option("Begin nothing where a line holds no task.")] = False,
+    strict: Annotated[bool, option("Begin nothing where a line is not a task.")] = False,
     name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
     output: Annotated[
         Path | None, option("For results. Default: beside the file.", words="-o --output", metavar="DIR")
@@ -160,5 +160,5 @@ async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] 
 def plain_name(text: str) -> str:
     """The name of what is kept beside a file of tasks. Raises CommandFault where it would lead elsewhere."""
     if "/" in text or not text.strip("."):
-        raise CommandFault(f"{text!r} is no name", exit_code=Exit.USAGE, field="name")
+        raise CommandFault(f"{text!r} is not a valid name", exit_code=Exit.USAGE, field="name")
     return text

@@ -118,7 +118,9 @@ class Plan:
     def _location(self, repo: str) -> str:
         """Where a record's repository is. Raises CommandFault."""
         if not repo:
-            raise CommandFault("it names no repository", exit_code=Exit.USAGE, hint="--repo names one for all")
+            raise CommandFault(
+                "the record has no repository", exit_code=Exit.USAGE, hint="--repo sets one for all records"
+            )
         if is_url(repo):
             return repo
         beside = self.file.absolute().parent
@@ -135,7 +137,7 @@ class Plan:
         if (beside / repo).is_dir():
             return str(beside / repo)
         raise CommandFault(
-            f"its repository {repo[:200]!r} is not to be found",
+            f"its repository {repo[:200]!r} was not found",
             exit_code=Exit.USAGE,
             hint="--repo-root DIR has clones, --repo-template URL with {repo} in it says where to clone from",
         )

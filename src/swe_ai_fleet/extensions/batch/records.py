@@ -218,14 +218,14 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     try:
         value = parse_json(line)
     except ValueError as fault:
-        raise _Bad(f"no JSON: {fault}"[:200]) from None
+        raise _Bad(f"not valid JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
         raise _Bad("no JSON object")
     own = cast("dict[str, object]", value)
     fields = _Fields({**own, **_as_swe_bench(own)})
     instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
-        raise _Bad(f"instance_id is to be 1 to {_MAX_ID_CHARS} printable characters")
+        raise _Bad(f"instance_id must have 1 to {_MAX_ID_CHARS} printable characters")
     description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
@@ -382,16 +382,16 @@ class _Fields:
             try:
                 value = parse_json(value)
             except ValueError:
-                raise _Bad(f"{name} is no list") from None
+                raise _Bad(f"{name} must be a list") from None
         if value is None or value == "":
             return ()
         if isinstance(value, str):
             value = [value]
         if not isinstance(value, list):
-            raise _Bad(f"{name} is no list")
+            raise _Bad(f"{name} must be a list")
         items = tuple(_text(item, name) for item in cast("list[object]", value))
         if not all(item.strip() for item in items):
-            raise _Bad(f"{name} holds an empty text")
+            raise _Bad(f"{name} contains an empty string")
         return items
 
     def pairs(self, name: str) -> tuple[str, ...]:
@@ -400,7 +400,7 @@ class _Fields:
         if value is None:
             return ()
         if not isinstance(value, dict):
-            raise _Bad(f"{name} is no object")
+            raise _Bad(f"{name} must be an object")
         return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
 
     def number(self, *names: str) -> int | None:
@@ -409,7 +409,7 @@ class _Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise _Bad(f"{name} is no whole number from 0 on")
+                raise _Bad(f"{name} must be an integer of at least 0")
             return value
         return None
 
@@ -417,11 +417,11 @@ class _Fields:
 def _text(value: object, name: str) -> str:
     """A text that can stand in a request."""
     if not isinstance(value, str):
-        raise _Bad(f"{name} is, or holds, something that is no text")
+        raise _Bad(f"{name} must be, or contain only, strings")
     if "\0" in value:
         raise _Bad(f"{name} has a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _Bad(f"{name} has half a character (a lone surrogate)") from None
+        raise _Bad(f"{name} contains an incomplete character (a lone surrogate)") from None
     return value

@@ -105,7 +105,9 @@ def open_results(path: Path) -> Generator[Results]:
         file = path.open("a+b")
     except OSError as fault:
         raise CommandFault(
-            f"cannot write {path}: {fault.strerror}", exit_code=Exit.USAGE, hint="--output names another directory"
+            f"cannot write {path}: {fault.strerror}",
+            exit_code=Exit.USAGE,
+            hint="choose another directory with --output",
         ) from None
     with file:
         try:

@@ -33,7 +33,7 @@ from swe_ai_fleet.extensions.batch.results import (
 from swe_ai_fleet.extensions.batch.verification import Bench, repository_place
 from swe_ai_fleet.watching.text import one_line
 
-PATIENCE_SECONDS = 600.0
+UNREACHABLE_SECONDS = 600.0
 """How long a fleet that does not answer, or is full, is asked again before the batch stops."""
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 15.0
@@ -73,7 +73,7 @@ async def batch(
     plan: Plan,
     open_bench: Callable[[], Awaitable[Bench]],
     *,
-    patience_seconds: float = PATIENCE_SECONDS,
+    unreachable_seconds: float = UNREACHABLE_SECONDS,
 ) -> Exit:
     """Run a batch to its end. Ctrl-C stops handing in and watching; the same command goes on from there.
 
@@ -82,7 +82,7 @@ async def batch(
         fleet: Where the tasks run.
         plan: What is to be done.
         open_bench: Opens where hidden tests are run and repositories are made, where anything of it is to be done.
-        patience_seconds: How long a fleet that does not answer is asked again.
+        unreachable_seconds: How long a fleet that does not answer is asked again.
     """
     try:
         records, bad = read_records(plan.file)
@@ -100,12 +100,12 @@ async def batch(
             screen.note(str(line), style="yellow")
         if bad and plan.strict:
             raise CommandFault(
-                f"{len(bad)} of {plan.file.name}'s lines hold no task; the first is {bad[0]}",
+                f"{len(bad)} of {plan.file.name}'s lines are not valid tasks; the first: {bad[0]}",
                 exit_code=Exit.USAGE,
-                hint="fix them, or leave --strict out to skip them",
+                hint="fix them, or omit --strict to skip them",
             )
         if not records:
-            raise CommandFault(f"{plan.file} holds no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
+            raise CommandFault(f"{plan.file} contains no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
         ids = {record.instance_id for record in records}
         lines = {entry.line for entry in bad}
         begun = _Batch(
@@ -113,7 +113,7 @@ async def batch(
             results=results,
             board=Board(screen, total=len(works)),
             bench=bench if plan.evaluate else None,
-            patience_seconds=patience_seconds,
+            unreachable_seconds=unreachable_seconds,
         )
         if len(works) < len(records):
             screen.note(f"{len(records) - len(works)} of {len(records)} records have ended before")
@@ -193,7 +193,7 @@ class _Batch:
     results: Results
     board: Board
     bench: Bench | None
-    patience_seconds: float
+    unreachable_seconds: float
 
     async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
         """Run everything. Raises CommandFault where the fleet stays unavailable."""
@@ -255,7 +255,7 @@ class _Batch:
                     return replace(row, error=needs + fault.told)
                 if progress.state is not None:
                     pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
-                if loop.time() - heard_at > self.patience_seconds:
+                if loop.time() - heard_at > self.unreachable_seconds:
                     raise
                 self.board.waiting(row.instance_id, fault.message)
                 await asyncio.sleep(pause)

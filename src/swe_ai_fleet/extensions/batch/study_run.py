@@ -176,7 +176,7 @@ def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing
         return code
     screen.out.print(plain_table(HEADINGS, map(cells, all_arms)))
     if missing:
-        screen.line(f"{missing} trials are missing; the same command goes on from here")
+        screen.line(f"{missing} trials are missing; the same command continues")
     screen.line(f"report: {wanted.directory / 'report.md'}")
     return code
 
@@ -186,7 +186,7 @@ def parts(text: str) -> tuple[Part, ...]:
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if unknown := [part for part in wanted if part not in set(Part)]:
         raise CommandFault(
-            f"{unknown[0][:80]!r} is no part of a deliberation",
+            f"{unknown[0][:80]!r} is not a phase of a deliberation",
             exit_code=Exit.USAGE,
             field="without",
             hint=" or ".join(Part),

@@ -23,6 +23,7 @@ from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions.mcp import answers
 from swe_ai_fleet.extensions.mcp.answers import execution, listed, result, shaped, standing, tool_result
 from swe_ai_fleet.extensions.mcp.waiting import Waiting
@@ -64,7 +65,7 @@ def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
         return order.request()
     if order.approve == "none":
         raise CommandFault(
-            "an agent may not waive approvals",
+            "an agent cannot waive approvals",
             exit_code=Exit.USAGE,
             field="approval",
             hint="leave it empty for risky; a person may start this server with --allow-approve",
@@ -205,7 +206,7 @@ class FleetTools:
             message = await client.execution(await client.find(execution_id))
             diff = (await winning_diff(client, message)).decode("utf-8", "replace")
         answer = result(message, diff, characters=diff_characters)
-        won = f"{answer.winner_id} won" if answer.winner_id else "nobody has won"
+        won = f"{answer.winner_id} won" if answer.winner_id else "no winner"
         won += f" ({answer.verdict})" if answer.verdict else ""
         where = f", branch {answer.branch}" if answer.branch else ""
         return tool_result(f"execution {answer.execution_id}: {answer.status}; {won}{where}", answer)
@@ -222,7 +223,7 @@ class FleetTools:
             request = pb.ListExecutionsRequest(task_id=task_id, statuses=wanted, page_size=limit)
             page = await client.executions(request)
         answer = listed(page.executions)
-        return tool_result(f"{len(answer.executions)} executions", answer)
+        return tool_result(counted(len(answer.executions), "execution"), answer)
 
     async def resolve_approval(
         self,
@@ -257,7 +258,7 @@ class FleetTools:
         async with self._fleet() as client:
             reply = await client.councils(pb.ListCouncilsRequest())
         answer = shaped(answers.Councils, reply)
-        return tool_result(f"{len(answer.councils)} councils", answer)
+        return tool_result(counted(len(answer.councils), "council"), answer)
 
     async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
         """Say how the fleet and what it stands on are."""

@@ -64,7 +64,7 @@ class BotApi:
     def __init__(self, url: str, token: str, *, network: Network | None = None) -> None:
         if not token or not set(token) <= _TOKEN_CHARS:
             raise InvalidRequest(
-                "there is no token of a Telegram bot" if not token else "the token is not one of a Telegram bot",
+                "no Telegram bot token is set" if not token else "the token is not a Telegram bot token",
                 field="telegram_token",
                 hint="set FLEET_TELEGRAM_TOKEN to what @BotFather gave",
             )
@@ -134,11 +134,11 @@ class BotApi:
                 raise Refused(f"Telegram refuses {method}: {description}")
             case 401 | 404:
                 raise PreconditionFailed(
-                    "Telegram does not know the bot's token", field="telegram_token", hint="ask @BotFather for it"
+                    "Telegram rejected the bot's token", field="telegram_token", hint="ask @BotFather for it"
                 )
             case 409:
                 raise PreconditionFailed(
-                    "another process asks for this bot's messages", hint="one at a time may; end it, or its webhook"
+                    "another process receives this bot's messages", hint="only one can: stop it, or remove its webhook"
                 )
             case 429:
                 raise TooFast(f"Telegram asks to wait: {description}", seconds=_wait(fields.get("parameters")))

@@ -80,7 +80,7 @@ def allowed_chats(text: str) -> frozenset[int]:
     chats: set[int] = set()
     for part in listed(text):
         if not part.removeprefix("-").isdecimal() or len(part) > 20:
-            raise InvalidRequest(f"{part[:40]!r} is no id of a chat", field="telegram_chats", hint="numbers, by commas")
+            raise InvalidRequest(f"{part[:40]!r} is not a chat id", field="telegram_chats", hint="numbers, by commas")
         chats.add(int(part))
     if not chats:
         raise InvalidRequest(

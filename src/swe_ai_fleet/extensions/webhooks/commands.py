@@ -43,16 +43,16 @@ def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -
     form = enum_word(pb.WebhookFormat, made.format)
     screen.line(f"{made.webhook_id}  {form}  {', '.join(made.events)}")
     if answer.already_existed:
-        screen.note("it was there already; its secret was shown when it was created")
+        screen.note("it already existed; its secret was shown when it was created")
     else:
         screen.line(f"secret: {answer.secret}")
-        screen.note("keep it: it is not shown again")
+        screen.note("store it: it is not shown again")
 
 
 def _standing(webhook: pb.Webhook) -> str:
     standing = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
     if webhook.dead_letters:
-        standing += f"; {webhook.dead_letters} given up, at last: {one_line(webhook.last_error, _ERROR_CHARS)}"
+        standing += f"; {webhook.dead_letters} given up; last error: {one_line(webhook.last_error, _ERROR_CHARS)}"
     return standing
 
 
@@ -80,12 +80,12 @@ def message_taken(answer: pb.TestWebhookResponse, _: Any) -> Exit:
 def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
     screen.line(_delivery(answer.delivery))
     if answer.enabled:
-        screen.line("it is told of events again, from now on")
+        screen.line("it receives events again from now on")
 
 
 def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
     # In columns each would be a page long in a narrow terminal.
-    print_lines(screen, [_delivery(delivery) for delivery in answer.deliveries], nothing="nothing was sent lately")
+    print_lines(screen, [_delivery(delivery) for delivery in answer.deliveries], nothing="no recent deliveries")
 
 
 def _delivery(delivery: pb.Delivery) -> str:
@@ -141,7 +141,7 @@ ROWS: Mapping[str, Row] = {
         takes={"name": _WEBHOOK},
         ends=webhook_existed,
         json="webhook_id existed",
-        line="{webhook_id} is forgotten",
+        line="{webhook_id} removed",
     ),
     "webhooks test": Row(
         rpc=f"{_SERVICE}.TestWebhook",

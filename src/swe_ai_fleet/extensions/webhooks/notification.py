@@ -289,7 +289,7 @@ async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:
             if logged.sequence >= stored.sequence:
                 break
     if state is None:
-        raise NotFound(f"the beginning of {stored.event.execution_id} is not in the log any more")
+        raise NotFound(f"the beginning of {stored.event.execution_id} is no longer in the log")
     return state
 
 
@@ -299,7 +299,7 @@ async def _task(event: Event, log: EventLog) -> Task:
             if isinstance(logged.event.body, ExecutionStarted):
                 return logged.event.body.task
             break
-    raise NotFound(f"the beginning of {event.execution_id} is not in the log any more")
+    raise NotFound(f"the beginning of {event.execution_id} is no longer in the log")
 
 
 async def _asked(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:

@@ -178,7 +178,7 @@ class Listener:
             _log.warning("webhooks.disabled", webhook=webhook.webhook_id, reason=GONE)
         else:
             await notifier.webhooks.given_up(webhook, reply.error)
-        raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times, at last: {reply.error}")
+        raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times; last error: {reply.error}")
 
     async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
         log = self.notifier.log

@@ -49,9 +49,9 @@ class WebhookRules:
         for text in self.private_hosts:
             if not HostPattern.parse(text, field="webhook_private_hosts").exact:
                 raise InvalidRequest(
-                    f"{text[:80]!r} names more than one host",
+                    f"{text[:80]!r} matches more than one host",
                     field="webhook_private_hosts",
-                    hint="name each by itself, as host:port",
+                    hint="list each host by itself, as host:port",
                 )
 
     @property

@@ -115,7 +115,7 @@ class WebhookStore:
         """
         keys = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
         if len(keys) >= MAX_WEBHOOKS and webhook.key not in keys:
-            raise ResourceExhausted(f"there are {len(keys)} webhooks already", hint="delete one first")
+            raise ResourceExhausted(f"there are {len(keys)} webhooks, the limit", hint="delete one first")
         made = replace(
             webhook,
             created_at=self._at(),
@@ -128,9 +128,9 @@ class WebhookStore:
             there = await self.get(webhook.webhook_id, webhook.tenant)
             if _content(there, secret=same_secret) != _content(made, secret=same_secret):
                 raise AlreadyExists(
-                    f"there is another webhook {webhook.webhook_id}",
+                    f"a webhook {webhook.webhook_id} already exists",
                     field="webhook_id",
-                    hint="delete it first, or give this one an id of its own",
+                    hint="delete it first, or choose another id",
                 ) from None
             return there, True
         return made, False

@@ -50,7 +50,7 @@ def key_of(secret: str) -> bytes:
         key = b""
     if not secret.startswith(PREFIX) or not LEAST_KEY_BYTES <= len(key) <= MOST_KEY_BYTES:
         raise InvalidRequest(
-            "this is no secret of a webhook",
+            "this is not a webhook secret",
             field="secret",
             hint=f"{PREFIX} and {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes in base64; leave it out for a random one",
         )
@@ -99,7 +99,7 @@ def verify(
     if not (message_id and sent_at and signed):
         raise InvalidSignature("a header is missing: webhook-id, webhook-timestamp or webhook-signature")
     if not (sent_at.isascii() and sent_at.isdecimal() and len(sent_at) <= 12):
-        raise InvalidSignature("webhook-timestamp is no number of seconds")
+        raise InvalidSignature("webhook-timestamp must be a number of seconds")
     timestamp = int(sent_at)
     if abs((time.time() if now is None else now) - timestamp) > tolerance_seconds:
         raise InvalidSignature("the message is too old, or the clocks differ")
@@ -107,7 +107,7 @@ def verify(
     # One for each secret while secrets change; other versions than ours may stand among them.
     signatures = signed.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
     if not any(hmac.compare_digest(candidate, expected) for candidate in signatures):
-        raise InvalidSignature("no signature fits the body and the secret")
+        raise InvalidSignature("no signature matches the body and the secret")
     return message_id
 
 
@@ -221,10 +221,10 @@ def key_in(tenant: str, webhook_id: str) -> str:
 
 
 def check_id(webhook_id: str) -> None:
-    """Raises InvalidRequest for what cannot be the id of a webhook."""
+    """Raises InvalidRequest for what is not a valid webhook id."""
     if not _ID.fullmatch(webhook_id):
         raise InvalidRequest(
-            f"{webhook_id[:80]!r} cannot be the id of a webhook",
+            f"{webhook_id[:80]!r} is not a valid webhook id",
             field="webhook_id",
             hint="1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit",
         )
@@ -235,18 +235,18 @@ def check_webhook(webhook: Webhook) -> None:
     check_id(webhook.webhook_id)
     key_of(webhook.secret)
     if not webhook.events or EventType.TEST in webhook.events:
-        raise InvalidRequest("no event to tell of", field="events", hint=f"some of {', '.join(SUBSCRIBABLE)}")
+        raise InvalidRequest("no events given", field="events", hint=f"some of {', '.join(SUBSCRIBABLE)}")
     check_length(webhook.filter.task_id_prefix, MAX_PREFIX_CHARS, field="filter.task_id_prefix")
     unended = [status for status in webhook.filter.statuses if not status.terminal]
     if unended:
         raise InvalidRequest(
-            f"no execution ends as {unended[0]}",
+            f"no execution ends with status {unended[0]}",
             field="filter.statuses",
             hint="one of " + ", ".join(status for status in ExecutionStatus if status.terminal),
         )
     if webhook.format is Format.TELEGRAM and not webhook.chat_id:
         raise InvalidRequest(
-            "the URL names no chat",
+            "the URL has no chat",
             field="url",
             hint="https://api.telegram.org/bot<token>/sendMessage?chat_id=<id>",
         )

@@ -37,7 +37,7 @@ def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
         missing = [
             Problem(
                 path=(*place, end),
-                message=f"the edge {edge.source} -> {edge.target} names no node {name!r}",
+                message=f"the edge {edge.source} -> {edge.target} refers to the unknown node {name!r}",
                 hint=nearest(name, [*nodes]),
             )
             for end, name in (("source", edge.source), ("target", edge.target))
@@ -60,8 +60,8 @@ def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
     circle = cycle([*nodes], pairs)
     if circle:
         at = next(at for at, edge in enumerate(workflow.edges) if (edge.source, edge.target) == circle[:2])
-        message = f"the edges go in a circle: {' -> '.join(circle)}"
-        problems.append(Problem(path=(*path, "edges", at), message=message, hint="a map or retries repeat work"))
+        message = f"the edges form a cycle: {' -> '.join(circle)}"
+        problems.append(Problem(path=(*path, "edges", at), message=message, hint="use a map or retries to repeat work"))
     else:
         problems.extend(_unreachable(workflow, whole, path))
     return problems
@@ -76,10 +76,10 @@ def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
             message = f"no case of {source.id} has the label {edge.label!r}"
         case NodeType.APPROVAL:
             labels = [decision.value for decision in ApprovalDecision]
-            message = f"{edge.label!r} is no decision"
+            message = f"{edge.label!r} is not a decision"
         case _:
-            message = f"{source.id} chooses nothing, so the edge cannot have the label {edge.label!r}"
-            return [Problem(path=place, message=message, hint="branches and approvals choose")]
+            message = f"{source.id} does not choose, so the edge cannot have the label {edge.label!r}"
+            return [Problem(path=place, message=message, hint="only branches and approvals have labelled edges")]
     return [] if edge.label in labels else [Problem(path=place, message=message, hint=nearest(edge.label, labels))]
 
 
@@ -93,10 +93,10 @@ def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
             problems.append(Problem(path=here, message="a case needs a label"))
             continue
         if case.label in seen:
-            problems.append(Problem(path=here, message=f"there is another case {case.label!r}"))
+            problems.append(Problem(path=here, message=f"there are two cases {case.label!r}"))
         elif case.label not in labels:
             message = f"no edge from {node.id} has the label {case.label!r}"
-            problems.append(Problem(path=here, message=message, hint="add one, or leave the case out"))
+            problems.append(Problem(path=here, message=message, hint="add an edge, or remove the case"))
         if always:
             message = f"the case {case.label!r} is never reached: {always!r} before it always holds"
             problems.append(Problem(path=here, message=message))
@@ -284,7 +284,7 @@ def _problems(workflow: Workflow, path: Path, outside: Known, within: tuple[str,
             continue
         problems.extend(level.problems(references, place))
         if not references:
-            message = f"the output {name!r} names nothing"
+            message = f"the output {name!r} refers to nothing"
             problems.append(Problem(path=place, message=message, hint="such as ${nodes.ID.output}"))
     return problems
 
@@ -314,19 +314,21 @@ def _inner_problems(node: Node, place: Path, outside: Known, within: tuple[str, 
 def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
     problems: list[Problem] = []
     if not _ID.fullmatch(workflow.name):
-        problems.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=ID_HINT))
+        problems.append(
+            Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is not a valid name", hint=ID_HINT)
+        )
     if not workflow.nodes:
         problems.append(Problem(path=path, message="a workflow needs nodes"))
     seen: set[str] = set()
     for at, node in enumerate(workflow.nodes):
         place = (*path, "nodes", at, "id")
         if not _ID.fullmatch(node.id):
-            problems.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=ID_HINT))
+            problems.append(Problem(path=place, message=f"{node.id!r:.60} is not a valid id", hint=ID_HINT))
         if node.id in seen:
-            problems.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
+            problems.append(Problem(path=place, message=f"there are two nodes {node.id!r}", hint="ids are unique"))
         seen.add(node.id)
     problems.extend(
-        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=ID_HINT)
+        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is not a valid name", hint=ID_HINT)
         for name in workflow.outputs
         if not _ID.fullmatch(name)
     )
@@ -334,12 +336,12 @@ def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
     for declared in workflow.inputs:
         place = (*path, "inputs", declared.name)
         if not _ID.fullmatch(declared.name):
-            problems.append(Problem(path=place, message=f"{declared.name!r:.60} is no name", hint=ID_HINT))
+            problems.append(Problem(path=place, message=f"{declared.name!r:.60} is not a valid name", hint=ID_HINT))
         if declared.name in named:
-            problems.append(Problem(path=place, message=f"there is another input {declared.name!r}"))
+            problems.append(Problem(path=place, message=f"there are two inputs {declared.name!r}"))
         named.add(declared.name)
         if declared.type not in INPUT_TYPES:
-            message = f"{declared.type!r:.60} is no type of an input"
+            message = f"{declared.type!r:.60} is not a type of an input"
             problems.append(Problem(path=(*place, "type"), message=message, hint=", ".join(INPUT_TYPES)))
         elif declared.default is not None and not fits(declared.default, declared.type):
             message = f"the default of {declared.name!r} is not of type {declared.type}"

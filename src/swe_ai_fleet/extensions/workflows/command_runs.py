@@ -65,7 +65,7 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
         for fault in faults:
             screen.line(one_line(str(fault), 2000))
         if not faults:
-            screen.note(f"{len(paths)} file{'' if len(paths) == 1 else 's'}: nothing is wrong", style="green")
+            screen.note(f"{len(paths)} file{'' if len(paths) == 1 else 's'}: valid", style="green")
         for pending in unchecked:
             screen.note(f"not checked here: {one_line(str(pending), 2000)}")
     return Exit.USAGE if faults else Exit.ACCEPTED

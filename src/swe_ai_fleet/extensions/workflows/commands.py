@@ -111,7 +111,7 @@ class WorkflowOrder:
             except (OSError, ValueError) as error:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
             if not isinstance(read, dict):
-                raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
+                raise CommandFault(f"--inputs {self.inputs} is not a JSON object", exit_code=Exit.USAGE)
             inputs |= mapping(cast("object", read))
         for name, text in pairs(self.given, "input").items():
             inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
@@ -130,7 +130,7 @@ def _value(name: str, text: str, kind: str) -> object:
         return parse_json(text)
     except ValueError:
         raise CommandFault(
-            f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
+            f"--input {name}: {text[:80]!r} is not a {kind}", exit_code=Exit.USAGE, hint="write it as JSON"
         ) from None
 
 

@@ -38,10 +38,12 @@ def condition_of(value: JsonValue) -> Condition:
         case Mapping():
             fields = cast("Mapping[str, Any]", value)
             if unknown := sorted(str(name) for name in fields if name not in _FIELDS):
-                raise InvalidRequest(f"a condition has no {unknown[0][:40]!r}", field="when", hint="ref, op and value")
+                raise InvalidRequest(
+                    f"unknown field in a condition: {unknown[0][:40]!r}", field="when", hint="ref, op and value"
+                )
             ref, op = fields.get("ref", ""), fields.get("op", "eq")
             if not isinstance(ref, str) or not isinstance(op, str):
-                raise InvalidRequest("ref and op of a condition are texts", field="when")
+                raise InvalidRequest("ref and op of a condition must be strings", field="when")
             return Condition(ref=ref, op=op, value=fields.get("value"))
         case _:
             raise InvalidRequest(
@@ -54,7 +56,7 @@ def verify(condition: Condition, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise InvalidRequest(f"conditions are nested more than {MAX_DEPTH} levels deep", field="when")
     if condition.op not in OPS:
-        raise InvalidRequest(f"{condition.op[:40]!r} is no comparison", field="op", hint=", ".join(OPS))
+        raise InvalidRequest(f"{condition.op[:40]!r} is not a comparison", field="op", hint=", ".join(OPS))
     inner = [*_inner(condition)]
     if condition.op in ("all", "any") or (condition.op == "not" and condition.value is not None):
         if condition.ref:
@@ -65,7 +67,7 @@ def verify(condition: Condition, depth: int = 0) -> None:
     parts = parsed(condition.ref)
     if len(parts) != 1 or not isinstance(parts[0], Reference):
         raise BadReference(
-            f"ref is no reference: {condition.ref[:60]!r}", field="ref", hint="such as ${nodes.ID.output.FIELD}"
+            f"ref is not a reference: {condition.ref[:60]!r}", field="ref", hint="such as ${nodes.ID.output.FIELD}"
         )
     if condition.op in ("exists", "empty", "truthy") and condition.value is not None:
         raise InvalidRequest(f"{condition.op} takes no value", field="value")

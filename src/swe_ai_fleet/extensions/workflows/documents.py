@@ -126,7 +126,7 @@ class _Reader:
             mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
             line = mark.line + 1 if mark else text[: getattr(error, "position", 0) or 0].count("\n") + 1
-            raise self._unreadable((), f"it is no YAML: {reason}", line) from error
+            raise self._unreadable((), f"invalid YAML: {reason}", line) from error
 
     def _whole(self, events: Iterator[Any]) -> None:
         import yaml
@@ -146,7 +146,7 @@ class _Reader:
         self._count += 1
         self._document.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
-            self._problem(path, f"the alias *{event.anchor} is not read", _line(event), "write it out")
+            self._problem(path, f"the alias *{event.anchor} is not supported", _line(event), "write it out")
             return None
         if self._count > MAX_VALUES or len(path) > MAX_DEPTH:
             most = f"{MAX_DEPTH} levels" if len(path) > MAX_DEPTH else f"{MAX_VALUES} values"
@@ -173,11 +173,11 @@ class _Reader:
         fields: dict[str, JsonValue] = {}
         while not isinstance(key := next(events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
-                raise self._unreadable(path, "a key is a text", _line(key))
+                raise self._unreadable(path, "a key must be a string", _line(key))
             name = str(key.value)
             place = (*path, name)
             if name in fields:
-                self._problem(place, f"the key {name[:60]!r} is given twice", _line(key), "one of them goes")
+                self._problem(place, f"the key {name[:60]!r} is given twice", _line(key), "remove one of them")
                 self._value(next(events), events, (*place, "again"))
                 continue
             self._document.lines[place] = _line(key)
@@ -188,7 +188,7 @@ class _Reader:
         text = str(event.value)
         if event.tag is not None:
             if event.tag != "tag:yaml.org,2002:str":
-                self._problem(path, f"the tag {event.tag[:60]} is not read", _line(event), "leave it out")
+                self._problem(path, f"the tag {event.tag[:60]} is not supported", _line(event), "leave it out")
             return text
         if not event.implicit[0]:
             return text
@@ -199,7 +199,7 @@ class _Reader:
         if _FLOAT.fullmatch(text):
             return self._number(text, event, path)
         if _NO_NUMBER.fullmatch(text):
-            self._problem(path, f"{text} is no number of JSON", _line(event))
+            self._problem(path, f"{text} is not a number in JSON", _line(event))
         return text
 
     def _number(self, text: str, event: Any, path: Path) -> JsonValue:
@@ -210,7 +210,7 @@ class _Reader:
 
     def _tagged(self, event: Any, path: Path, usual: str) -> None:
         if event.tag not in (None, usual):
-            self._problem(path, f"the tag {event.tag[:60]} is not read", _line(event), "leave it out")
+            self._problem(path, f"the tag {event.tag[:60]} is not supported", _line(event), "leave it out")
 
     def _problem(self, path: Path, message: str, line: int, hint: str = "") -> None:
         self._document.problems.append(Problem(path=path, message=message, line=line, hint=hint))

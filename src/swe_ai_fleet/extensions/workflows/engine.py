@@ -89,7 +89,7 @@ class Steering:
                 self.proceed()
             case _:
                 raise InvalidRequest(
-                    f"{request.action[:40]!r} is no action", field="action", hint="pause, step or continue"
+                    f"{request.action[:40]!r} is not an action", field="action", hint="pause, step or continue"
                 )
 
     async def wait(self, node_id: str, *, at_breakpoint: bool, note: Callable[[], Awaitable[None]]) -> None:
@@ -337,9 +337,9 @@ class WorkflowRun:
     async def _items(self, step: Step, scope: Scope) -> JsonValue:
         items, inner = step.inputs["items"], step.node.node
         if inner is None:
-            raise TryFailed("there is no node for its items")
+            raise TryFailed("it has no node for its items")
         if len(items) > MAX_ITEMS:
-            raise TryFailed(f"{len(items)} items are too many: a map takes at most {MAX_ITEMS}")
+            raise TryFailed(f"{len(items)} items; a map takes at most {MAX_ITEMS}")
         self._counts[step.node_id] = len(items)
         slots = asyncio.Semaphore(step.node.max_parallel or max(1, len(items)))
 

@@ -128,7 +128,7 @@ class WorkflowExecutor:
             PreconditionFailed: An execution is under way already, or the state file is another run's.
         """
         if self._running:
-            raise PreconditionFailed("an execution is under way", hint="await it, or make another executor")
+            raise PreconditionFailed("an execution is running", hint="wait for it, or create another executor")
         values = checked_inputs(self.workflow, inputs or {})
         self._feed, self._steering = _Feed(), Steering(holding=self._steering.holding)
         self._begun.set()
@@ -140,7 +140,9 @@ class WorkflowExecutor:
         Raises PreconditionFailed where the executor was made without `stream_updates`.
         """
         if not self.stream_updates:
-            raise PreconditionFailed("updates are off", field="stream_updates", hint="make it with stream_updates=True")
+            raise PreconditionFailed(
+                "updates are disabled", field="stream_updates", hint="create the executor with stream_updates=True"
+            )
         await self._begun.wait()
         feed, at = self._feed, 0
         while True:
@@ -184,7 +186,7 @@ class WorkflowExecutor:
         """
         nodes = self._current.state.nodes
         if node_id not in nodes:
-            raise NotFound(f"the node {node_id!r:.80} has no state yet", field="node_id", hint=", ".join([*nodes][:20]))
+            raise NotFound(f"the node {node_id!r:.80} has not started", field="node_id", hint=", ".join([*nodes][:20]))
         return node_state(nodes[node_id])
 
     def cancel(self, reason: str = "") -> None:
@@ -194,12 +196,12 @@ class WorkflowExecutor:
     @property
     def _current(self) -> WorkflowRun:
         if self._run is None:
-            raise PreconditionFailed("no execution has begun")
+            raise PreconditionFailed("no execution has started")
         return self._run
 
     async def _executed(self, inputs: Mapping[str, JsonValue]) -> ExecutionState:
         if self._running:
-            raise PreconditionFailed("an execution is under way", hint="await it, or make another executor")
+            raise PreconditionFailed("an execution is running", hint="wait for it, or create another executor")
         self._running, feed = True, self._feed
         try:
             async with AsyncExitStack() as stack:

@@ -195,7 +195,7 @@ class FleetNodes:
         base = await self.results.base(node_id)
         before = self._under_way.get(node_id, child.execution_id)
         if before != child.execution_id:
-            await self.cancel((before,), "its time was up")
+            await self.cancel((before,), "it timed out")
         self._under_way[node_id] = child.execution_id
         state = await self.work.parts.wait(self.work.task.tenant, await self.work.parts.begin(child, base))
         del self._under_way[node_id]

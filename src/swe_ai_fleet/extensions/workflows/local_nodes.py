@@ -66,11 +66,11 @@ class LLMAgent:
         settings: Settings | None = None,
     ) -> None:
         if node.type is not NodeType.AGENT:
-            raise InvalidRequest(f"the node {node.id!r} is no agent but a {node.type}", field="node")
+            raise InvalidRequest(f"the node {node.id!r} is not an agent but a {node.type}", field="node")
         config = node.agent_config
         if config.mode is not AgentMode.ANSWER:
             raise InvalidRequest(
-                f"the agent {node.id!r} is to {config.mode}, which takes a fleet",
+                f"the agent {node.id!r} uses mode {config.mode}, which needs a fleet",
                 field="mode",
                 hint="fleet workflow run",
             )
@@ -143,7 +143,7 @@ class LLMAgent:
                     await log(f"{self.node.id}: {step['value'][:_MAX_LOGGED]}")
         if not final.get("success"):
             why = str(final.get("error") or "") or str(final.get("stop_reason") or "it ended early")
-            raise PreconditionFailed(f"the agent came to no answer: {why}", field="query")
+            raise PreconditionFailed(f"the agent gave no answer: {why}", field="query")
         return NodeOutcome(output=answer_output(answer, tools=called), usage=_usage(final.get("usage")))
 
 
@@ -206,7 +206,7 @@ class LocalNodes:
         """Ask. Raises PreconditionFailed where nobody can be asked."""
         if self._approve is None:
             raise PreconditionFailed(
-                "there is nobody to ask", field="approve", hint="WorkflowExecutor(..., approve=...)"
+                "no approver is configured", field="approve", hint="WorkflowExecutor(..., approve=...)"
             )
         await asked()
         decided = self._approve(approval)

@@ -57,10 +57,10 @@ class Level:
                 if name not in self.nodes:
                     return f"there is no node {name!r}", nearest(name, [*self.nodes])
                 if self.before is not None and name not in self.before:
-                    return f"{name} need not have ended by then", "an edge from it must lead here"
+                    return f"{name} may not have ended by then", "an edge from it must lead here"
                 return self._field_problem(self.nodes[name], part, rest)
             case _ if not self.has_item:
-                return "it names something only within a map", ""
+                return "it works only inside a map", ""
             case _:
                 pass
         return None
@@ -101,7 +101,7 @@ def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
             problems.extend(_values_problems(node.arguments, (*path, "arguments"), level))
         case NodeType.APPROVAL:
             if not node.prompt:
-                problems.append(Problem(path=path, message="a person needs to be asked something: prompt is empty"))
+                problems.append(Problem(path=path, message="prompt is empty: say what the person is asked"))
             problems.extend(_text_problems(node.prompt, (*path, "prompt"), level))
         case NodeType.BRANCH:
             problems.extend(_branch_problems(node, path, level))
@@ -116,8 +116,8 @@ def node_problems(node: Node, path: Path, level: Level) -> list[Problem]:
 def _number_problems(node: Node, path: Path) -> list[Problem]:
     problems: list[Problem] = []
     if node.retries and node.type not in _TRIED:
-        message = f"a node of type {node.type} is not tried again"
-        problems.append(Problem(path=(*path, "retries"), message=message, hint="give retries to the nodes within"))
+        message = f"a node of type {node.type} cannot have retries"
+        problems.append(Problem(path=(*path, "retries"), message=message, hint="set retries on the nodes inside it"))
     limits = (
         ("retries", node.retries, MAX_RETRIES),
         ("retry_seconds", node.retry_seconds, MAX_SECONDS),
@@ -190,7 +190,7 @@ def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
     match parts:
         case (Reference(root="inputs", path=(str(name),)),) if name in level.inputs:
             if level.inputs[name].type != "array":
-                message = f"over must name a list, and the input {name!r} is of type {level.inputs[name].type}"
+                message = f"over must refer to a list, but the input {name!r} is of type {level.inputs[name].type}"
                 problems.append(Problem(path=place, message=message))
         case (Reference(),) | ():
             if not node.over:
@@ -201,7 +201,7 @@ def _map_problems(node: Node, path: Path, level: Level) -> list[Problem]:
         return [*problems, Problem(path=path, message="a map needs a node for its items")]
     if node.node.type is NodeType.BRANCH:
         message = "the node of a map's items cannot be a branch: no edges lead from it"
-        return [*problems, Problem(path=(*path, "node"), message=message, hint="put it into a sub-workflow")]
+        return [*problems, Problem(path=(*path, "node"), message=message, hint="move it into a sub-workflow")]
     return [*problems, *node_problems(node.node, (*path, "node"), replace(level, has_item=True))]
 
 

@@ -198,7 +198,7 @@ def _reference(text: str) -> Reference:
         path.append(int(part[2]) if part[2] else part[1] or part[3] or "")
         at = part.end()
     if root is None or at < len(text) or not _sound(root[0], path):
-        raise BadReference(f"${{{text[:80]}}} is no reference", field="reference", hint=_HINT)
+        raise BadReference(f"${{{text[:80]}}} is not a reference", field="reference", hint=_HINT)
     return Reference(root=root[0], path=tuple(path), text=f"${{{text}}}")
 
 
@@ -247,4 +247,4 @@ def _within(reference: Reference, scope: Scope) -> None:
 def _missing(reference: Reference, why: str, names: object) -> BadReference:
     there = [str(name)[:40] for name in cast("Mapping[str, Any]", names)][:10] if names else []
     hint = f"there are: {', '.join(there)}" if there else ""
-    return BadReference(f"{reference.text} names nothing: {why}", field="reference", hint=hint)
+    return BadReference(f"{reference.text} refers to nothing: {why}", field="reference", hint=hint)

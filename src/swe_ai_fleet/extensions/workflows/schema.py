@@ -277,7 +277,7 @@ def _problems(error: Any) -> list[Problem]:
             ]
         case "pattern":
             hint = ID_HINT if wanted == ID else ""
-            return [Problem(path=path, message=f"{instance!r:.60} is no {name}", hint=hint)]
+            return [Problem(path=path, message=f"{instance!r:.60} is not a valid {name}", hint=hint)]
         case "minimum":
             return [Problem(path=path, message=f"{name} is at least {wanted}, not {instance}")]
         case "maximum":

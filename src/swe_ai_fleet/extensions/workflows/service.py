@@ -203,7 +203,7 @@ class WorkflowServicer(WorkflowServiceServicer):
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         state = await self._executions.get(tenant(), request.execution_id)
         if state.task.workflow is None:
-            raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
+            raise NotFound(f"execution {state.execution_id} is not a workflow run", field="execution_id")
         return pb.GetRunResponse(run=run_message(state, state.task.workflow))
 
     async def _named(self, name: str) -> CatalogEntry:
@@ -280,9 +280,9 @@ def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
     try:
         inputs = parse_json(request.inputs_json)
     except ValueError as error:
-        raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
+        raise InvalidRequest(f"not valid JSON: {str(error)[:200]}", field="inputs_json") from None
     if not isinstance(inputs, dict):
-        raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')
+        raise InvalidRequest("it is not a JSON object", field="inputs_json", hint='such as {"query": "..."}')
     return cast("Mapping[str, object]", inputs)
 
 

@@ -74,7 +74,7 @@ def _opened(path: Path, digest: str, mask: SecretMask) -> StateFile:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise PreconditionFailed(
-                f"another run has {path} open", field="state", hint="give it a file of its own"
+                f"another run is using {path}", field="state", hint="use another file for it"
             ) from error
         if os.fstat(descriptor).st_size > MAX_BYTES:
             raise PreconditionFailed(f"{path} has more than {MAX_BYTES} bytes", field="state")
@@ -103,14 +103,12 @@ def _read(descriptor: int, path: Path, digest: str, mask: SecretMask) -> StateFi
         version, execution_id, run = head["version"], str(head["execution_id"]), head["run"]
         updates = [from_json(NodeUpdated, line) for line in lines[1:]]
     except (ValueError, TypeError, KeyError) as error:
-        raise PreconditionFailed(
-            f"{path} is no state of a workflow", field="state", hint="name another file"
-        ) from error
+        raise PreconditionFailed(f"{path} is not a workflow state", field="state", hint="use another file") from error
     if (version, run) != (VERSION, digest):
         raise PreconditionFailed(
-            f"{path} holds a run of another workflow or with other inputs",
+            f"{path} belongs to another workflow or to other inputs",
             field="state",
-            hint="name another file, or remove this one",
+            hint="use another file, or remove this one",
         )
     return StateFile(descriptor, execution_id, {update.node_id: update for update in updates}, mask)
 

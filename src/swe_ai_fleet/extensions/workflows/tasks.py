@@ -180,7 +180,7 @@ def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, me
         _check_node(node, task, profiles, max_agents)
         if node.agent_config.use_memory and not memory:
             raise InvalidRequest(
-                "there is no memory here", field=f"workflow.nodes[{node.id[:64]}].use_memory", hint="leave it out"
+                "memory is not available", field=f"workflow.nodes[{node.id[:64]}].use_memory", hint="leave it out"
             )
     checked_inputs(task.workflow.workflow, inputs_of(task.workflow))
 
@@ -190,17 +190,17 @@ def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
     try:
         inputs: object = json.loads(order.inputs or "{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the inputs are no JSON: {str(error)[:200]}", field="inputs") from None
+        raise InvalidRequest(f"the inputs are not valid JSON: {str(error)[:200]}", field="inputs") from None
     if not isinstance(inputs, dict):
-        raise InvalidRequest("the inputs are no JSON object", field="inputs", hint='such as {"query": "..."}')
+        raise InvalidRequest("the inputs are not a JSON object", field="inputs", hint='such as {"query": "..."}')
     return cast("dict[str, JsonValue]", inputs)
 
 
 def _check_tool(name: str, where: str) -> None:
-    """Refuse what names several tools: agents can be given them, a call is of one."""
+    """Refuse what matches several tools: agents can be given them, a call is of one."""
     tools = operations()
     if name not in tools and (those := sorted(each for each, tool in tools.items() if tool.spec.tool == name)):
-        raise InvalidRequest(f"{name[:64]!r} names several tools", field=where, hint=f"one of {', '.join(those)}")
+        raise InvalidRequest(f"{name[:64]!r} matches several tools", field=where, hint=f"one of {', '.join(those)}")
 
 
 def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: int) -> None:
@@ -223,7 +223,7 @@ def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: i
         raise InvalidRequest(f"{config.rounds} rounds", field=f"{where}.rounds", hint=f"0 to {MAX_ROUNDS}")
     if config.mode is AgentMode.ORCHESTRATE and task.repo.location == SCRATCH:
         raise InvalidRequest(
-            f"the node {node.id[:64]} delivers a branch, and there is no repository for it",
+            f"the node {node.id[:64]} delivers a branch, but there is no repository",
             field="repo",
-            hint="name the repository to work on",
+            hint="set the repository to work on",
         )

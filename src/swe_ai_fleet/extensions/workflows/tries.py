@@ -120,7 +120,7 @@ class Record:
             update = self.updates[node_id]
             if not update.output and update.output_blob is not None:
                 raise PreconditionFailed(
-                    f"the output of node {node_id} is kept by reference only", hint="load it before the run goes on"
+                    f"the output of node {node_id} is stored by reference only", hint="load it before the run continues"
                 )
             output = parsed_json(update.output, f"the output of {node_id}") if update.output else None
             self._values[node_id] = _value(update, output)
@@ -288,7 +288,7 @@ class Tries:
         except InvalidRequest as error:
             raise TryFailed(str(error), usage=outcome.usage) from error
         if not self._record.has_room(output):
-            raise TryFailed("with its output, those of all nodes are too large to be kept", usage=outcome.usage)
+            raise TryFailed("with its output, the outputs of all nodes are too large to store", usage=outcome.usage)
         execution_id = outcome.execution_id or update.execution_id
         return replace(update, output=output, usage=update.usage + outcome.usage, execution_id=execution_id)
 
@@ -323,7 +323,7 @@ async def _outcome(work: Awaitable[T]) -> T:
     except FleetError as error:
         raise TryFailed(str(error), again=not isinstance(error, _IN_VAIN)) from error
     except TimeoutError as error:
-        raise TryFailed(f"it ran out of time {error}".rstrip(), again=True) from error
+        raise TryFailed(f"it timed out {error}".rstrip(), again=True) from error
 
 
 def _wait(node: Node, failures: int) -> float:

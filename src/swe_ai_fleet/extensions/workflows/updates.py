@@ -60,7 +60,7 @@ class Update(TypedDict):
 
 def started_update(workflow: str) -> Mapping[str, object]:
     """The first message: the run has begun."""
-    data = {"step": "running", "percent": 0, "message": f"workflow {workflow} begins", "workflow": workflow}
+    data = {"step": "running", "percent": 0, "message": f"workflow {workflow} started", "workflow": workflow}
     return {"type": "status", "status": status_word(ExecutionStatus.IN_PROGRESS), "data": data}
 
 

@@ -20,7 +20,7 @@ def exact_json(value: JsonValue, what: str) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is no JSON: {error!s:.200}", field=what) from error
+        raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
     if len(text) > MAX_VALUE_CHARS:
         raise InvalidRequest(
             f"{what} has {len(text)} characters as JSON, at most {MAX_VALUE_CHARS} are kept", field=what
@@ -40,7 +40,7 @@ def parsed_json(text: str, what: str) -> JsonValue:
     try:
         return cast("JsonValue", parse_json(text))
     except ValueError as error:
-        raise InvalidRequest(f"{what} is no JSON: {error!s:.200}", field=what) from error
+        raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
 
 
 def fits(value: JsonValue, kind: str) -> bool:

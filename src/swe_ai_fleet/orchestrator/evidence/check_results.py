@@ -103,7 +103,7 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
     if shown:
         return Verdict.VERIFIED, _told(f"{result.name}: {result.message}" for result in (*shown, *rest))
     if not rest:
-        return Verdict.UNVERIFIED, ("nothing was run",)
+        return Verdict.UNVERIFIED, ("no check ran",)
     return Verdict.UNVERIFIED, _told(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
 
 

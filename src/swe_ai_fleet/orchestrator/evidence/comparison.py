@@ -265,7 +265,7 @@ def _ends_badly(after: TestRun, before: TestRun) -> bool:
     if before.exit_code != 0 or before.stopped or after.exit_code == 0 or after.failing or after.unnamed.failed:
         return False
     if after.stopped and after.exit_code is None:
-        return False  # its time was up
+        return False  # it timed out
     return bool(after.reported or before.reported or not before.framework)
 
 

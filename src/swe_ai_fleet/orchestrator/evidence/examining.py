@@ -147,10 +147,10 @@ class Examining:
     async def run(self) -> Examination:
         """The matrix. A combination of patches that cannot be made says nothing; the notes say what was left out."""
         started_at = time.monotonic()
-        parts = [part for one in self.assignment.examinees if (part := await self._part(one)) is not None]
+        parts = [part for examinee in self.assignment.examinees if (part := await self._part(examinee)) is not None]
         sets = _sets(parts)
         if requirements := self.assignment.requirements:
-            words = frozenset(word for one in requirements for word in _WORD.findall(one.probe))
+            words = frozenset(word for requirement in requirements for word in _WORD.findall(requirement.probe))
             sets.append(_Own(words=words, probes={one.name: one.probe for one in requirements}))
             parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
         pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
@@ -186,7 +186,7 @@ class Examining:
             patch = await asyncio.to_thread(parse_patch, data)
             subject = await self._subject(examinee.candidate_id, data)
         except (FleetError, PatchUnreadable) as error:
-            self._notes.append(f"{examinee.candidate_id} cannot be examined: {error}")
+            self._notes.append(f"{examinee.candidate_id} could not be examined: {error}")
             return None
         async with self.bench.clone("examine", subject) as clone:
             files = CloneFiles(clone)
@@ -228,7 +228,7 @@ class Examining:
         if len(pairs) > MAX_PAIRS:
             left = len(pairs) - MAX_PAIRS
             self._notes.append(
-                f"{left} of {len(pairs)} pairs were left out, those of the candidates with least evidence"
+                f"{left} of {len(pairs)} pairs were skipped (those of the candidates with the least evidence)"
             )
         return sorted(pairs, key=order)[:MAX_PAIRS]
 

@@ -130,7 +130,7 @@ class EvidenceGatherer:
             report,
             steps=(),
             left_out=tuple(map(self.mask, report.left_out)),
-            decisions=tuple(replace(one, what=self.mask(one.what)) for one in report.decisions),
+            decisions=tuple(replace(decision, what=self.mask(decision.what)) for decision in report.decisions),
         )
 
     def _hidden(self, test: ChangedTest) -> ChangedTest:
@@ -243,7 +243,7 @@ class _Gathering:
         """Whether the patch can be applied, and the commit with it."""
         started_at = time.monotonic()
         made: PinnedRepository | None = None
-        message = "" if patch.strip() else "the candidate changes nothing"
+        message = "" if patch.strip() else "the candidate has no changes"
         if not message:
             assignment = self._assignment
             try:

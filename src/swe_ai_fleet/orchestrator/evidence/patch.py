@@ -149,22 +149,22 @@ class _Reader:
     def file(self) -> FilePatch:
         start, header = self._at, self._next()
         if not header.startswith(_HEADER):
-            raise self._unreadable("a file's header was expected")
+            raise self._unreadable("expected a file header")
         facts: dict[bytes, bytes] = {}
         while match := _EXTENDED.fullmatch(self._peek()):
             if match[1] in facts:
-                raise self._unreadable("a file's header says something twice")
+                raise self._unreadable("a file header repeats a line")
             facts[match[1]] = match[2]
             self._at += 1
         if not any(facts.keys() - _NEUTRAL <= kinds for kinds in _HEADERS):
-            raise self._unreadable("a file's header contradicts itself")
+            raise self._unreadable("a file header contradicts itself")
         old = _unquoted(facts.get(b"rename from") or facts.get(b"copy from") or b"")
         new = _unquoted(facts.get(b"rename to") or facts.get(b"copy to") or b"")
         named = _header_names(header.removeprefix(_HEADER))
         if not facts.keys() & _MOVES:
             old = new = named[0] if named and named[0] == named[1] and not _NO_NAME.search(named[0]) else b""
         if not old or not new or named != (old, new):
-            raise self._unreadable("the names in a file's header are at odds")
+            raise self._unreadable("the names in a file header differ")
         binary, hunks = False, list[Hunk]()
         following = self._peek()
         if following == b"GIT binary patch":
@@ -172,7 +172,7 @@ class _Reader:
             self._at += 1
             while not self.ended and not self._peek().startswith(_HEADER):
                 if not _BINARY_LINE.fullmatch(self._next()):
-                    raise self._unreadable("binary content was expected")
+                    raise self._unreadable("expected binary content")
         elif following.startswith(b"Binary files ") and following.endswith(b" differ"):
             binary = True
             self._at += 1
@@ -196,31 +196,31 @@ class _Reader:
             line = self._next()
             said = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
             if not line.startswith(mark) or said != (_NOWHERE if absent else prefix + name):
-                raise self._unreadable("the names of a file are at odds")
+                raise self._unreadable("the names of a file differ")
 
     def _hunk(self) -> Hunk:
         match = _HUNK.fullmatch(self._next())
         if match is None:
-            raise self._unreadable("a hunk's header was expected")
+            raise self._unreadable("expected a hunk header")
         old_at, new_at = int(match[1]), int(match[3])
         new_start = new_at
         old_left, new_left = int(match[2] or 1), int(match[4] or 1)
         new_count, lines = new_left, list[Line]()
         while old_left > 0 or new_left > 0:
             if self._at >= len(self._lines):
-                raise self._unreadable("a hunk is cut off")
+                raise self._unreadable("a hunk is truncated")
             raw = self._next()
             sign = chr(raw[0]) if raw else " "
             if sign == "\\":
                 continue
             if sign not in " +-":
-                raise self._unreadable("a line of a hunk was expected")
+                raise self._unreadable("expected a line of a hunk")
             text = raw[1:].decode("utf-8", "replace")
             lines.append(Line(sign, text, old_at if sign == "-" else new_at))
             old_at, old_left = old_at + (sign != "+"), old_left - (sign != "+")
             new_at, new_left = new_at + (sign != "-"), new_left - (sign != "-")
         if old_left or new_left:
-            raise self._unreadable("a hunk is longer than it says")
+            raise self._unreadable("a hunk is longer than its header says")
         if self._peek().startswith(b"\\ "):
             self._at += 1
         section = (match[5] or b"").decode("utf-8", "replace")

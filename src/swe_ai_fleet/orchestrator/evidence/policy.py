@@ -173,7 +173,7 @@ def oversized(patch: bytes, rules: PolicyRules) -> Violation | None:
 def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretMask) -> Iterator[Violation]:
     """What can be told from the patch alone."""
     if len(patch.files) > rules.max_files:
-        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted, and looked at"
+        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
         patch = Patch(patch.files[: rules.max_files])
     changed = sum(1 for file in patch.files if not is_lock(file.path) for _ in file.lines("+-"))
@@ -186,7 +186,7 @@ def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretM
     yield from weakened_tests(patch)
     yield from added_silencers(patch)
     if _changes_comments_only(patch):
-        text = "of the source nothing changes but comments and blank lines"
+        text = "only comments and blank lines of the source change"
         yield Violation(concern=Concern.COMMENTS, text=text, required=False)
 
 
@@ -230,7 +230,7 @@ def _of_file(file: FilePatch, task: Task) -> Iterator[Violation]:
         yield Violation(concern=Concern.BINARIES, path=path, text="is a binary file")
     if file.mode not in _MODES:
         yield Violation(
-            concern=Concern.MODES, path=path, text=f"has the mode {file.mode[:10]!r}, which git never gives"
+            concern=Concern.MODES, path=path, text=f"has the mode {file.mode[:10]!r}, which git does not use"
         )
     if file.mode == _LINK and _leads_outside(file):
         text = "is a symbolic link that leads outside the repository"
@@ -238,10 +238,10 @@ def _of_file(file: FilePatch, task: Task) -> Iterator[Violation]:
     if file.mode == _SUBMODULE:
         yield Violation(concern=Concern.LINKS, path=path, text="is a submodule", required=False)
     if posixpath.basename(path) in _GIT_FILES:
-        text = "changes what git does with files of the repository"
+        text = "changes git's settings for files of the repository"
         yield Violation(concern=Concern.SETTINGS, path=path, text=text, required=False)
     if task.role is not Role.DEVOPS and any(fnmatchcase(path, pattern) for pattern in _PIPELINES):
-        text = "changes what runs when the repository is built or reviewed"
+        text = "changes what the repository's build or review pipelines run"
         yield Violation(concern=Concern.PIPELINES, path=path, text=text, required=False)
 
 

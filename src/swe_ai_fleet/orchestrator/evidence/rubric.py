@@ -115,9 +115,9 @@ def _judge(item: str, verdict: ItemVerdict | None, quotes: _Quotes) -> _Judged:
     quote = " ".join(verdict.quote.split())[:300]
     because = f" ({' '.join(verdict.reason.split())[:300]})" if verdict.reason.strip() else ""
     if word not in _WORTH:
-        return _Judged(0.0, f"{title}: no verdict that can be read{because}")
+        return _Judged(0.0, f"{title}: no readable verdict{because}")
     if worth and not quotes.stands(verdict):
-        said = f"the quote {quote!r} does not stand there" if quote else "without a quote"
+        said = f"the quote {quote!r} is not there" if quote else "without a quote"
         return _Judged(0.0, f"{title}: said to be {word}, but {said}{because}")
     shown = f" by {quote!r}" if worth else ""
     return _Judged(worth, f"{title}: {'not met' if word == 'not' else f'{word}'}{shown}{because}")

@@ -77,7 +77,7 @@ def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[S
     # Marks of a cut make the mask take the beginning of a secret for one: in code they are an ellipsis.
     if _known(mask, text):
         found = [line.number for line in lines if _known(mask, line.text)]
-        yield Secret(line=found[0] if found else lines[0].number, what="a secret that was entrusted to the fleet")
+        yield Secret(line=found[0] if found else lines[0].number, what="a secret of the fleet")
     assigned = [_ASSIGNED]
     if path.endswith(_LISTING_SUFFIXES) or "/.env" in f"/{path}":
         assigned.append(_LISTED)

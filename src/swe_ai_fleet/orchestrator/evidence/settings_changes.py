@@ -54,7 +54,7 @@ _RUNNER_MODULES = frozenset(
 ) | frozenset(sys.stdlib_module_names)
 _TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
 _TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
-# A file of a check's command that is no source under test: a script of a shell, or what is called after testing.
+# A file of a check's command that is not a source under test: a script of a shell, or what is called after testing.
 _SCRIPT = re.compile(
     r"\.(?:sh|bash|zsh|mk|bat|ps1)$|(?:^|[/_.-])(?:tests?|checks?|verify|ci|scripts?|tools?|run(?:tests?|ner)?)(?:[/_.-]|$)",
     re.I,

@@ -208,7 +208,7 @@ FLOOR_SECONDS = 30.0
 FIRST_SECONDS = 60.0
 """What a test gets of which nothing is known."""
 _LANGUAGES = {"pytest": "python", "unittest": "python", "npm": "javascript", "go": "go", "cargo": "rust"}
-_PATIENCE = 8
+_HANG_FACTOR = 8
 """So many times its usual time a test may take."""
 
 
@@ -302,9 +302,9 @@ def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
     known: Mapping[str, float] = {}
     if before is not None:
         known = {
-            name: _PATIENCE * result.duration_ms / 1000
+            name: _HANG_FACTOR * result.duration_ms / 1000
             for name, result in before.results.items()
-            if _PATIENCE * result.duration_ms / 1000 > FLOOR_SECONDS
+            if _HANG_FACTOR * result.duration_ms / 1000 > FLOOR_SECONDS
         }
     usual = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
     return TestLimits(whole=suite.seconds, test=usual, known=known)
@@ -333,15 +333,15 @@ def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:
 
     None where ids name no files, or name tests that are not run with their file.
     """
-    found: dict[str, None] = {}
+    selected: dict[str, None] = {}
     module = go_module(files.text("go.mod"))
     for test in tests:
         path, mark, _ = test.partition("::")
         if module and (path == module or path.startswith(f"{module}/")):
-            found[path] = None
+            selected[path] = None
             continue
         there = (name for name in ([path] if mark else python_files(test)) if name and files.has(name))
         if (file := next(there, "")) == "" or file.startswith("-") or test.endswith(DOCUMENTATION):
             return ()
-        found[file] = None
-    return tuple(found)
+        selected[file] = None
+    return tuple(selected)

@@ -281,7 +281,7 @@ class Trial:
             ("own tests failing", compared.own_failing),
             ("still failing", compared.named),
             ("failing in another way", compared.otherwise),
-            ("not run any more", compared.vanished),
+            ("no longer run", compared.vanished),
             ("cannot run here", compared.unable),
             (BY_OWN_RULES, compared.by_own_rules),
         ):
@@ -337,7 +337,7 @@ class Trial:
             details["notes"] = "\n".join(notes)
         if not self.suite.strict:
             said = f" ({counts(after)} with the change)" if after.reported else ""
-            skipped = self._skipped(f"the untouched commit tells nothing: {reason}{said}")
+            skipped = self._skipped(f"no baseline: {reason}{said}")
             return replace(skipped, output=after.output, details=details, duration_ms=after.duration_ms)
         passed = after.exit_code == self.suite.expected_exit_code and not after.stopped
         message = "" if passed else after.stopped or f"exit code {after.exit_code}"

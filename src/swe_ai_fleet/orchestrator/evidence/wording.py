@@ -25,7 +25,7 @@ def message_of(
         otherwise = _short(compared.otherwise)
         said.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
     if compared.vanished:
-        said.append(f"not run any more: {_short(compared.vanished)}")
+        said.append(f"no longer run: {_short(compared.vanished)}")
     if failed_check and not said:
         said.append(after.stopped or f"exit code {after.exit_code}")
     if not said:

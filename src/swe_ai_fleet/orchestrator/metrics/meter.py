@@ -150,16 +150,16 @@ class Meter:
         """Wait until everything that stood in the log at the start is counted."""
         await self._read.wait()
 
-    async def spent_today(self, tenant: str, *, patience: float = 5.0) -> int:
+    async def spent_today(self, tenant: str, *, timeout: float = 5.0) -> int:
         """The prompt and completion tokens of a tenant's executions since midnight UTC.
 
         Raises Unavailable where the log is not read to its end within so many seconds, or not followed.
         """
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self.whole()
         except TimeoutError:
-            raise Unavailable("what was spent today is still being counted", hint="try again in a moment") from None
+            raise Unavailable("today's spending is still being counted", hint="try again in a moment") from None
         self._follower.check()
         return self._days.of(tenant, self._clock())
 

@@ -190,7 +190,7 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
     except ValueError:
         raise InvalidRequest(
-            f"{host!r} is no name of a host", field="hosts", hint="DNS names and addresses, without ports"
+            f"{host!r} is not a host name", field="hosts", hint="DNS names and addresses, without ports"
         ) from None
 
 

@@ -63,9 +63,9 @@ def _authority(layout: Layout, again: str) -> list[Finding]:
     try:
         left = days_left(path.read_text())
     except ValueError as error:
-        return [Finding(file=path, fault=f"is no certificate: {error}", mend=mend)]
+        return [Finding(file=path, fault=f"is not a certificate: {error}", mend=mend)]
     if left < SOON_DAYS:
-        return [Finding(file=path, fault="has run out" if left < 0 else f"runs out in {left:.0f} days", mend=mend)]
+        return [Finding(file=path, fault="has expired" if left < 0 else f"expires in {left:.0f} days", mend=mend)]
     return []
 
 
@@ -77,11 +77,11 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
         left = days_left(path.read_text())
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, key, password="")
     except (ValueError, ssl.SSLError) as error:
-        return [Finding(file=path, fault=f"is no certificate of {key.name}: {error}", mend=mend)]
+        return [Finding(file=path, fault=f"is not a certificate of {key.name}: {error}", mend=mend)]
     if not signed_by(path.read_text(), layout.authority.read_text()):
         return [Finding(file=path, fault=f"is not signed by {layout.authority.name}", mend=mend)]
     if left < SOON_DAYS:
-        return [Finding(file=path, fault="has run out" if left < 0 else f"runs out in {left:.0f} days", mend=mend)]
+        return [Finding(file=path, fault="has expired" if left < 0 else f"expires in {left:.0f} days", mend=mend)]
     return []
 
 
@@ -92,5 +92,5 @@ def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Findi
     except FleetError as error:
         return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]
     if layout.accounts.read_text() != accounts_file(keys, tenants, others=others):
-        return [Finding(file=layout.accounts, fault="does not fit the nkeys and the tenants", mend=mend)]
+        return [Finding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
     return []

@@ -136,12 +136,14 @@ def install(
 
     Raises:
         InvalidRequest: A tenant, a host or a rotation is none.
-        PreconditionFailed: What is there already is broken.
+        PreconditionFailed: What already exists is broken.
     """
     for tenant in tenants:
         if not _TENANT.fullmatch(tenant):
             raise InvalidRequest(
-                f"{tenant[:80]!r} is no tenant", field="tenants", hint="1 to 63 of a-z, 0-9 and '-', a letter first"
+                f"{tenant[:80]!r} is not a valid tenant name",
+                field="tenants",
+                hint="1 to 63 of a-z, 0-9 and '-', a letter first",
             )
     for name in rotate:
         if name not in ROTATIONS:
@@ -190,7 +192,7 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
             continue
         if not key.exists():
             raise PreconditionFailed(
-                f"without {key.name} no certificate can be made", field="init", hint=f"bring {key} back for as long"
+                f"without {key.name} no certificate can be issued", field="init", hint=f"restore {key} for the rotation"
             )
         known = _names_in(path)
         names = tuple(dict.fromkeys((*server_names(server, hosts), *known)))

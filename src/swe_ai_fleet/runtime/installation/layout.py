@@ -102,7 +102,7 @@ class Layout:
     def named_tokens(self) -> Mapping[str, str]:
         """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is broken."""
         entries = [cast("dict[str, object]", one) for one in self._told("tokens", list[object]()) if _is_table(one)]
-        return {str(one.get("name", "")): str(one.get("sha256", "")) for one in entries}
+        return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
     def _told(self, name: str, default: _Told) -> _Told:
         try:

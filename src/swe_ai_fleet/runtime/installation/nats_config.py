@@ -115,14 +115,14 @@ def _for_hosts(tenants: Sequence[str]) -> list[Mapping[str, object]]:
 
 def _accounts_of_hosts(tenants: Sequence[str]) -> dict[str, object]:
     # An account that nobody is in: users of the others are never asked about.
-    found: dict[str, object] = {HOSTS: {}}
+    fields: dict[str, object] = {HOSTS: {}}
     for tenant in tenants:
         imports: list[Mapping[str, object]] = [
             {"service": {"account": ACCOUNT, "subject": subject}} for subject in sent_by_hosts(tenant)
         ]
         imports.append({"stream": {"account": ACCOUNT, "subject": heard_by_hosts(tenant)}})
-        found[hosts_account(tenant)] = {"imports": imports}
-    return found
+        fields[hosts_account(tenant)] = {"imports": imports}
+    return fields
 
 
 def _user(user: NatsUser, public_key: str) -> dict[str, object]:

@@ -57,7 +57,7 @@ def public_key(path: Path) -> str:
         return bytes(pair.public_key).decode().rstrip("=")
     except (OSError, nkeys.NkeysError, ValueError) as error:
         raise PreconditionFailed(
-            f"{path} holds no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
+            f"{path} contains no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
         ) from error
 
 

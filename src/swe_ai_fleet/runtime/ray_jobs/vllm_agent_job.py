@@ -80,7 +80,7 @@ class VLLMAgentJobActor(AgentHost):
         began, agent = time.monotonic(), None
         try:
             if not self._workspace_path:
-                raise InvalidRequest("this job was made without a workspace", field="workspace_path")
+                raise InvalidRequest("this job has no workspace", field="workspace_path")
             base = self._base
             agent = ToolEnabledAgent(
                 self._agent_id, self._role, self._workspace_path, base.model_url, base.model, settings=base

@@ -42,15 +42,15 @@ def evaluate(expression: str) -> Number:
         tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
         return _checked(_value(tree.body, 0))
     except SyntaxError as error:
-        raise ToolFailure(f"{_shown(expression)} is no arithmetic expression: {error.msg}") from None
+        raise ToolFailure(f"{_shown(expression)} is not an arithmetic expression: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise ToolFailure("the expression is nested too deeply; split it") from None
     except ZeroDivisionError:
         raise ToolFailure("division by zero") from None
     except OverflowError:
-        raise ToolFailure("a number is too large for this") from None
+        raise ToolFailure("a number is too large") from None
     except (TypeError, ValueError) as error:
-        raise ToolFailure(f"{_shown(expression)} can't be worked out: {error}") from None
+        raise ToolFailure(f"{_shown(expression)} cannot be computed: {error}") from None
 
 
 def _value(node: ast.expr, depth: int) -> Number:
@@ -111,11 +111,11 @@ def _constant(name: str) -> float:
 
 def _arguments(nodes: list[ast.expr], depth: int) -> list[Number]:
     """The numbers given to a function; a list of them counts as so many."""
-    found: list[Number] = []
+    numbers: list[Number] = []
     for node in nodes:
         parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-        found += [_value(part, depth + 1) for part in parts]
-    return found
+        numbers += [_value(part, depth + 1) for part in parts]
+    return numbers
 
 
 def _call(name: str, arguments: list[Number]) -> Number:
@@ -246,11 +246,11 @@ class Calculator(BaseTool):
 
     name = "calculator"
     description = (
-        "Work out an arithmetic expression exactly.\n\n"
+        "Compute an arithmetic expression exactly.\n\n"
         "It knows + - * / // % **, comparisons, functions such as sqrt, log, sin, round, min, max, mean, factorial, "
         "comb, gcd, and pi and e."
     )
-    parameters = (ToolParameter("expression", "string", "What to work out, as '2 * (3 + 4) ** 2'."),)
+    parameters = (ToolParameter("expression", "string", "What to compute, as '2 * (3 + 4) ** 2'."),)
     read_only = True
     risk = Risk.LOW
     network = False

@@ -38,12 +38,12 @@ class AskUser(BaseTool):
         self._answerer = answerer
         self._one_at_a_time = asyncio.Lock()
         self.time_limit_seconds = wait_seconds
-        self.late_note = "nobody answered; go on with what you think best and say so"
+        self.late_note = "nobody answered; continue with your best judgement and say so"
 
     async def execute(self, question: str) -> dict[str, object]:
-        """What the user says. Raises ToolFailure where there is nobody to ask."""
+        """What the user says. Raises ToolFailure where no approver is configured."""
         if self._answerer is None:
-            raise ToolFailure("nobody can be asked here; go on with what you think best and say what you assumed")
+            raise ToolFailure("nobody can be asked here; continue with your best judgement and say what you assumed")
         if not question.strip():
             raise ToolFailure("the question is empty")
         async with self._one_at_a_time:

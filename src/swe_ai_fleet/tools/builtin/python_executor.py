@@ -85,12 +85,12 @@ class PythonExecutor(BaseTool):
         async with self._place() as workspace:
             result = await workspace.run(self._command(workspace, code))
         report = _Report.of(result, self.time_limit_seconds)
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "result": report.result,
             "code": code,
             "output": truncate(result.stdout.text().rstrip("\n"), self._max_chars).splitlines(),
         }
-        return {**found, "error": report.error} if report.error else found
+        return {**fields, "error": report.error} if report.error else fields
 
     def present(self, value: object) -> ToolResult:
         fields = mapping(value)

@@ -95,8 +95,8 @@ def _read(root: Path, mount: str, path: str, max_lines: int) -> dict[str, object
     if len(content) > MAX_CHARS:
         content = content[:MAX_CHARS]
         read = content.count("\n") + 1
-    found: dict[str, object] = {"content": content, "lines_read": read}
-    return found if read == len(lines) else {**found, "total_lines": len(lines)}
+    fields: dict[str, object] = {"content": content, "lines_read": read}
+    return fields if read == len(lines) else {**fields, "total_lines": len(lines)}
 
 
 def builtin_tools(

@@ -75,7 +75,7 @@ def check(name: str, args: Sequence[Argument]) -> None:
     """Refuse what is refused in every mode, before anything is sent. Raises ToolFailure."""
     lower = name.lower()
     if not _NAME.fullmatch(name):
-        raise ToolFailure(f"{name[:80]!r} is no command name; its arguments go into `args`")
+        raise ToolFailure(f"{name[:80]!r} is not a command name; its arguments go into `args`")
     if lower in REFUSED or lower.startswith(("eval", "fcall")):
         raise ToolRefusal(f"{name.upper()} is refused here: it reaches the server itself, other clients or runs code")
     if sum(len(str(value).encode("utf-8", "replace")) for value in args) > MAX_ARGUMENT_BYTES:

@@ -100,7 +100,7 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
     except MissingPath:
         now = ""
     if now != before:
-        raise ToolFailure(f"{shown(path)} was changed by somebody else meanwhile; nothing was written: try again")
+        raise ToolFailure(f"{shown(path)} was changed by another process meanwhile; nothing was written: try again")
     tree.write(path, data, limit=MAX_FILE_BYTES)
 
 

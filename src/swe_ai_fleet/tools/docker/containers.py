@@ -262,7 +262,7 @@ async def execute(
     note = ""
     if late or code is None:
         await uninterrupted(engine.restart(entry.id))
-        note = f"; to end it the container {entry.name} was started anew"
+        note = f"; to end it the container {entry.name} was restarted"
     return ended("docker_exec", printout, code=code, late=late, started_at=started_at, note=note)
 
 

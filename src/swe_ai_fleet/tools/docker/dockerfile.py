@@ -152,7 +152,7 @@ class _Checker:
         first = line.split(None, 1)[0]
         word, rest = first.upper(), line[len(first) :].strip()
         if word not in _KNOWN:
-            raise ToolFailure(f"{word[:40]!r} is no Dockerfile instruction (here-documents are not supported)")
+            raise ToolFailure(f"{word[:40]!r} is not a Dockerfile instruction (here-documents are not supported)")
         if not rest:
             raise ToolFailure(f"{word} says nothing")
         if word in ("RUN", "COPY", "ADD") and _HEREDOC.search(rest):

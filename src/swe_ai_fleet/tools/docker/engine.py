@@ -122,7 +122,7 @@ class Engine:
     async def wait(self, reference: str, seconds: float) -> None:
         """Return when a container's process has ended."""
         asked = self._threads(self._streams, self._asked, lambda client: client.wait(reference, timeout=seconds))
-        # A caller who loses patience does not wait for this thread: it ends with the container.
+        # A caller who gives up does not wait for this thread: it ends with the container.
         await asyncio.shield(asked)
 
     async def remove(self, reference: str) -> None:
@@ -333,7 +333,7 @@ def _said(status: int, body: bytes) -> ToolFailure:
         text = str(json.loads(text)["message"])
     text = text[:_MAX_MESSAGE_CHARS]
     kind = MissingOnEngine if status == 404 else ToolFailure
-    return kind(f"the container engine said no ({status}): {text}")
+    return kind(f"the container engine refused ({status}): {text}")
 
 
 def _told(stream: Stream, printout: Printout) -> str:

@@ -25,7 +25,7 @@ LABEL_PREFIX = "swe-ai-fleet."
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _TAG = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
 _MIN_ID_CHARS = 6
-_PATIENCE_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
+_RETRY_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
 """The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
 
 
@@ -101,11 +101,11 @@ class Names:
 
     async def containers(self) -> list[Entry]:
         """The run's containers, running or not."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for listed in await self.engine.containers(self.owner.selector(Kind.CONTAINER)):
             name = str((listed.get("Names") or [listed["Id"][:12]])[0]).lstrip("/")
-            found.append(Entry(name=name.removeprefix(f"{self.owner.namespace}-"), id=listed["Id"], listed=listed))
-        return found
+            entries.append(Entry(name=name.removeprefix(f"{self.owner.namespace}-"), id=listed["Id"], listed=listed))
+        return entries
 
     async def container(self, name: str) -> Entry:
         """One of the run's containers, by name or by the beginning of its id. Raises ToolFailure."""
@@ -229,11 +229,11 @@ class _Item:
 
 async def _left(engine: Engine, owner: str) -> list[_Item]:
     """What carries the fleet's labels."""
-    found: list[_Item] = []
+    items: list[_Item] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
             labels: Mapping[str, str] | None = listed.get("Labels")
-            found.append(
+            items.append(
                 _Item(
                     kind=kind,
                     id=listed["Id"],
@@ -241,18 +241,18 @@ async def _left(engine: Engine, owner: str) -> list[_Item]:
                     created_at=float(listed["Created"]),
                 )
             )
-    return found
+    return items
 
 
 async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
     first, failures = await _removed([item.id for item in items if item.kind is Kind.CONTAINER], engine.remove)
-    left, second, patience = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_PATIENCE_SECONDS)
+    left, second, pauses = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
     while left:
         count, refused = await _removed(left, engine.remove_image)
         second += count
         left = list(refused)
         if left and not count:  # those that others were built upon can go at once; these are in use
-            wait = next(patience, None)
+            wait = next(pauses, None)
             if wait is None:
                 failures |= refused
                 break

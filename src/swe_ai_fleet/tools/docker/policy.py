@@ -81,7 +81,7 @@ class DockerPolicy:
         call_seconds: How long the engine may take over a single request.
 
     Raises:
-        InvalidRequest: `host` is no address of an engine, or `networks` names what is never granted.
+        InvalidRequest: `host` is not a valid address of an engine, or `networks` names what is never granted.
     """
 
     host: str = DEFAULT_HOST
@@ -148,7 +148,7 @@ def canonical(image: str) -> str:
 def checked_image(image: str) -> str:
     """The canonical name. Raises ToolRefusal for what is no name of an image."""
     if not _IMAGE.fullmatch(image):
-        raise ToolRefusal(f"{image[:100]!r} is no image name; it looks like app or python:3.12-slim")
+        raise ToolRefusal(f"{image[:100]!r} is not an image name; it looks like app or python:3.12-slim")
     return canonical(image)
 
 

@@ -316,7 +316,7 @@ class DockerTool(Toolkit):
         except FileNotFoundError:
             return ()
         if not stat.S_ISDIR(info.st_mode):
-            raise ToolRefusal("the workspace's .git is no directory, which can't be protected: mount it with 'ro'")
+            raise ToolRefusal("the workspace's .git is not a directory and can't be protected: mount it with 'ro'")
         return (".git",)
 
     def _directory(self, wanted: str, access: Access) -> str:

@@ -233,7 +233,7 @@ class PatchedFiles:
         for path in {file.source, file.target} - {None}:
             self._refuse_links(str(path))
         if file.target is not None and file.source != file.target and self._exists(file.target):
-            raise ToolFailure("it exists already; the patch would create it")
+            raise ToolFailure("it already exists; the patch would create it")
         if file.source is None:
             return None
         state = file_state(self._tree, file.source, limit=self._limit)

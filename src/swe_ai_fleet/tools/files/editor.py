@@ -229,7 +229,7 @@ class Editor:
         if real == source:
             raise ToolFailure("source and destination are the same file")
         if not overwrite:
-            raise ToolFailure(f"{shown(path)} exists already; overwrite=true replaces it")
+            raise ToolFailure(f"{shown(path)} already exists; overwrite=true replaces it")
         return real, file_state(self._tree, path, limit=self._limit)
 
     def _new(self, path: str) -> str:

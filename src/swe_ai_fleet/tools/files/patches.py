@@ -160,7 +160,7 @@ def _refuse_leftovers(lines: list[str], parsed: PatchSet) -> None:
             continue
         if line.startswith("@@") and not _HUNK.match(line):
             raise ToolFailure(
-                f"line {number} of the patch is no hunk header: {line.rstrip()[:100]!r}; "
+                f"line {number} of the patch is not a hunk header: {line.rstrip()[:100]!r}; "
                 "write '@@ -start,count +start,count @@'"
             )
         if number > first and line[0] in "+- ":
@@ -260,4 +260,4 @@ def _check(path: str) -> None:
     if any(is_git_directory(part) for part in parts):
         raise ToolRefusal(f"{shown(path)} lies in .git, which only the git tool may touch")
     if not parts[-1] or any(part in ("", ".") for part in parts) or _CONTROL.search(path):
-        raise ToolFailure(f"{shown(path)} is no file name that a patch may hold")
+        raise ToolFailure(f"{shown(path)} is not a file name that a patch may hold")

@@ -145,7 +145,7 @@ class Tree:
             return len(_names(place.directory, place.name))
 
     def make_directory(self, path: str) -> bool:
-        """Create a directory and its parents; False where it exists already."""
+        """Create a directory and its parents; False where it already exists."""
         with _named(path), self._walk(path, create=True) as place:
             if place.info is None:
                 _make_directory(place.directory, place.name)

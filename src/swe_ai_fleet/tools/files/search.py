@@ -112,13 +112,13 @@ async def find_matches(
 def excerpts(lines: Sequence[Match]) -> list[str]:
     """Matches with the lines around them, each file's under its path, gaps marked."""
     rows, last = list[str](), Match(path="", line=0, text="")
-    for one in lines:
-        if one.path != last.path:
-            rows.append(f"{one.path}:")
-        elif one.line > last.line + 1:
+    for line in lines:
+        if line.path != last.path:
+            rows.append(f"{line.path}:")
+        elif line.line > last.line + 1:
             rows.append("  ...")
-        rows.append(f"{one.line}{':' if one.matched else ' '}\t{one.text}")
-        last = one
+        rows.append(f"{line.line}{':' if line.matched else ' '}\t{line.text}")
+        last = line
     return rows
 
 

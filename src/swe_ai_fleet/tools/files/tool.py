@@ -33,7 +33,7 @@ _RANGE = re.compile(r"(\d{1,9})\s*(?:(-|:|\.\.)\s*(\d{0,9}))?")
 
 FilePath = Annotated[str, Field(description="Relative to the repository.")]
 NewPath = Annotated[str, Field(description="The new file, relative to the repository.")]
-Overwrite = Annotated[bool, Field(description="Replace a file that is there already.")]
+Overwrite = Annotated[bool, Field(description="Replace a file that already exists.")]
 Sha256 = Annotated[
     str | None,
     Field(description="Refuse if the file no longer has this SHA-256.", json_schema_extra={FOR_PROGRAMS: True}),
@@ -239,7 +239,7 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Create a directory and its parents. Writing a file creates its directories by itself."""
         created = self._tree.make_directory(path)
-        said = f"Created the directory {path}." if created else f"The directory {path} exists already."
+        said = f"Created the directory {path}." if created else f"The directory {path} already exists."
         return done("mkdir", said, {"path": path, "created": created})
 
     @operation(read_only=True)
@@ -332,7 +332,7 @@ def _ranges(text: str) -> list[tuple[int, int | None]]:
     for part in re.split(r"[,;\s]+(?!-)", text.strip(" ,;[]")):
         match = _RANGE.fullmatch(part)
         if match is None or not int(match[1]):
-            raise ToolFailure(f"{part[:40]!r} is no range of lines; write them as '1-40, 200-'")
+            raise ToolFailure(f"{part[:40]!r} is not a range of lines; write them as '1-40, 200-'")
         stop = match[1] if match[2] is None else match[3]
         found.append((int(match[1]), int(stop) if stop else None))
     return found

@@ -176,7 +176,7 @@ class Gateway:
         """Where below the repository's URL a request goes. Raises ToolRefusal for what is not git's, or not allowed."""
         secret, _, rest = request.target.removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
-            raise ToolRefusal("a request without the key of this gateway was turned away")
+            raise ToolRefusal("a request without the key of this gateway was rejected")
         asked = (request.method, rest)
         if asked in (("GET", f"info/refs?service={READ}"), ("POST", READ)):
             return f"/{rest}"

@@ -49,7 +49,9 @@ class RemoteGrant:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise InvalidRequest(f"{self.name!r} is no name for a remote; use letters, digits, - and _", field="name")
+            raise InvalidRequest(
+                f"{self.name!r} is not a valid name for a remote; use letters, digits, - and _", field="name"
+            )
         if ":" in self.username or not (self.username + self.secret).isprintable():
             raise InvalidRequest(f"the credential of the remote {self.name} holds characters it can't", field="secret")
         try:
@@ -106,12 +108,12 @@ def find_target(grants: tuple[RemoteGrant, ...], remote: str) -> Target:
         if grant.name == remote and not grant.is_pattern:
             return Target(grant=grant, url=checked_url(grant.url))
     if not _TRANSPORT.match(remote):
-        raise ToolRefusal(f"{shown_url(remote)!r} is no remote that is granted; granted are: {granted}")
+        raise ToolRefusal(f"{shown_url(remote)!r} is not a granted remote; allowed are: {granted}")
     url = checked_url(remote)
     for grant in grants:
         if grant.covers(url):
             return Target(grant=grant, url=url)
-    raise ToolRefusal(f"{url[:200]!r} is not granted; granted are: {granted}")
+    raise ToolRefusal(f"{url[:200]!r} is not granted; allowed are: {granted}")
 
 
 def checked_url(text: str) -> str:
@@ -141,7 +143,7 @@ def checked_branch(text: str) -> str:
         or text.endswith(".lock")
         or any(part in text for part in broken)
     ):
-        raise ToolRefusal(f"{text[:80]!r} is no name of a branch; give its short name, such as main or fix/login")
+        raise ToolRefusal(f"{text[:80]!r} is not a branch name; give its short name, such as main or fix/login")
     return text
 
 

@@ -188,7 +188,7 @@ def checked_ref(text: str) -> str:
         raise ToolRefusal(f"{text[:80]!r} is an option, not a ref; give a commit hash, branch or tag such as HEAD~1")
     if not _REF.fullmatch(text):
         raise ToolFailure(
-            f"{text[:80]!r} is no valid ref: use a commit hash, branch or tag such as HEAD~1 or main, without spaces, "
+            f"{text[:80]!r} is not a ref: use a commit hash, branch or tag such as HEAD~1 or main, without spaces, "
             "':' or a leading '-' (a file within a commit goes into `path`)"
         )
     return text
@@ -198,7 +198,9 @@ def pathspecs(paths: list[str]) -> list[str]:
     """The paths themselves. Raises ToolFailure for pathspec magic and control characters."""
     for path in paths:
         if not path or path.startswith(":") or _CONTROL.search(path):
-            raise ToolFailure(f"{path[:80]!r} is no valid path: use one relative to the repository, such as src/app.py")
+            raise ToolFailure(
+                f"{path[:80]!r} is not a valid path: use one relative to the repository, such as src/app.py"
+            )
     return paths
 
 
@@ -245,7 +247,7 @@ _ADVICE = (
     ("couldn't find remote ref", "The remote has no such branch; git_fetch without branches shows which there are."),
     ("refusing to merge unrelated histories", "The two branches have no commit in common."),
     ("stale info", "The remote's branch has moved: call git_fetch, look at what has changed, and push again."),
-    ("not a git repository", "The workspace holds no git repository."),
+    ("not a git repository", "The workspace has no git repository."),
 )
 
 

@@ -72,11 +72,11 @@ def numstat(text: str) -> dict[str, object]:
 
 
 async def reported(operation_name: str, work: Awaitable[Done], tell: Callable[[Done], ToolResult]) -> ToolResult:
-    """What work at a remote came to, as a result, also where the time was up."""
+    """What work at a remote came to, as a result, also where timed out."""
     try:
         return tell(await work)
     except TimeoutError as late:
-        error = str(late) or "the time was up"
+        error = str(late) or "timed out"
         return ToolResult(success=False, operation=operation_name, outcome=Outcome.TIMEOUT, error=error)
 
 

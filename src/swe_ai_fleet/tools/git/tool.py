@@ -140,7 +140,7 @@ class GitTool(Toolkit):
         if not result.stdout.total:
             where = f" that touches {path!r}" if path is not None else ""
             raise ToolFailure(
-                f"{ref or 'HEAD'} holds no commit{where}; check the path with git_status or files_list_files"
+                f"{ref or 'HEAD'} contains no commit{where}; check the path with git_status or files_list_files"
             )
         lines = result.stdout.text().splitlines()
         return printed("git_log", result, {"commits": [line.partition(" ")[0] for line in lines]})

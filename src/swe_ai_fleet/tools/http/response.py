@@ -95,7 +95,7 @@ def fresh_seconds(asked: Mapping[str, str], status: int, told: Mapping[str, str]
     allowed = f"{told.get('cache-control', '')},{told.get('pragma', '')}".lower()
     if any(word in wanted.lower() for word in _FORBIDDING) or any(word in allowed for word in _FORBIDDING):
         return 0.0
-    if found := _MAX_AGE.search(allowed):
+    if match := _MAX_AGE.search(allowed):
         age = told.get("age", "0").strip()
-        return max(0.0, min(MAX_SECONDS, int(found[1]) - (int(age) if age.isdecimal() and len(age) < 10 else 0)))
+        return max(0.0, min(MAX_SECONDS, int(match[1]) - (int(age) if age.isdecimal() and len(age) < 10 else 0)))
     return 0.0 if "expires" in told else SAID_NOTHING_SECONDS

@@ -224,7 +224,7 @@ class _Draft:
             if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
                 raise ToolRefusal(f"the header {name[:80]!r} holds characters that no header may hold")
             if name.lower() in _FRAMING or name.lower().startswith("proxy-"):
-                raise ToolRefusal(f"the header {name} is not yours to set")
+                raise ToolRefusal(f"the header {name} cannot be set")
         content, kind = b"", ""
         if isinstance(body, str):
             content, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"

@@ -222,10 +222,10 @@ def parse_url(text: str) -> httpx2.URL:
         raise ToolRefusal(f"the URL has {len(text)} characters; at most {MAX_URL_CHARS} are allowed")
     if _BLANKS.search(text):
         raise ToolRefusal("a URL must not hold blanks, control characters or backslashes; percent-encode them")
-    found = _URL.fullmatch(text)
-    if found is None:
-        raise ToolRefusal("this is no absolute URL; write it as https://host/path")
-    scheme, authority, rest = found["scheme"].lower(), found["authority"], found["rest"]
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise ToolRefusal("this is not an absolute URL; write it as https://host/path")
+    scheme, authority, rest = match["scheme"].lower(), match["authority"], match["rest"]
     if scheme not in _DEFAULT_PORTS:
         raise ToolRefusal(f"the scheme {scheme!r} is not allowed; use http or https")
     if "@" in authority:
@@ -252,11 +252,11 @@ def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
     if location.startswith("//"):
         return parse_url(f"{base.scheme}:{location}")
     if _BLANKS.search(location) or len(location) > MAX_URL_CHARS:
-        raise ToolRefusal("the server redirects to something that is no proper URL")
+        raise ToolRefusal("the server redirects to something that is not a valid URL")
     try:
         return base.join(location.partition("#")[0])
     except httpx2.InvalidURL as error:
-        raise ToolRefusal(f"the server redirects to something that is no proper URL: {error}") from None
+        raise ToolRefusal(f"the server redirects to something that is not a valid URL: {error}") from None
 
 
 def port_of(url: httpx2.URL) -> int:
@@ -285,7 +285,7 @@ def _ip_v6(literal: str) -> str:
     try:
         return str(IPv6Address(literal))
     except ValueError:
-        raise ToolRefusal("the host of this URL is no IPv6 address") from None
+        raise ToolRefusal("the host of this URL is not an IPv6 address") from None
 
 
 def _entry(text: str) -> tuple[str, int | None]:

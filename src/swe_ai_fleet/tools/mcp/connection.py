@@ -96,7 +96,7 @@ def _described(kind: str, mime_type: str, encoded: str) -> str:
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        return f"[{kind} {plain(mime_type, 80)}: {len(encoded)} characters that are no base64]"
+        return f"[{kind} {plain(mime_type, 80)}: {len(encoded)} characters that are not base64]"
     digest = hashlib.sha256(data).hexdigest()
     return f"[{kind} {plain(mime_type, 80)}: {len(data)} bytes, not shown, sha256 {digest}]"
 
@@ -159,13 +159,13 @@ class Connection:
 
     async def tools(self) -> list[ServerTool]:
         """What the server lists, a bounded part of it. Raises ToolFailure."""
-        found: list[ServerTool] = []
+        server_tools: list[ServerTool] = []
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(_MAX_PAGES):
             params = PaginatedRequestParams(cursor=cursor) if cursor else None
             page = await self._ask(ListToolsRequest(params=params), ListToolsResult)
-            found += [
+            server_tools += [
                 ServerTool(
                     name=tool.name,
                     description=tool.description or "",
@@ -175,10 +175,10 @@ class Connection:
                 for tool in page.tools
             ]
             cursor = page.next_cursor
-            if not cursor or cursor in seen or len(found) > 16 * MAX_TOOLS:
+            if not cursor or cursor in seen or len(server_tools) > 16 * MAX_TOOLS:
                 break
             seen.add(cursor)
-        return found
+        return server_tools
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer:
         """Call a tool. Raises ToolFailure, LostServer."""
@@ -214,11 +214,11 @@ class Connection:
         except MCPError as error:
             raise self._failure(error) from None
         except ValidationError as error:
-            raise ToolFailure(f"the MCP server {self._name} answered what is not MCP: {_brief(error)}") from None
+            raise ToolFailure(f"the MCP server {self._name} sent an answer that is not MCP: {_brief(error)}") from None
 
     def _failure(self, error: MCPError) -> ToolFailure:
         if error.code == CONNECTION_CLOSED and self.ended:
-            return LostServer(f"the MCP server {self._name} is gone: {self.ended}")
+            return LostServer(f"the MCP server {self._name} has ended: {self.ended}")
         said = plain(error.message, _ERROR_CHARS)
         if error.code == REFUSED:
             return ToolRefusal(said)

@@ -68,7 +68,7 @@ class McpServer:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InvalidRequest(
-                f"{self.name[:64]!r} is no name of a server", field="name", hint="use 1-32 of a-z, 0-9, _ and -"
+                f"{self.name[:64]!r} is not a valid server name", field="name", hint="use 1-32 of a-z, 0-9, _ and -"
             )
         if bool(self.command) == bool(self.url):
             raise InvalidRequest(f"the MCP server {self.name} needs either a command or a url", field="command")
@@ -89,7 +89,9 @@ class McpServer:
             raise InvalidRequest(f"the command of the MCP server {self.name} cannot be run", field="command")
         for name, value in (*self.variables.items(), *self.secret_variables.items()):
             if not _VARIABLE.fullmatch(name) or "\0" in value:
-                raise InvalidRequest(f"{name[:64]!r} is no variable for the MCP server {self.name}", field="variables")
+                raise InvalidRequest(
+                    f"{name[:64]!r} is not a variable for the MCP server {self.name}", field="variables"
+                )
         if self.headers:
             raise InvalidRequest(f"the MCP server {self.name} is a command and takes no headers", field="headers")
         if not self.confined and (self.mounts or self.network or self.read_only_workspace):

@@ -93,7 +93,7 @@ class Link:
         self._restarts = 0
         text = self._mask(answer.text)
         if answer.failed:
-            raise ToolFailure(text or f"{offer.spec.name} failed and did not say why")
+            raise ToolFailure(text or f"{offer.spec.name} failed without a reason")
         metadata: dict[str, object] = {"server": self.server.name}
         if answer.structured is not None:
             metadata["structured"] = with_texts(answer.structured, self._mask)
@@ -111,8 +111,8 @@ class Link:
             connection = self._connection
             if connection is not None and not connection.ended and self._doubtful:
                 # A part of what the call itself may take, or the question would use it up.
-                patience = min(_PING_SECONDS, self.server.time_limit_seconds / 4)
-                if not await connection.responds(within_seconds=patience):
+                timeout = min(_PING_SECONDS, self.server.time_limit_seconds / 4)
+                if not await connection.responds(within_seconds=timeout):
                     await self.close(grace_seconds=0)
                 self._doubtful = False
             connection = self._connection
@@ -125,7 +125,7 @@ class Link:
     async def _restart(self) -> Connection:
         if self._restarts >= MAX_RESTARTS:
             raise ToolFailure(
-                f"the MCP server {self.server.name} was started anew {MAX_RESTARTS} times and keeps failing; "
+                f"the MCP server {self.server.name} was restarted {MAX_RESTARTS} times and keeps failing; "
                 "do without its tools"
             )
         await self.close(grace_seconds=0)
@@ -135,9 +135,9 @@ class Link:
             async with asyncio.timeout(self.server.start_seconds):
                 return await self._connect()
         except TimeoutError:
-            raise ToolFailure(f"the MCP server {self.server.name} could not be started anew in time") from None
+            raise ToolFailure(f"the MCP server {self.server.name} could not be restarted in time") from None
         except FleetError as error:
-            raise ToolFailure(f"the MCP server {self.server.name} could not be started anew: {error}") from None
+            raise ToolFailure(f"the MCP server {self.server.name} could not be restarted: {error}") from None
 
     async def _connect(self) -> Connection:
         connection = await (await _session_kind()).open(self.server, self._root, self._policy)
@@ -158,7 +158,7 @@ class Link:
         if tool.fingerprint != offer.fingerprint:
             raise ToolRefusal(
                 f"the MCP server {self.server.name} has changed what {offer.spec.operation!r} is since the run began; "
-                "it is not called any more"
+                "it is no longer called"
             )
 
     def _note(self, text: str) -> None:
@@ -173,10 +173,10 @@ async def _session_kind() -> type[Connection]:
 
 def _by_name(tools: list[ServerTool]) -> dict[str, ServerTool]:
     """In the server's order; of two with one name, the first."""
-    found: dict[str, ServerTool] = {}
+    server_tools: dict[str, ServerTool] = {}
     for tool in tools:
-        found.setdefault(tool.name, tool)
-    return found
+        server_tools.setdefault(tool.name, tool)
+    return server_tools
 
 
 class McpTool(Toolkit):
@@ -253,14 +253,14 @@ class McpTool(Toolkit):
         await self._close(grace_seconds=0 if kind else self._grace_seconds)
 
     def _defined(self) -> dict[str, Definition]:
-        found: dict[str, Definition] = {}
+        definitions: dict[str, Definition] = {}
         for link in self._links:
-            for offer in link.offer({*self._reserved, *found}, hints=self._hints):
+            for offer in link.offer({*self._reserved, *definitions}, hints=self._hints):
                 try:
-                    found[offer.spec.name] = SchemaOperation(offer.spec, partial(link.call, offer))
+                    definitions[offer.spec.name] = SchemaOperation(offer.spec, partial(link.call, offer))
                 except InvalidRequest as error:
                     link.notes.append(f"MCP server {link.server.name}: a tool is left out: {error.message[:300]}")
-        return found
+        return definitions
 
     async def _close(self, *, grace_seconds: float) -> None:
         await asyncio.gather(*(link.close(grace_seconds=grace_seconds) for link in self._links))

@@ -84,7 +84,7 @@ class StdioWire:
         except TimeoutError:
             ending = "it closed its output"
         said = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
-        self.inbox.end(f"{ending}; its last words: {said}" if said else ending)
+        self.inbox.end(f"{ending}; its last output: {said}" if said else ending)
         await self._process.kill()
 
 
@@ -112,7 +112,7 @@ _NOTICE_SECONDS = 10.0
 _SPARE_SECONDS = 5.0
 _MAX_PENDING = 64
 _STATUS = {
-    401: "it wants other credentials (HTTP 401)",
+    401: "it needs other credentials (HTTP 401)",
     403: "it refuses these credentials (HTTP 403)",
     404: "there is nothing at this address (HTTP 404)",
 }
@@ -166,7 +166,7 @@ class HttpWire:
             task.add_done_callback(self._notices.discard)
 
     async def close(self, *, grace_seconds: float) -> None:
-        self.inbox.end("it was let go")
+        self.inbox.end("it was disconnected")
         if self._session_id and grace_seconds:
             with suppress(TimeoutError, ToolFailure):
                 async with asyncio.timeout(grace_seconds):
@@ -199,7 +199,7 @@ class HttpWire:
         except TimeoutError:
             self.inbox.fail(message.id, FAILED, f"it did not answer within {limit:g} seconds")
         except FloodError as flood:
-            self.inbox.end(f"{flood} and was let go")
+            self.inbox.end(f"{flood} and was disconnected")
         except (ToolFailure, httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
             self.inbox.fail(message.id, REFUSED if isinstance(error, ToolRefusal) else FAILED, str(error))
 

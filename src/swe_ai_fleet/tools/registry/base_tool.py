@@ -151,7 +151,7 @@ class ToolParameter:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name.startswith("_"):
-            raise InvalidRequest(f"{self.name!r} is no name of a parameter", field="parameters")
+            raise InvalidRequest(f"{self.name!r} is not a valid parameter name", field="parameters")
         object.__setattr__(self, "type", _json_type(self.type, self.name))
         if self.items:
             object.__setattr__(self, "items", _json_type(self.items, self.name))
@@ -183,13 +183,13 @@ class ToolParameter:
 def declared(schema: Mapping[str, object]) -> tuple[ToolParameter, ...]:
     """The parameters of a schema as a reader of `parameters` expects them; the schema says more."""
     required = strings(schema.get("required"))
-    found: list[ToolParameter] = []
+    tool_parameters: list[ToolParameter] = []
     for name, value in mapping(schema, "properties").items():
         part = mapping(value)
         kinds = [part, *mappings(part.get("anyOf"))]
         kind = next((str(each["type"]) for each in kinds if each.get("type", "null") != "null"), "string")
-        found.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
-    return tuple(found)
+        tool_parameters.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
+    return tuple(tool_parameters)
 
 
 class BaseTool(ABC):
@@ -263,7 +263,7 @@ class BaseTool(ABC):
         """Check the declaration. Raises InvalidRequest naming what is wrong with it."""
         if not _TOOL_NAME.fullmatch(self.name):
             raise InvalidRequest(
-                f"{self.name[:80]!r} is no name of a tool: letters, digits, '_' and '-', at most 64, a letter first",
+                f"{self.name[:80]!r} is not a tool name: letters, digits, '_' and '-', at most 64, a letter first",
                 field="name",
             )
         if not inspect.iscoroutinefunction(self.execute):
@@ -318,6 +318,6 @@ def _json_type(given: object, name: str) -> str:
         known = given if given in _TYPES else _OTHER_NAMES.get(given)
     if known is None:
         raise InvalidRequest(
-            f"parameter {name}: {given!r:.80} is no type; the types are: {', '.join(_TYPES)}", field="parameters"
+            f"parameter {name}: {given!r:.80} is not a type; the types are: {', '.join(_TYPES)}", field="parameters"
         )
     return cast("str", known)

@@ -188,7 +188,7 @@ class FunctionTool(BaseTool):
     def _made_model(self) -> type[BaseModel]:
         if not inspect.isroutine(self.function) or not self.name.isidentifier():
             raise InvalidRequest(
-                f"{self.function!r:.120} is no function with a name; give a function, or a name", field="function"
+                f"{self.function!r:.120} is not a function with a name; give a function, or a name", field="function"
             )
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidRequest(f"{self.name} is a generator; a tool returns one value", field="function")

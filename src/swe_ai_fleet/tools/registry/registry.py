@@ -113,7 +113,7 @@ class ToolRegistry:
                 added[tool.name] = tool
             elif given not in (known, type(known), getattr(known, "function", None)):
                 taken = ", ".join({**self.registered, **added})
-                raise InvalidRequest(f"there is a tool {tool.name!r} already; taken are: {taken}", field="name")
+                raise InvalidRequest(f"a tool {tool.name!r} already exists; names in use: {taken}", field="name")
         self.registered |= added
 
     @_OnDefault

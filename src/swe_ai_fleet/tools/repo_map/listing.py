@@ -66,7 +66,7 @@ class Reader:
             os.close(self._handles.pop())
 
     def read(self, path: str) -> bytes | None:
-        """The content; None for what is no regular file of at most MAX_FILE_BYTES, or not there."""
+        """The content; None for what is not a regular file of at most MAX_FILE_BYTES, or not there."""
         *parents, name = path.split("/")
         if not name or any(part in ("", ".", "..") for part in (*parents, name)):
             return None

@@ -129,7 +129,7 @@ def described(drawn: RepoMap, path: str) -> str:
     """The map with a last line that says what is not in it and how to see that."""
     notes: list[str] = []
     if not drawn.files and not drawn.unread:
-        notes.append(f"there is no source file in a language that is parsed below {path!r}")
+        notes.append(f"there is not a source file in a language that is parsed below {path!r}")
     elif drawn.shown_definitions == drawn.definitions:
         notes.append(f"all {drawn.definitions} definitions of {drawn.files} files")
     else:

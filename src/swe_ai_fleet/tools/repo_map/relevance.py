@@ -113,24 +113,24 @@ def _around(file: MappedFile, names: set[str], read: Read) -> list[int]:
     if not names or not definitions or (data := read(file.path)) is None:
         return []
     use = re.compile(r"\b(" + "|".join(map(re.escape, sorted(names))) + r")\b")
-    found: dict[int, None] = {}
+    places: dict[int, None] = {}
     at = -1
     for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), start=1):
         while at + 1 < len(definitions) and definitions[at + 1].line <= number:
             at += 1
         if at >= 0 and line[:1].isspace() and use.search(line):
-            found[at] = None
-    return list(found)
+            places[at] = None
+    return list(places)
 
 
 def _by_words(files: Sequence[MappedFile], words: frozenset[str]) -> list[Ranked]:
     """Where a task names nothing: the definitions whose names have two of its words at least, the rarest first."""
-    found: list[Ranked] = []
+    rankeds: list[Ranked] = []
     for index, file in enumerate(files):
         if is_test(file.path) or _ASIDE.search(file.path):
             continue
         for number, tag in enumerate(file.tags.definitions):
             if len(both := words_of(tag.name) & words) > 1:
-                found.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
-    found.sort(key=lambda one: (-one.score, one.file, one.definition))
-    return found[:_MOST_FILES]
+                rankeds.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
+    rankeds.sort(key=lambda one: (-one.score, one.file, one.definition))
+    return rankeds[:_MOST_FILES]

@@ -83,9 +83,9 @@ class _Reader(Text):
             self._lines()
             if self._at >= len(self._text) or self._peek(")") or self._peek(";;"):
                 break
-            if found := _RESERVED.match(self._text, self._at):
-                if found[1] not in stops:
-                    raise Unreadable(f"{found[1]} out of place")
+            if match := _RESERVED.match(self._text, self._at):
+                if match[1] not in stops:
+                    raise Unreadable(f"{match[1]} out of place")
                 break
             self._pipelines()
             self._blanks()
@@ -127,11 +127,11 @@ class _Reader(Text):
             self._at += 1
             self._group(")")
             return None
-        found = _COMPOUND.match(self._text, self._at)
-        if not found:
+        match = _COMPOUND.match(self._text, self._at)
+        if not match:
             return self._simple()
-        self._at = found.end()
-        match found[1]:
+        self._at = match.end()
+        match match[1]:
             case "{":
                 self._list(frozenset({"}"}))
                 self._reserved("}")
@@ -226,11 +226,11 @@ class _Reader(Text):
                     raise Unreadable("case that falls through")
 
     def _reserved(self, *words: str) -> str:
-        found = _RESERVED.match(self._text, self._at)
-        if not found or found[1] not in words:
+        match = _RESERVED.match(self._text, self._at)
+        if not match or match[1] not in words:
             raise Unreadable(f"{words[-1]} is missing")
-        self._at = found.end()
-        return found[1]
+        self._at = match.end()
+        return match[1]
 
     # Simple commands
 
@@ -286,11 +286,11 @@ class _Reader(Text):
 
     def _redirection(self, command: Command) -> bool:
         """Read one that stands here; whether there is one."""
-        found = _REDIRECTION.match(self._text, self._at)
-        if not found or self._peek("<(") or self._peek(">(") or (found[1] and found[2].startswith("&")):
+        match = _REDIRECTION.match(self._text, self._at)
+        if not match or self._peek("<(") or self._peek(">(") or (match[1] and match[2].startswith("&")):
             return False
-        number, sign = found[1], found[2]
-        self._at = found.end()
+        number, sign = match[1], match[2]
+        self._at = match.end()
         self._blanks()
         if sign in ("<<", "<<-"):
             self._document(strip=sign == "<<-")

@@ -168,10 +168,10 @@ class Text(ABC):
             self._backquoted(in_quotes=in_quotes)
             return None
         self._at += 1
-        if found := _NUMBERS.match(self._text, self._at):
-            if _unbalanced(found[1]) or not found[1].strip():
+        if match := _NUMBERS.match(self._text, self._at):
+            if _unbalanced(match[1]) or not match[1].strip():
                 raise Unreadable("arithmetic")
-            self._at = found.end()
+            self._at = match.end()
             return None
         if self._peek("((") or self._peek("["):
             raise Unreadable("arithmetic")
@@ -180,23 +180,23 @@ class Text(ABC):
             self._substituted(")")
             return None
         if self._peek("{"):
-            found = _BRACED.match(self._text, self._at)
-            if not found:
+            match = _BRACED.match(self._text, self._at)
+            if not match:
                 raise Unreadable("an expansion of a kind that is not known to be harmless")
-            self._at = found.end()
+            self._at = match.end()
             return None
-        if found := _PARAMETER.match(self._text, self._at):
-            self._at = found.end()
+        if match := _PARAMETER.match(self._text, self._at):
+            self._at = match.end()
             if self._peek("["):
                 raise Unreadable("a subscript")
             return None
         if not in_quotes and self._peek('"'):
             raise Unreadable("a quote that is translated")
         if not in_quotes and self._peek("'"):
-            found = _ANSI.match(self._text, self._at)
-            if not found:
+            match = _ANSI.match(self._text, self._at)
+            if not match:
                 raise Unreadable("a quote with escapes")
-            self._at = found.end()
+            self._at = match.end()
             return None
         return "$"
 

@@ -172,5 +172,5 @@ def checked_ids(names: Sequence[str]) -> tuple[str, ...]:
     """Ids of tests to leave out. Raises ToolFailure for what is none."""
     for name in names:
         if not name.strip() or "\0" in name or len(name) > 1_000:
-            raise ToolFailure(f"{name[:80]!r} is no id of a test")
+            raise ToolFailure(f"{name[:80]!r} is not a test id")
     return tuple(names)

@@ -110,14 +110,14 @@ def _from_counts(counts: str, took: float, failing: dict[str, TestResult]) -> Te
 
 def _short_summary(printed: list[str]) -> dict[str, TestResult]:
     headers = [position for position, line in enumerate(printed) if _SUMMARY_HEADER.fullmatch(line)]
-    found: dict[str, TestResult] = {}
+    test_results: dict[str, TestResult] = {}
     for line in printed[headers[-1] + 1 :] if headers else []:
         word, _, rest = line.partition(" ")
         if word in ("FAILED", "ERROR") and rest:
             identifier, message = _split_summary(rest)
             outcome = TestOutcome.FAILED if word == "FAILED" else TestOutcome.ERROR
-            found.setdefault(identifier, test_result(outcome, message))
-    return found
+            test_results.setdefault(identifier, test_result(outcome, message))
+    return test_results
 
 
 def _split_summary(rest: str) -> tuple[str, str]:

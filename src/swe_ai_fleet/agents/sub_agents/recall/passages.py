@@ -153,7 +153,7 @@ def _paths(root: str) -> list[str]:
 
 
 def _read(root: str, path: str) -> str:
-    """A file's text; empty for what is no regular file of the tree, too large, or no text."""
+    """A file's text; empty for what is not a regular file of the tree, too large, or no text."""
     whole = os.path.join(root, path)  # noqa: PTH118
     if os.path.realpath(whole) != os.path.normpath(whole):
         return ""  # through a link

@@ -22,7 +22,7 @@ The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe t
 the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again),
 FLEET_TEST_SECONDS, and under load FLEET_TEST_LONGER (a whole number: how many times longer than its limit a test may
 take; limits of the runner's own are longer by as much). An event without its seal is nobody's: tests can write to the
-file as well. Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where the time was up.
+file as well. Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where it timed out.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _target(inventory: Inventory, root: str, path: str) -> tuple[list[str], str]
         case ("src", *_):
             module = place.parent if place.name == "mod.rs" else place.with_suffix("")
             if not all(part.isidentifier() for part in module.parts[1:]):
-                raise ToolFailure(f"{shown(path)} is no module of Rust's; use keyword to choose tests")
+                raise ToolFailure(f"{shown(path)} is not a Rust module; use keyword to choose tests")
             return [], "::".join(module.parts[1:]) + "::"
         case ("tests",):
             return ["--test=*"], ""

@@ -103,5 +103,5 @@ def _package(inventory: Inventory, root: str, path: str, module: str) -> str:
 def _pattern(name: str) -> str:
     """A regular expression of Go's that matches one test or subtest."""
     if not re.fullmatch(r"[^\s|]{1,500}", name):
-        raise ToolFailure(f"{shown(name)} is no name of a Go test")
+        raise ToolFailure(f"{shown(name)} is not the name of a Go test")
     return "/".join(f"^{re.escape(part)}$" for part in name.split("/"))

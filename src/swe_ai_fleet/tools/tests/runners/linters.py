@@ -141,7 +141,7 @@ def configured_linters(files: Collection[str], text: Callable[[str], str]) -> tu
         for words in _commands(name, content):
             if (linter := _linter_of(words, directory, places)) is not None:
                 commanded.setdefault((linter.name, directory), []).append(linter)
-    found: list[Linter] = []
+    linters: list[Linter] = []
     for name in _LINTERS:
         outer: list[str] = []
         for at in sorted((at for at in {**settled, **commanded} if at[0] == name), key=lambda at: _depth(at[1])):
@@ -152,8 +152,8 @@ def configured_linters(files: Collection[str], text: Callable[[str], str]) -> tu
             targets = [target for run in runs for target in run.targets] if all(run.targets for run in runs) else []
             targets = tuple(dict.fromkeys(targets))[:_MAX_TARGETS]
             linter = Linter(name=name, directory=at[1], targets=targets, lists_files=settled.get(at, False))
-            found.append(linter if at in settled else replace(linter, options=runs[0].options))
-    return tuple(linter for linter in found if any(map(linter.reads, files)))
+            linters.append(linter if at in settled else replace(linter, options=runs[0].options))
+    return tuple(linter for linter in linters if any(map(linter.reads, files)))
 
 
 def _settings(files: Iterable[str]) -> list[str]:

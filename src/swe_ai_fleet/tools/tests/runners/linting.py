@@ -67,15 +67,15 @@ def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] |
     items = json_or_none(text[max(text.find("["), 0) :])
     if not isinstance(items, list):
         return None
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for item in mappings(cast("object", items)):
         path = _placed(string(item.get("filePath")), mount, directory)
-        found += [
+        findings += [
             _finding(path, message.get("line"), message.get("column"), message.get("ruleId"), message.get("message"))
             for message in mappings(item.get("messages"))[:MAX_FINDINGS]
             if message.get("ruleId") or message.get("fatal")  # not: this file is ignored
         ]
-    return found[:MAX_FINDINGS]
+    return findings[:MAX_FINDINGS]
 
 
 def parse_lines(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
@@ -302,7 +302,7 @@ async def _run(
     place = "" if linter.directory == "." else f" in {linter.directory}"
     if result.exit_code == 127:
         return Linted(name=name, failure=f"{name}{place} is not installed in this workspace's environment.")
-    why = "its time was up" if result.timed_out else f"exit code {result.exit_code}"
+    why = "it timed out" if result.timed_out else f"exit code {result.exit_code}"
     words = (result.stderr.text().strip() or text.strip())[-_REASON_CHARS:]
     return Linted(name=name, failure=f"{name}{place} failed ({why}): {words}")
 

@@ -172,10 +172,10 @@ class Fallback:
 
     def instead(self, plan: Plan, run: TestRun) -> Plan | None:
         """The plan that may get around what ended a run; None where that was something else, or is got around."""
-        found = self.pattern.search(run.output)
-        if found is None:
+        match = self.pattern.search(run.output)
+        if match is None:
             return None
-        culprit = found[1] if self.option else ""
+        culprit = match[1] if self.option else ""
         argv = (*(self.argv or plan.argv), *((f"{self.option}{culprit}",) if culprit else ()))
         if argv == plan.argv:
             return None

@@ -92,7 +92,7 @@ class Script:
 
 def parts_of(line: str) -> tuple[Part, ...] | None:
     """The commands of a line, None where it takes a shell to tell what they are (substitutions, groups)."""
-    found: list[Part] = []
+    parts: list[Part] = []
     text, operator = "", ""
     for match in _PIECE.finditer(line):
         piece = match[0]
@@ -102,11 +102,11 @@ def parts_of(line: str) -> tuple[Part, ...] | None:
             text += piece
             continue
         if text.strip():
-            found.append(Part(text=text.strip(), operator=operator))
+            parts.append(Part(text=text.strip(), operator=operator))
         text, operator = "", piece
     if text.strip():
-        found.append(Part(text=text.strip(), operator=operator))
-    return tuple(found)
+        parts.append(Part(text=text.strip(), operator=operator))
+    return tuple(parts)
 
 
 def words_of(text: str) -> list[str]:

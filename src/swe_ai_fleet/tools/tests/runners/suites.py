@@ -25,7 +25,7 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     if not _TARGET.fullmatch(target):
         if target.startswith(("-", "@")) or "=" in target:
             raise ToolRefusal(f"target {shown(target)} looks like an option or a variable of make's; give a target")
-        raise ToolFailure(f"{shown(target)} is no target: letters, digits and . _ / + - only")
+        raise ToolFailure(f"{shown(target)} is not a target: letters, digits and . _ / + - only")
     prefix = "" if directory == "." else f"{directory}/"
     if not any(prefix + name in inventory.files for name in MAKEFILES):
         raise ToolFailure(f"there is no Makefile in {shown(directory)}; use tests_run or shell_run_command")
