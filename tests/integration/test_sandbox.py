@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -231,6 +232,21 @@ for folder, names, files in os.walk("/proc"):
             continue
         print(os.path.join(folder, file))
 """
+
+
+@needs_bwrap
+async def test_sessions_share_an_etc_that_none_can_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    workspace_root = directory(tmp_path / "ws")
+    for _ in range(2):
+        async with open_workspace(workspace_root) as one, open_workspace(workspace_root) as other:
+            for workspace in (one, other):
+                assert "agent:" in (await workspace.run(shell("cat /etc/passwd"))).stdout.text()
+                assert not (await workspace.run(shell("echo x >>/etc/passwd || touch /etc/x"))).ok
+        (shown,) = (tmp_path / "run/stand-ins").glob("etc-*")
+        # As whoever cleans up the directory for temporary files would.
+        shutil.rmtree(shown)
 
 
 @needs_bwrap

@@ -6,9 +6,10 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
@@ -28,7 +29,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
 from swe_ai_fleet.adapters.git_workspace.git_dir import BY_PRODUCTS, FIXED_IDENTITY, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
-from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
+from swe_ai_fleet.adapters.git_workspace.staging import Changes, changes, gitlinks, stage
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -139,18 +140,25 @@ class GitClone:
         Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
-        # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
-        layout = replace(self._clone_dirs.layout, work_tree=None)
-        async with self._staged():
-            against = ("diff", "--cached", self.base_commit)
-            most = self._bounds.patch_bytes
+        layout, most = self._clone_dirs.layout, self._bounds.patch_bytes
+        seen: list[Changes] = []
+
+        async def links() -> frozenset[bytes]:
             with bounded("the changes make a patch", most):
-                counted = (*against, "--numstat", "-z", "--no-renames", "--ignore-submodules=none")
-                counts = await self._git.run(*counted, layout=layout)
-                if not counts.stdout:
-                    return Diff(patch=b"")
-                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=most)
-        return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
+                seen.append(await changes(self._git, layout, self.base_commit))
+            return seen[-1].links
+
+        async with self._staged(links) as as_seen:
+            if not as_seen:
+                await links()
+            if not (counts := seen[-1].counts):
+                return Diff(patch=b"")
+            against = ("diff", "--cached", self.base_commit)
+            with bounded("the changes make a patch", most):
+                # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
+                bare = replace(layout, work_tree=None)
+                patch = await self._git.run(*against, *PATCH_FORM, layout=bare, output_limit=most)
+        return await asyncio.to_thread(diff_of, patch.stdout, counts)
 
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
@@ -211,7 +219,7 @@ class GitClone:
                 await uninterrupted(asyncio.to_thread(_forget_staged, self._clone_dirs))
                 self._staged_bytes = 0
                 self._known_heads.clear()
-        async with self._staged():
+        async with self._staged(partial(gitlinks, self._git, self._clone_dirs.layout)):
             taken = await checkpoints.take(
                 self._git,
                 replace(self._clone_dirs.layout, work_tree=None),
@@ -264,18 +272,17 @@ class GitClone:
         await uninterrupted(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     @asynccontextmanager
-    async def _staged(self) -> AsyncGenerator[None]:
-        """Our own index, held and brought up to the tree."""
+    async def _staged(self, links: Callable[[], Awaitable[frozenset[bytes]]]) -> AsyncGenerator[bool]:
+        """Our own index, held and brought up to the tree; whether it is as `links` (see `stage`) found it."""
         async with self._index:
             try:
-                await self._stage()
-                yield
+                yield await self._stage(links)
             except ResourceExhausted:
                 # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
                 await self._git.run("read-tree", self.base_commit, layout=self._clone_dirs.layout)
                 raise
 
-    async def _stage(self) -> None:
+    async def _stage(self, links: Callable[[], Awaitable[frozenset[bytes]]]) -> bool:
         """Bring our own index up to the tree."""
         layout = self._clone_dirs.layout
         if self._submodules is None:
@@ -292,7 +299,8 @@ class GitClone:
                 # Not everybody can be stopped everywhere: who lives could lead git out of the tree while it reads.
                 stores = await asyncio.to_thread(object_stores, self._history.objects)
                 confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
-            await stage(self._git, layout, self._clone_dirs.tree, self._submodules, confining=confining)
+            tree, submodules = self._clone_dirs.tree, self._submodules
+            return await stage(self._git, layout, tree, submodules, links=links, confining=confining)
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""

@@ -10,6 +10,7 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
@@ -195,8 +196,8 @@ class LocalRepositories:
                 raise PreconditionFailed(
                     "a merge with conflicts is in progress", field="repo.path", hint="finish it or use --ignore-dirty"
                 )
-            submodules = await gitlinks(self._git, layout)
-            await stage(self._git, layout, repository.top, submodules, confining=confining)
+            links = partial(gitlinks, self._git, layout)
+            await stage(self._git, layout, repository.top, await links(), links=links, confining=confining)
             commit = await self._commit(layout, resolved.commit)
         return Resolved(commit=commit, branch=resolved.branch, snapshot_of=resolved.commit)
 

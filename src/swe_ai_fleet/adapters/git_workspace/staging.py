@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, open_directory
@@ -144,22 +145,53 @@ async def gitlinks(git: Git, layout: Layout) -> frozenset[bytes]:
     return frozenset(entry.split(b"\t", 1)[1] for entry in listing.stdout.split(b"\0") if entry.startswith(_GITLINK))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What an index has against a commit: the counts as `--numstat -z` has them, the submodules that are others."""
+
+    counts: bytes
+    links: frozenset[bytes]
+
+
+async def changes(git: Git, layout: Layout, commit: str) -> Changes:
+    """What the index has against a commit, whatever stands in the tree (attributes too)."""
+    form = ("--raw", "--numstat", "-z", "--no-renames", "--ignore-submodules=none")
+    listing = await git.run("diff", "--cached", commit, *form, layout=replace(layout, work_tree=None))
+    counts, links = list[bytes](), set[bytes]()
+    entries = iter(listing.stdout.split(b"\0"))
+    for entry in entries:
+        if not entry.startswith(b":"):
+            counts.append(entry)
+            continue
+        path = next(entries)
+        if entry.split(b" ", 2)[1] + b" " == _GITLINK:
+            links.add(path)
+    return Changes(counts=b"\0".join(counts), links=frozenset(links))
+
+
 async def stage(
-    git: Git, layout: Layout, tree: Path, submodules: frozenset[bytes], *, confining: Sequence[str] = ()
-) -> None:
+    git: Git,
+    layout: Layout,
+    tree: Path,
+    submodules: frozenset[bytes],
+    *,
+    links: Callable[[], Awaitable[frozenset[bytes]]],
+    confining: Sequence[str] = (),
+) -> bool:
     """Bring the index of the layout up to `tree`, its work tree, honouring .gitignore; untracked files included.
 
     A repository inside the tree (an agent ran `git init`) is taken file by file, without its `.git`: as the bare
     commit id that git would record, its content would be lost. `submodules` are those of the base: they stay as they
-    are unless their directory is gone. `confining` starts git where it sees no more than the tree. Raises
+    are unless their directory is gone. `links` gives those in the index that may not be of the base; whether the index
+    is still as it found it is returned. `confining` starts git where it sees no more than the tree. Raises
     PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
     """
     kept = [path for path in submodules if _exists(tree, path)]
     try:
         await _add(git, layout, tree, kept, confining)
-        strays = await gitlinks(git, layout) - submodules
+        strays = await links() - submodules
         if not strays:
-            return
+            return True
         await _forget(git, layout, strays)
     except GitFailed:
         # A nested repository without a commit makes git give up; anything else fails again below.
@@ -194,6 +226,7 @@ async def stage(
     except GitFailed as error:
         raise PreconditionFailed(f"the work tree cannot be read: {error.message[:500]}") from error
     await _forget(git, layout, await gitlinks(git, layout) - submodules)
+    return False
 
 
 async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes], confining: Sequence[str]) -> None:
