@@ -119,4 +119,4 @@ async def test_entities_chosen_at_submission_are_seen_at_the_gate(
     started = next(json.loads(event.payload_json) for event in events if event.type == "run_started")
     assert f"{word} greets with a comma." in json.dumps(started["messages"])
     gathered = next(json.loads(event.payload_json) for event in events if event.type == "context_gathered")
-    assert "nothing is remembered of Nothing Known" in gathered["context"]["omitted"]
+    assert "no memories about Nothing Known" in gathered["context"]["omitted"]

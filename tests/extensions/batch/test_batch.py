@@ -84,7 +84,7 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
     ran = await shell.fleet(*command, "--evaluate", COLUMNS="160")
     assert ran.code == 1, ran.err
     out, err = ran.out, ran.err
-    assert "1 of 4 records have ended before" in err and "line 3: no JSON object" in err
+    assert "1 of 4 records have ended before" in err and "line 3: not a JSON object" in err
     assert "acme__widgets-1: completed, verified, resolved" in err
     assert f"long: execution {execution_id} goes on" in err
     assert "resolved by the hidden tests: 1 of 1" in out and "cancelled" in out

@@ -32,7 +32,7 @@ def json_body(body: bytes) -> Mapping[str, object]:
     except ValueError as error:
         raise InvalidRequest(f"the body is no JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise InvalidRequest("the body is no JSON object")
+        raise InvalidRequest("the body is not a JSON object")
     return mapping(cast("object", fields))
 
 

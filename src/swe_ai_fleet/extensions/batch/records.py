@@ -122,7 +122,7 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
         try:
             record = _task_record(number, read) if isinstance(read, Path) else _record(number, read, max_line_bytes)
             if record.instance_id in first:
-                raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
+                raise _Bad(f"{record.instance_id!r} is already in line {first[record.instance_id]}")
         except (_Bad, FleetError) as fault:
             bad.append(BadLine(line=number, reason=str(fault), folder=read.name if isinstance(read, Path) else ""))
             continue
@@ -220,7 +220,7 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     except ValueError as fault:
         raise _Bad(f"not valid JSON: {fault}"[:200]) from None
     if not isinstance(value, dict):
-        raise _Bad("no JSON object")
+        raise _Bad("not a JSON object")
     own = cast("dict[str, object]", value)
     fields = _Fields({**own, **_as_swe_bench(own)})
     instance_id = fields.text("instance_id", "task_id", "id")

@@ -249,10 +249,10 @@ def cells(arm: Arm) -> tuple[str, ...]:
 def markdown(name: str, arms: Sequence[Arm], *, missing: int) -> str:
     """The report for people who were not there."""
     table = markdown_table(HEADINGS, map(cells, arms))
-    left = f"\n{missing} trials are missing: they have not ended, or the fleet took none.\n" if missing else ""
+    left = f"\n{missing} trials are missing: not ended, or not accepted by the fleet.\n" if missing else ""
     return (
         f"# Study {name.replace('|', ' ')}\n\n{table}{left}\n"
-        "Passed: somebody won, refuted by nothing that ran. Verified: a test or check fails without the winner's "
+        "Passed: there is a winner that no check refuted. Verified: a test or check fails without the winner's "
         "change and passes with it. Resolved: the hidden tests passed. Bounds are Wilson's of 95 %. Gained and lost: "
         "trials that succeeded here and not with the fewest candidates, and the reverse. "
         "Tokens, calls, cost and seconds are means of a trial.\n"

@@ -356,7 +356,7 @@ def _kept(result: CommandResult, folder: Path) -> str:
 
 async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
     if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
-        return Evaluation(resolved=None, told="its tests are not named as pytest names them")
+        return Evaluation(resolved=None, told="its tests do not have pytest names")
     try:
         for change in (without_files_of(hidden.test_patch, patch), hidden.test_patch):
             if change.strip():
@@ -407,4 +407,4 @@ def _is_pytest_id(name: str) -> bool:
 
 def _end(result: CommandResult) -> str:
     text = result.stdout.text().rstrip()[-_TOLD_CHARS:]
-    return f"the time was up\n{text}" if result.timed_out else text
+    return f"timed out\n{text}" if result.timed_out else text
