@@ -240,8 +240,8 @@ async def test_a_lost_session_goes_on_where_it_was(service: Service, tenant: str
     assert list(story.next_steps) == [
         "execution bbbbbbbb-2 of task T-2 ended as no_winner: find out why, run it again",
         "fix the tests that failed last: tests/test_totals.py::test_half_even",
-        "begin task T-2: round totals",
-        "1 more tasks wait for other tasks",
+        "start task T-2: round totals",
+        "waiting for other tasks: 1 task",
         "the story is in phase build: finish the open tasks, then go to test",
     ]
     assert all(step in session.context.context_text for step in story.next_steps)

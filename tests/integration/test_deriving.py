@@ -113,7 +113,7 @@ async def test_a_graph_comes_out_dependencies_first_under_ids_of_ours() -> None:
         (said(one("a", role="WIZARD")), "unknown role 'WIZARD'"),
         (said(*(one(f"s{number}") for number in range(MAX_SUBTASKS + 1))), f"at most {MAX_SUBTASKS}"),
         (said({"id": "a", "description": "  "}), "description"),
-        (Turn(content="I would rather not."), "not a JSON object"),
+        (Turn(content="I would rather not."), "no JSON object"),
     ],
 )
 async def test_what_is_wrong_is_told_once_and_mended(first: Turn, reason: str) -> None:

@@ -77,7 +77,7 @@ async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -
         (answer({"index": 0, "embedding": [1, 0]}), "1 for 2 texts"),
         (answer({"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}), "an index of 0"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}), "different dimensions"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}), "1 dimensions among others of 256"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}), "1 dimensions between vectors of 256"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [0]}), "zeros"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "not a list of numbers"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [None]}), "finite"),

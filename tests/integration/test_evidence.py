@@ -489,7 +489,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World, jud
         "Zero is refused: said to be met, but the quote 'raise ZeroDivisionError' is not there (It raises.)",
         "keeps sub: partly by '+def sub(a, b):'",
         "has a docstring: not met (No words.)",
-        "is good: no verdict that can be read",
+        "is good: no readable verdict",
         "is forgotten: no verdict",
     )
     assert rubric.usage.prompt_tokens > 0

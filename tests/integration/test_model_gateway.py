@@ -73,10 +73,10 @@ class Gate:
 
 @asynccontextmanager
 async def gate(
-    *turns: Turn | Failure, limits: Limits | None = None, prices: Prices | None = None, patience: float = 30.0
+    *turns: Turn | Failure, limits: Limits | None = None, prices: Prices | None = None, timeout: float = 30.0
 ) -> AsyncGenerator[Gate]:
     probed = Conversation(match="Say ok.", turns=(Turn(content="ok"),))
-    rules = PoolRules(patience=patience, backoff=0.001, longest_backoff=0.002, open_for=0.01)
+    rules = PoolRules(timeout=timeout, backoff=0.001, longest_backoff=0.002, open_for=0.01)
     script = Script(conversations=(probed,), default=Conversation(turns=turns))
     async with (
         Server(script, model="qwen3-coder", api_key=KEY) as server,
@@ -485,7 +485,7 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "patience", "status", "requests"),
+    ("failure", "timeout", "status", "requests"),
     [
         pytest.param(Failure(drop=True, times=2), 30.0, 200, 3, id="unreachable: tried again"),
         pytest.param(Failure(status=503, retry_after_seconds=0), 30.0, 200, 2, id="busy: tried again"),
@@ -509,8 +509,8 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
         pytest.param(Failure(status=401, message=f"{KEY}?", times=0), 30.0, 400, 1, id="our key is not told"),
     ],
 )
-async def test_what_the_server_fails_at(failure: Failure, patience: float, status: int, requests: int) -> None:
-    async with gate(patience=patience) as one:
+async def test_what_the_server_fails_at(failure: Failure, timeout: float, status: int, requests: int) -> None:
+    async with gate(timeout=timeout) as one:
         one.server.fail_next(failure)
         before = one.server.requests
         told, answer = await one.ask(CHAT, chat(stream=True))

@@ -82,7 +82,7 @@ class TestOneReply:
             again = place.requests(PLANNER)[-1]["messages"]
         assert again[-1]["content"].startswith("That is not the JSON object that was asked for")
         assert not result.success
-        assert "answered 2 times in a form that cannot be used: there is not a JSON object" in result.error
+        assert "answered 2 times in a form that cannot be used: there is no JSON object" in result.error
         assert budget.usage.model_calls == 2
 
 

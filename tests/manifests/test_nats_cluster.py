@@ -108,7 +108,7 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
         }
         assert limits.keys() == {"event_bytes", "result_bytes", "blob_bytes"}
         settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls, **limits)
-        async with connect_log(settings, name="test", patience=30, waits=30) as log:
+        async with connect_log(settings, name="test", timeout=30, waits=30) as log:
             async with asyncio.timeout(60):
                 while True:
                     try:

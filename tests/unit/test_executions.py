@@ -160,7 +160,7 @@ async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(worl
 @pytest.mark.parametrize(
     ("run", "task", "status", "error"),
     [
-        (ScriptedRun(fault=AgentLost("its host died")), {}, "failed", "no agent handed in a candidate: its host died"),
+        (ScriptedRun(fault=AgentLost("its host died")), {}, "failed", "no patch: its host died"),
         (ScriptedRun(checks=(FAILED,)), {"kind": TaskKind.ORCHESTRATE}, "no_winner", "exit code 1"),
         # What stopped the best run is told.
         (

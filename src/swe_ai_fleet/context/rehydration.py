@@ -13,6 +13,7 @@ from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask, TaskState
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.ports import SecretMask
 
 DEFAULT_TOKENS = 8_000
@@ -153,7 +154,7 @@ def _next_steps(session: StorySession) -> Iterator[str]:
             yield f"start task {task.task_id}: {titled(task.title)}"
     blocked = len(session.open_tasks) - len(session.ready)
     if blocked:
-        yield f"{blocked} more tasks wait for other tasks"
+        yield f"waiting for other tasks: {counted(blocked, 'task')}"
     yield f"the story is in phase {session.phase}: {_AFTER[session.phase]}"
 
 
