@@ -248,7 +248,7 @@ class TestReading:
         ],
     )
     def test_what_names_none_or_several_is_not_guessed(self, text: str) -> None:
-        with pytest.raises(ValueError, match="it names"):
+        with pytest.raises(ValueError, match="it chose"):
             read_choice([text], "AB")
 
     @given(st.text(max_size=200))

@@ -636,9 +636,9 @@ async def test_people_are_told_what_peers_said_and_what_stands():
     state = await world.run(a_task(rounds=2))
     lines = {narrate(stored) async for stored in world.log.read(DEFAULT_TENANT, state.execution_id)}
     assert lines >= {
-        f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to be fixed first, 0 reproduced)",
+        f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to fix first, 0 reproduced)",
         f"{TWO}-r1: reviewed by {THREE}: garbage",
-        f"{TWO}-r1: takes the place of {TWO}: its evidence is no worse",
+        f"{TWO}-r1: replaces {TWO}: its evidence is no worse",
     }
     console = Console(width=400, record=True, file=StringIO())
     console.print(candidates_table(state))

@@ -214,7 +214,7 @@ async def test_names_that_look_like_options_stay_names(tmp_path: Path) -> None:
     quoted = script_of(await plan(tmp_path, NPM, keyword="$(touch pwned) wr;ong"))
     assert "'$(touch pwned) wr;ong'" in quoted.replace("--testNamePattern=", "")
     assert (await plan(tmp_path, ("go", "test", "./..."), "./-p/a_test.go")).argv[-1] == "./-p"
-    with pytest.raises(ToolFailure, match="no module"):
+    with pytest.raises(ToolFailure, match="not a Rust module"):
         await plan(tmp_path, ("cargo", "test"), "src/-x.rs")
 
 
