@@ -264,6 +264,7 @@ async def test_only_one_of_two_decides_and_the_other_is_told(page: Page, context
     deaf.clear()
     await other.reload()
     await expect(_badge(other)).to_contain_text("completed", timeout=_LONG)
+    await other.get_by_role("tab", name="Timeline").click()
     await expect(other.locator(".item-approval")).to_contain_text("approved")
 
 
