@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.sandbox import LocalWorkspace, SandboxPolicy
 from swe_ai_fleet.sandbox.attacks import probe_workspace, successful_attacks
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.jail import Bubblewrap, python
 from swe_ai_fleet.sandbox.workspace import Host
 from swe_ai_fleet.testing.repositories import make_repository
@@ -75,6 +76,19 @@ async def test_commands_run_in_the_image_with_its_user_variables_and_directory(w
         assert (await clone.run(Command(argv=argv))).stdout.text().strip() == "/run/fleet/own"
         # Nothing of the host is in it: neither its programs nor its files.
         assert await sh(clone, "ls /etc; ls /usr; ls -A /run") == "hosts\npasswd\nshare\nfleet"
+
+
+async def test_a_program_that_stays_sees_the_image_too(world: World, image: MadeImage) -> None:
+    async with world.clone("one", image.layout(world.place / "default/layout")) as clone:
+        await sh(clone, "echo x >/of-a-command")
+        told = "import os, sys; print(os.getuid(), open('/usr/share/there').read(), os.listdir('/usr'))"
+        command = InteractiveCommand(argv=(*python(clone.environment), "-c", told), environment=clone.environment)
+        process = await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy())
+        try:
+            said = (await process.stdout.read()).decode()
+        finally:
+            await process.kill()
+        assert said == "1234 of the image ['share']\n", process.errors().text()
 
 
 async def test_two_workspaces_share_a_root_that_neither_can_write_to(world: World, image: MadeImage) -> None:
