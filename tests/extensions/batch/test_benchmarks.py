@@ -86,7 +86,7 @@ VERIFIERS: Mapping[str, tuple[str, str, bool | None, str]] = {
         "[environment]\nmemory_mb = 64\n[environment.env]\nLEVEL = 'a b'",
         True, "",
     ),
-    "late": ("sleep 30", "[verifier]\ntimeout_sec = 0.3", False, "the time was up"),
+    "late": ("sleep 30", "[verifier]\ntimeout_sec = 0.3", False, "timed out"),
     "unset": (solved(), "[verifier.env]\nKEY = '${HOME}'", None, "needs the variable HOME"),
     "silent": ("cd ..", "", None, "no reward"),
     "nan": (f"echo nan > {REWARD}", "", None, "no finite number"),
