@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,11 @@ class Terminal:
 
     async def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
         variables = {"FLEET_HOME": str(self.home), "FLEET_CONTEXT_URL": "", "FLEET_CONTEXT_TOKEN": "", **environment}
+        # The service in this process logs while the command has standard output, and that stream is gone afterwards.
+        own = structlog.get_config() | {"logger_factory": structlog.PrintLoggerFactory(sys.__stderr__)}
+        structlog.configure(**own)
         result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=variables)
-        # The command let log lines go to a stream that is gone now.
-        structlog.reset_defaults()
+        structlog.configure(**own)
         assert result.exit_code == code, result.output
         return result.output
 
