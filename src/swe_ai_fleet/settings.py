@@ -252,8 +252,9 @@ class Settings(BaseSettings):
     nats_bytes: int = Field(
         default=0,
         ge=0,
-        description="Bytes that a NATS server of the fleet's own may store in all, for `fleet up`; 0 = most of what is "
-        "free on the disk. A server that others run has its account's limit.",
+        description="Bytes that a NATS server of the fleet's own may store in all, for `fleet up`: 1000000000 or more, "
+        "since buckets and the three limits above are set aside at once; 0 = most of what is free on the disk. "
+        "A server that others run has its account's limit.",
     )
     ray_address: str = Field(
         default="",

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from services.gateway.main import KEYS_MAX_BYTES
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings
 from tests.manifests.alerts import COPY, SOURCE, wrapped
 from tests.manifests.kubectl import kustomized
@@ -63,7 +66,15 @@ def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
         run = subprocess.run(command, env=told, capture_output=True, text=True, timeout=30, check=False)
         assert (run.returncode == 0) is taken, run.stderr
     servers = found(objects, "StatefulSet", "fleet-nats")["spec"]["replicas"]
-    assert found(objects, "ConfigMap", "fleet-settings")["data"]["FLEET_STREAM_REPLICAS"] == str(servers)
+    settings = found(objects, "ConfigMap", "fleet-settings")["data"]
+    assert settings["FLEET_STREAM_REPLICAS"] == str(servers)
+    # NATS sets limits of streams aside at once: those of the settings, and those of buckets.
+    wanted = [int(value) for name, value in settings.items() if name.endswith("_BYTES")]
+    buckets = RECIPES_BYTES + TEST_RUNS_BYTES + KEYS_MAX_BYTES
+    stored = re.search(r"max_file_store: (\S+)", config)
+    assert stored is not None
+    room = stored[1].replace("$MAX_FILE_STORE", told.get("MAX_FILE_STORE", ""))
+    assert len(wanted) == 3 and sum(wanted) + buckets <= int(room.removesuffix("GB")) * 10**9
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
