@@ -94,9 +94,12 @@ async def test_ci_jobs_apply_the_patch_and_push_it(
     fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:
     job = (EXAMPLES / "ci_job.sh").read_text()
-    repository = make_repository(tmp_path / "repository", {**HELLO_FILES, "ci/fleet_job.sh": job})
-    git(tmp_path, "clone", "--quiet", "--bare", str(repository), "origin.git")
-    git(repository, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    whole = make_repository(tmp_path / "whole", {**HELLO_FILES, "ci/fleet_job.sh": job})
+    git(whole, "commit", "--quiet", "--allow-empty", "-m", "later")
+    git(tmp_path, "clone", "--quiet", "--bare", str(whole), "origin.git")
+    # Hosted runners check out one commit, and the fleet is elsewhere.
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{tmp_path}/origin.git", "repository")
+    repository = tmp_path / "repository"
     programs = tmp_path / "programs"
     programs.mkdir()
     command = programs / "fleet"
@@ -106,6 +109,8 @@ async def test_ci_jobs_apply_the_patch_and_push_it(
     variables = dict(shell.variables) | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "TASK_ID": f"ci-{uuid.uuid4().hex[:8]}",
+        "FLEET_SERVER": fleet.running.address,
+        "FLEET_TOKEN": fleet.running.token,
     }
     branch, start = f"fleet/{variables['TASK_ID']}", git(repository, "rev-parse", "HEAD")
     # Started again, it is the same task, and takes no agent's time.
@@ -115,7 +120,7 @@ async def test_ci_jobs_apply_the_patch_and_push_it(
         assert told.code == 0, told.out + told.err
         assert "hello_world" in git(tmp_path / "origin.git", "show", f"{branch}:utils.py")
         assert git(repository, "diff", "--name-only", start, branch) == "utils.py"
-        git(repository, "switch", "--quiet", "--detach", start)
+        git(repository, "switch", "--quiet", "main")
         git(tmp_path / "origin.git", "branch", "-D", branch)
     refused = await ran("sh", "ci/fleet_job.sh", cwd=repository, **variables, TASK="")
     assert refused.code != 0

@@ -274,9 +274,8 @@ async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
     more = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
     shell = Shell(home=fleet.settings.home, more=more)
     (repository / "notes.txt").write_text("not committed\n")
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
     for words, repo, *options in (
-        ("uncommitted", repository, "--upload"), ("shallow", tmp_path / "shallow", "--upload"),
+        ("uncommitted", repository, "--upload"),
         ("--upload", "https://example.org/x", "--upload"), ("--fetch", repository, "--fetch"),
         ("nowhere", repository, "--upload", "--ref", "nowhere"),
     ):  # fmt: skip
@@ -291,6 +290,15 @@ async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
     assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
     assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
     assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
+    # What a hosted runner checks out: one commit, of whose history nothing is there.
+    git(repository, "commit", "-q", "--allow-empty", "-m", "more")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    shallow = tmp_path / "shallow"
+    cut = await shell.fleet(*(str(shallow) if word == str(repository) else word for word in run), HELLO)
+    assert cut.code == 0, cut.err
+    assert git(shallow, "merge-base", "HEAD", cut.document["branch"]) == git(repository, "rev-parse", "HEAD")
+    assert "hello_world" in git(shallow, "show", f"{cut.document['branch']}:utils.py")
+    git(shallow, "fsck", "--strict")
 
 
 def test_servers_of_this_machine_need_no_upload() -> None:

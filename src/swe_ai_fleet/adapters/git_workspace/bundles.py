@@ -151,6 +151,8 @@ async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
 
 
 _UNNAMED = "base"
+SHALLOW_REFS = "refs/fleet/shallow/"
+"""Names in a bundle of the commits where a shallow history ends, since git's format has no place for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class Packed:
 
 
 async def pack_repository(repo: RepoRef, into: Path) -> Packed:
-    """A bundle of what a reference to a local repository means, with its history, in the directory `into`.
+    """A bundle of what a reference to a local repository means, with what is there of its history, in `into`.
 
     Nothing is written into the repository. Raises InvalidRequest, PreconditionFailed with `field`.
     """
@@ -173,10 +175,6 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     local = LocalRepositories(git, policy, scratch=into, excludes=user_excludes(os.environ))
     path = await asyncio.to_thread(Path(repo.location).resolve)
     found = await local.find(path)
-    if found.shallow:
-        raise PreconditionFailed(
-            "a shallow clone cannot be uploaded", field="repo", hint="git fetch --unshallow, or name its URL"
-        )
     own = into / "repository"
     await asyncio.to_thread(write_git_dir, own, head="ref: refs/heads/none", history=found.history)
     resolved = await local.resolve(found, repo, own / "objects")
@@ -188,6 +186,8 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
         (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
         names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
+        if found.shallow:
+            names += await _name_ends(git, layout, found.shallow, resolved.commit)
         await git.run(
             # With one thread the same commit makes the same bundle, and so the same upload.
             *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
@@ -202,6 +202,16 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         raise PreconditionFailed(f"the repository cannot be packed: {error.message[:500]}", field="repo") from error
     inside = "" if found.bare or path == found.top else path.relative_to(found.top).as_posix()
     return Packed(bundle=bundle, commit=resolved.commit, branch=branch, subdirectory=inside)
+
+
+async def _name_ends(git: Git, layout: Layout, shallow: bytes, commit: str) -> list[str]:
+    """Refs to the commits of a shallow repository where the history of `commit` ends."""
+    roots = await git.run("rev-list", "--max-parents=0", commit, layout=layout)
+    ends = sorted(set(roots.lines()).intersection(shallow.decode("ascii").split()))
+    refs = {f"{SHALLOW_REFS}{number}": end for number, end in enumerate(ends, 1)}
+    lines = "".join(f"create {name} {end}\n" for name, end in refs.items())
+    await git.run("update-ref", "--stdin", layout=layout, stdin=lines.encode())
+    return list(refs)
 
 
 async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: Path | None = None) -> str:

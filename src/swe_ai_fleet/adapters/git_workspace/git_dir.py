@@ -69,6 +69,16 @@ def format_of(commit: str) -> str:
     return "sha256" if len(commit) == 64 else "sha1"
 
 
+def stored_history(git_dir: Path, commit: str) -> History:
+    """A git directory of ours as the source of a commit's objects. Blocking."""
+    shallow = git_dir / "shallow"
+    return History(
+        objects=git_dir / "objects",
+        object_format=format_of(commit),
+        shallow=shallow.read_bytes() if shallow.exists() else b"",
+    )
+
+
 async def begin_cache(path: Path, *, history: History | None = None, object_format: str = "sha1") -> None:
     """Make `path` a git directory without a branch, unless it is one already."""
     if not (path / "HEAD").exists():

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, begin_cache, format_of
+from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, begin_cache, format_of, stored_history
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
@@ -91,7 +91,9 @@ class Origins:
                 seed = await self._plant_local(key, origin, resolved)
             else:
                 tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
-                seed = await self._seeds.plant(tenant, key, resolved.commit, _cached(cache, resolved.commit), tags=tags)
+                seed = await self._seeds.plant(
+                    tenant, key, resolved.commit, stored_history(cache, resolved.commit), tags=tags
+                )
             await self._add_submodules(seed, tenant, repo, origin)
         elif await asyncio.to_thread(missing_submodules, seed):
             await self._add_submodules(seed, tenant, repo, origin)
@@ -125,7 +127,7 @@ class Origins:
         if repository.location == SCRATCH:
             cache = await self.cache(repository)
             over = await self._ancestor(repository, cache)
-            return await self._planted(repository, _cached(cache, repository.commit), over)
+            return await self._planted(repository, stored_history(cache, repository.commit), over)
         location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             if repository.bundle is None:
@@ -134,7 +136,7 @@ class Origins:
             await self._disk.admit(repository.tenant, cache)
             over = await self._ancestor(repository, cache)
             tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), repository.commit)
-            source = _cached(cache, repository.commit)
+            source = stored_history(cache, repository.commit)
             seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over, tags=tags)
             await self._add_submodules(seed, repository.tenant, _reference(repository), location)
             return seed
@@ -149,7 +151,7 @@ class Origins:
 
     async def plant(self, repository: PinnedRepository, over: Path) -> Path:
         """The seed of a commit of ours that lies in the repository's cache, on top of the seed of an ancestor."""
-        source = _cached(await self.cache(repository), repository.commit)
+        source = stored_history(await self.cache(repository), repository.commit)
         return await self._planted(repository, source, over)
 
     async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
@@ -192,7 +194,7 @@ class Origins:
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
             await self._obtain(tenant, wanted, remote, cache)
             await self._disk.admit(tenant, cache)
-            return _cached(cache, commit)
+            return stored_history(cache, commit)
 
         await self._submodules.provide(seed, location=url, local=local, fetch=fetch)
         await self._disk.admit(tenant, seed)
@@ -338,7 +340,3 @@ def _kept(path: Path) -> bytes:
             path.hardlink_to(draft)
         draft.unlink()
     return path.read_bytes()
-
-
-def _cached(cache: Path, commit: str) -> History:
-    return History(objects=cache / "objects", object_format=format_of(commit))

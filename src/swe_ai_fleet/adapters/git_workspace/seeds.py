@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import History, format_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dir import History, stored_history, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -183,10 +183,5 @@ def _share(seed: Path, draft: Path) -> None:
 
 
 def history_of(seed: Path) -> History:
-    """A seed as the source of objects for clones."""
-    shallow = seed / "shallow"
-    return History(
-        objects=seed / "objects",
-        object_format=format_of(seed.name),
-        shallow=shallow.read_bytes() if shallow.exists() else b"",
-    )
+    """A seed as the source of objects for clones. Blocking."""
+    return stored_history(seed, seed.name)

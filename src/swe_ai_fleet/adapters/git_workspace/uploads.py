@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.bundles import SHALLOW_REFS
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, Layout, unpacking
 from swe_ai_fleet.adapters.git_workspace.git_dir import write_git_dir
@@ -216,7 +217,7 @@ class UploadedRepositories:
             raise InvalidRequest(
                 f"the history of {resolved.commit[:12]} is not whole: {error.message[:400]}",
                 field="chunk",
-                hint="a shallow clone cannot be uploaded; fetch its whole history first",
+                hint=f"git fetch --unshallow; or name the commits where the history ends {SHALLOW_REFS}1, …",
             ) from error
         return resolved
 
@@ -263,6 +264,9 @@ def _lay_out(directory: Path, bundle: Path) -> tuple[UploadHeader, Path]:
         if start[:4] != b"PACK" or int.from_bytes(start[8:12], "big") > MAX_OBJECTS:
             raise InvalidRequest("the bundle has no pack, or one with too many objects", field="chunk")
         write_git_dir(directory, head=_head_line(header), object_format=header.object_format)
+        ends = sorted({commit for name, commit in header.refs.items() if name.startswith(SHALLOW_REFS)})
+        if ends:
+            (directory / "shallow").write_text("".join(f"{commit}\n" for commit in ends))
         pack = directory / "objects/pack/pack-upload.pack"
         file.seek(header.pack_at)
         with pack.open("wb") as target:
