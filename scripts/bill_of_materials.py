@@ -1,6 +1,8 @@
 """The bill of materials of what is installed from `requirements.lock` and `web/package-lock.json`: CycloneDX, as JSON.
 
-python scripts/bill_of_materials.py sbom.json
+python scripts/bill_of_materials.py sbom.json [LISTED]
+
+LISTED has the system packages of an image, as docs/images.md says how to list them.
 """
 
 from __future__ import annotations
@@ -62,6 +64,19 @@ def page_packages() -> Iterator[Component]:
         )
 
 
+def system_packages(listed: str) -> Iterator[Component]:
+    """The packages of Debian that an image lists, a line each: name, version, architecture."""
+    for line in listed.splitlines():
+        name, version, architecture = line.split()
+        yield Component(
+            type=ComponentType.LIBRARY,
+            name=name,
+            version=version,
+            bom_ref=f"deb:{name}:{architecture}@{version}",
+            purl=PackageURL("deb", namespace="debian", name=name, version=version, qualifiers={"arch": architecture}),
+        )
+
+
 def _license(name: str) -> list[str]:
     """What the installed package says of its license; nothing where it is not installed or says nothing short."""
     try:
@@ -75,9 +90,10 @@ def _license(name: str) -> list[str]:
     return [said] if said else []
 
 
-def main(target: Path) -> None:
+def main(target: Path, listed: Path | None = None) -> None:
     """Write the bill of materials."""
-    bom = Bom(components=[*python_packages(), *page_packages()])
+    system = system_packages(listed.read_text()) if listed else ()
+    bom = Bom(components=[*python_packages(), *page_packages(), *system])
     bom.metadata.component = Component(
         type=ComponentType.APPLICATION, name="swe-ai-fleet", version=metadata.version("swe-ai-fleet"), bom_ref="self"
     )
@@ -87,4 +103,4 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "sbom.json"))
+    main(*(Path(name) for name in sys.argv[1:3] or ["sbom.json"]))

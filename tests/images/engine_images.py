@@ -14,13 +14,8 @@ from tests.docker_engine import NoEngine
 from tests.images.base import build_base, runtime_base
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILES = {
-    "fleet-orchestrator": "services/orchestrator/Dockerfile",
-    "fleet-context": "services/context/Dockerfile",
-    "fleet-gateway": "services/gateway/Dockerfile",
-    "fleet-runner": "workers/Dockerfile",
-    "fleet-agent": "workers/agent.Dockerfile",
-}
+DOCKERFILE = "deploy/Dockerfile"
+TITLES = ("fleet-orchestrator", "fleet-agent", "fleet-context", "fleet-gateway", "fleet-runner")
 TAG = "test"
 BUILD_SECONDS = 900.0
 
@@ -61,12 +56,13 @@ def build_images(host: str, directory: Path) -> dict[str, str]:
     """Build all of them without any network; names by title. Raises RuntimeError with the end of a log."""
     wheels = fetch_wheels(directory)
     base = import_base(host, "base:1", runtime_base)
-    build = import_base(host, "build:1", lambda stream: build_base(stream, wheels))
+    builder = import_base(host, "build:1", lambda stream: build_base(stream, wheels))
     built = dict[str, str]()
-    for title, file in DOCKERFILES.items():
+    for title in TITLES:
         built[title] = f"{title}:{TAG}"
-        arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"BUILD_IMAGE={build}")
-        docker(host, "build", "--network", "none", "--rm", *arguments, "-f", file, "-t", built[title], ".")
+        arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"BUILD_IMAGE={builder}")
+        build = ("build", "--network", "none", "--rm", "-f", DOCKERFILE, "--target", title)
+        docker(host, *build, *arguments, "-t", built[title], ".")
     return built
 
 

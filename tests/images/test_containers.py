@@ -17,7 +17,7 @@ import pytest
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.docker_engine import TestEngine
-from tests.images.engine_images import DOCKERFILES, docker
+from tests.images.engine_images import TITLES, docker
 from tests.images.stack import HOME, Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
@@ -80,7 +80,7 @@ AGENT = (
 )
 
 
-@pytest.mark.parametrize("title", DOCKERFILES)
+@pytest.mark.parametrize("title", TITLES)
 def test_an_image_is_small_labelled_and_not_of_root(engine: TestEngine, images: dict[str, str], title: str) -> None:
     """It has what it runs, and no tools to build with."""
     image = images[title]

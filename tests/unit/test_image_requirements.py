@@ -1,4 +1,4 @@
-"""What an image installs is read off the lock; and the Dockerfiles say the same where they have to."""
+"""What an image installs is read off the lock; and the Dockerfile names what is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("services/*/Dockerfile"), ROOT / "workers/Dockerfile", ROOT / "workers/agent.Dockerfile"])
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 spec = importlib.util.spec_from_file_location("image_requirements", ROOT / "scripts" / "image_requirements.py")
 assert spec is not None and spec.loader is not None
 image_requirements = importlib.util.module_from_spec(spec)
@@ -54,30 +54,25 @@ def test_every_dependency_of_ours_is_in_the_lock_with_hashes_and_none_for_develo
         assert "==" in LOCK[name].lines[0] and any("--hash=sha256:" in line for line in LOCK[name].lines)
 
 
-def test_the_images_share_their_first_stages() -> None:
-    """So that an engine builds them once, and a mend in one is a mend in all."""
-    stages = set()
-    for file in FILES:
-        text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE)
-        first = text[: text.index("\nFROM ${BASE_IMAGE}")]
-        stages.add(re.sub(r"^ARG (EXTRAS|WITHOUT)=.*$", r"ARG \1", first, flags=re.MULTILINE))
-    assert len(FILES) == 5 and len(stages) == 1
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_an_image_names_what_is_there(file: Path) -> None:
-    text = file.read_text()
-    arguments = dict(re.findall(r'^ARG ([A-Z_]+)="?([^"\n]*)"?$', text, re.MULTILINE))
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", arguments["BASE_IMAGE"]), "a tag that does not move"
-    extras, without = [list(filter(None, arguments[name].split(","))) for name in ("EXTRAS", "WITHOUT")]
-    assert image_requirements.needed(LOCK, image_requirements.direct_dependencies(PROJECT, extras), without)
-    entry = re.search(r'^CMD \["python", "-m", "([a-z_.]+)"\]$', text, re.MULTILINE)
-    assert entry is not None
-    place = ROOT / entry[1].replace(".", "/")
-    assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), entry[1]
-    assert text.rstrip().endswith(entry[0]) and "USER 10001:10001" in text
-    assert not re.search(r"https?://|index-url|ADD ", text)
+def test_the_images_name_what_is_there() -> None:
+    arguments = re.findall(r'^ARG ([A-Z_]+)="?([^"\n]*)"?$', DOCKERFILE, re.MULTILINE)
+    base = dict(arguments)["BASE_IMAGE"]
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", base), "a tag that does not move"
+    lists = [list(filter(None, value.split(","))) for name, value in arguments if name in ("EXTRAS", "WITHOUT")]
+    for extras, without in zip(lists[::2], lists[1::2], strict=True):
+        assert image_requirements.needed(LOCK, image_requirements.direct_dependencies(PROJECT, extras), without)
+    modules = re.findall(r'^CMD \["python", "-m", "([a-z_.]+)"\]$', DOCKERFILE, re.MULTILINE)
+    images = re.findall(r"^FROM \w+ AS (fleet-\w+)$", DOCKERFILE, re.MULTILINE)
+    assert len(modules) == len(images) == 5
+    for module in modules:
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), module
+    # Whatever an image is made of, it ends up as nobody in particular.
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n((?:(?!FROM ).*\n)*)", DOCKERFILE, re.MULTILINE))
+    for parent, image in re.findall(r"^FROM (\w+) AS (fleet-\w+)$", DOCKERFILE, re.MULTILINE):
+        assert "USER 10001:10001\n" in stages[parent] + stages[image], image
+    assert not re.search(r"https?://|index-url|ADD ", DOCKERFILE)
     ignored = (ROOT / ".dockerignore").read_text()
-    for source in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
-        for one in source.split()[:-1]:
-            assert (ROOT / one).exists() and f"!{one}" in ignored, one
+    for source in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE):
+        for name in source.split()[:-1]:
+            assert (ROOT / name).exists() and f"!{name}" in ignored, name
