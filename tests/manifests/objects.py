@@ -19,8 +19,8 @@ Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
 OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
-    "extras": ("production", "tracing", "backup", "gateway-api", "images"),
-    "jobs": ("production", "jobs", "images"),
+    "extras": ("production", "tracing", "backup", "gateway-api", "private-addresses", "dns-nodelocal", "registry-login", "images"),
+    "jobs": ("production", "jobs", "dns-openshift", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
