@@ -55,7 +55,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/function-calling.md": (FUNCTIONS,) * 4,
     "docs/harnesses.md": ("e2e/test_cli.py::test_a_harness_solves_beside_an_agent_of_ours",),
     "docs/http.md": (HERE,),
-    "docs/images.md": (IMAGES, IMAGES),
+    "docs/images.md": (IMAGES, BY_HAND, IMAGES),
     "docs/intake.md": (LIBRARY,),
     "docs/kubernetes.md": (KUBECTL,) * 3,
     "docs/learning.md": (HERE, LIBRARY),
