@@ -1,7 +1,8 @@
-"""`make soak`: mixed load for half an hour, parts killed, everything accounted for, and nothing that grows.
+"""`make soak`: mixed load of two tenants for half an hour, parts killed and restarted, everything accounted for,
+nothing that grows, and of the alerts (where Prometheus is installed) those that should fire and no other.
 
 MINUTES=… SEED=…; writes soak.json, and ends with 1 where a task is unaccounted for or a figure grows, and with 130
-where it was interrupted. It ends within three minutes of its time, and ends its own processes however it ends.
+where it was interrupted. It ends within ten minutes of its time, and ends its own processes however it ends.
 """
 
 from __future__ import annotations

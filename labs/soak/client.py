@@ -37,10 +37,12 @@ _BLOB = re.compile(r'"name": ?"[^"/]+/[^"/]+/([0-9a-f]{64})"')
 class Fleet:
     """Calls that are made again, over a new connection, while the fleet is down.
 
-    `times` are the milliseconds of the calls that were answered at once, by what they were; `again` counts the others.
+    `token` is that of the tenant for whom it asks. `times` are the milliseconds of the calls that were answered at
+    once, by what they were; `again` counts the others.
     """
 
     soaked: Soaked
+    token: str
     times: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
     again: Counter[str] = field(default_factory=Counter[str])
     broken: Counter[str] = field(default_factory=Counter[str])
@@ -179,12 +181,12 @@ class Fleet:
         if self._card is None or self._channel is None:
             self._card = self.soaked.card()
             self._channel = grpc.aio.insecure_channel(self._card.address)
-        return self._channel, (("authorization", f"Bearer {self._card.token}"),)
+        return self._channel, (("authorization", f"Bearer {self.token}"),)
 
     async def _session(self) -> aiohttp.ClientSession:
         if self._http is None or self._http.closed:
             card = self.soaked.card()
-            self._http = aiohttp.ClientSession(card.http, headers={"Authorization": f"Bearer {card.token}"})
+            self._http = aiohttp.ClientSession(card.http, headers={"Authorization": f"Bearer {self.token}"})
         return self._http
 
     async def _anew(self) -> None:

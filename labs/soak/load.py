@@ -50,6 +50,7 @@ class Load:
     """So many people at once.
 
     Args:
+        tenant: Whose people they are.
         fleet: Whom they ask.
         ledger: Says what the log has.
         seed: Decides who does what when.
@@ -58,6 +59,7 @@ class Load:
             the fleet then does not depend on how fast it is, and what it holds can be compared over time.
     """
 
+    tenant: str
     fleet: Fleet
     ledger: Ledger
     seed: int
@@ -73,7 +75,7 @@ class Load:
         until = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             for person in range(self.width):
-                group.create_task(self._person(random.Random(f"{self.seed}/{person}"), person, until))
+                group.create_task(self._person(random.Random(f"{self.seed}/{self.tenant}/{person}"), person, until))
 
     async def _person(self, dice: random.Random, person: int, until: float) -> None:
         doings: list[tuple[int, str, Callable[[random.Random, int], Awaitable[None]]]] = [
@@ -99,14 +101,14 @@ class Load:
 
     def _name(self, kind: str) -> str:
         self._number += 1
-        return f"soak-{kind}-{self._number:05}"
+        return f"soak-{self.tenant}-{kind}-{self._number:05}"
 
     def _deliberate(self, words: str, kind: str, agents: int, **fields: object) -> pb.DeliberateRequest:
         task_id = self._name(kind)
         return pb.DeliberateRequest(
             task_id=task_id,
             task_description=f"{words} Append a line to notes.txt. [{task_id}]",
-            repo=pb.RepoRef(path=str(self.fleet.soaked.repository)),
+            repo=pb.RepoRef(path=str(self.fleet.soaked.repositories[self.tenant])),
             num_agents=agents,
             constraints=pb.TaskConstraints(max_iterations=12, checks=[_CHECK]),
             **fields,  # type: ignore[arg-type]
@@ -141,7 +143,7 @@ class Load:
         request = pb.OrchestrateRequest(
             task_id=task_id,
             task_description=f"{WRITE} Append a line to notes.txt. [{task_id}]",
-            repo=pb.RepoRef(path=str(self.fleet.soaked.repository)),
+            repo=pb.RepoRef(path=str(self.fleet.soaked.repositories[self.tenant])),
             options=pb.OrchestratorOptions(num_agents=dice.choice((1, 2)), enable_peer_review=False),
             constraints=pb.TaskConstraints(max_iterations=12, checks=[_CHECK]),
         )
@@ -176,7 +178,7 @@ class Load:
         request = flows.RunWorkflowRequest(
             task_id=self._name("flow"),
             definition=_WORKFLOW,
-            repo=pb.RepoRef(path=str(self.fleet.soaked.repository)),
+            repo=pb.RepoRef(path=str(self.fleet.soaked.repositories[self.tenant])),
         )
         began = time.perf_counter()
         reply = await self.fleet.unary("run workflow", lambda c: WorkflowServiceStub(c).RunWorkflow, request)

@@ -8,17 +8,20 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from labs.soak.alarms import Alarms, open_alarms
 from labs.soak.client import Fleet, percentiles
 from labs.soak.flatness import BOUNDS, FILLING, FILLING_MINUTES, Judged, judge
 from labs.soak.keeper import keeper
 from labs.soak.ledger import Ledger, open_ledger
-from labs.soak.load import Load
+from labs.soak.load import Accepted, Load
 from labs.soak.samples import file_figures, process_figures, stream_figures
 from labs.soak.stage import Soaked, open_soaked
 from swe_ai_fleet.adapters.jetstream.connection import Connection
@@ -28,11 +31,18 @@ _OVER_SECONDS = 120.0
 """How much longer than its time it may take to start everything and to bring what was begun to its end; then the
 fleet has STOP_SECONDS to stop."""
 _HEARD_SECONDS = 30.0
+_CALLED_FOR = {"FleetAgentRunsLost", "FleetTakeoversHigh"}
+"""Alerts for which enough is killed."""
+_OUTAGE_MINUTES, _OUTAGE_SECONDS = 10.0, 165.0
+"""How long a run is that ends with outages, and how long these are: two minutes and a little, as alerts have it."""
 _BUSY = 2.0
 """Above this load for each CPU a task that still goes on is late, and not lost."""
-_KILLS = ((0.10, "agents"), (0.16, "fleet"), (0.24, "agents"), (0.30, "fleet"), (0.38, "agents"), (0.42, "agents"))
-"""When what is killed with -9, as a share of the time. All in the first half: a fresh process hides what an old one
-has gathered, and the second half is judged."""
+_KILLS = (
+    *((0.08, "agents"), (0.13, "fleet"), (0.20, "agents"), (0.25, "model"), (0.30, "fleet")),
+    *((0.36, "restart"), (0.42, "agents"), (0.45, "model")),
+)
+"""When what is killed with -9, or (`restart`) restarted in an orderly way, as a share of the time. All in the first
+half: a fresh process hides what an old one has gathered, and the second half is judged."""
 
 
 @dataclass(kw_only=True)
@@ -100,26 +110,51 @@ async def run_soak(soak: Soak, *, width: int, pace: float, latency: float, calm:
 
 async def _play(soak: Soak, soaked: Soaked, *, limit: float, width: int, pace: float, calm: bool) -> None:
     card, seconds = soaked.card(), 60 * soak.minutes
-    async with open_ledger(card.nats_url, card.nats_token) as (ledger, connection), Fleet(soaked=soaked) as fleet:
-        load = Load(fleet=fleet, ledger=ledger, seed=soak.seed, width=width, pace=pace)
+    async with AsyncExitStack() as stack:
+        ledger, connection = await stack.enter_async_context(open_ledger(card.nats_url, card.nats_token))
+        alarms, began = await stack.enter_async_context(open_alarms(soaked.directory, soaked.metrics)), time.time()
+        fleets = [
+            await stack.enter_async_context(Fleet(soaked=soaked, token=token)) for token in soaked.tokens.values()
+        ]
+        loads = [
+            Load(tenant=tenant, fleet=fleet, ledger=ledger, seed=soak.seed, width=width // len(fleets), pace=pace)
+            for tenant, fleet in zip(soaked.tokens, fleets, strict=True)
+        ]
         sampling = asyncio.create_task(_sample(soak, soaked, connection), name="samples")
         killing = asyncio.create_task(_kill(soak, soaked, seconds, () if calm else _KILLS), name="kills")
         late: set[str] = set()
         try:
             async with asyncio.timeout_at(limit):
-                await load.run(seconds)
+                await asyncio.gather(*(load.run(seconds) for load in loads))
         except TimeoutError:
-            late = _late(soak, load, ledger)
+            late = _late(soak, [one for load in loads for one in load.accepted], ledger)
         finally:
             for task in (killing, sampling):
                 task.cancel()
             ended = await asyncio.gather(killing, sampling, return_exceptions=True)
         soak.faults += [f"{one!r}" for one in ended if isinstance(one, Exception)]
-        soak.faults += load.faults
-        soak.latency = percentiles(fleet.times)
-        soak.done, soak.again, soak.broken = dict(load.done), dict(fleet.again), dict(fleet.broken)
-        soak.accepted, soak.executions, soak.events = len(load.accepted), len(ledger.accounts), ledger.events
-        for one in load.accepted:
+        soak.faults += [fault for load in loads for fault in load.faults]
+        times = dict[str, list[float]]()
+        for fleet in fleets:
+            for what, values in fleet.times.items():
+                times.setdefault(what, []).extend(values)
+        soak.latency = percentiles(times)
+        soak.done = dict(sum((load.done for load in loads), Counter[str]()))
+        soak.again = dict(sum((fleet.again for fleet in fleets), Counter[str]()))
+        soak.broken = dict(sum((fleet.broken for fleet in fleets), Counter[str]()))
+        accepted = [one for load in loads for one in load.accepted]
+        soak.accepted, soak.executions, soak.events = len(accepted), len(ledger.accounts), ledger.events
+        if alarms is None:
+            soak.notes.append("no prometheus is installed: alerts were not watched")
+        else:
+            fired = await alarms.fired(since=began)
+            soak.faults += [
+                f"the alert {name} fired, and nothing called for it" for name in sorted(fired - _CALLED_FOR)
+            ]
+            soak.notes.append(f"{await alarms.up():.0%} of Prometheus' scrapes were answered; fired: {sorted(fired)}")
+            if soak.minutes >= _OUTAGE_MINUTES:
+                soak.faults += await _outages(soaked, alarms)
+        for one in accepted:
             account = ledger.of(one.execution_id)
             if one.execution_id in late:
                 continue
@@ -140,9 +175,21 @@ async def _play(soak: Soak, soaked: Soaked, *, limit: float, width: int, pace: f
     soak.judged = judge([one for one in soak.samples if one["at"] <= seconds + 1], bounds)
 
 
-def _late(soak: Soak, load: Load, ledger: Ledger) -> set[str]:
+async def _outages(soaked: Soaked, alarms: Alarms) -> list[str]:
+    """What is wrong with the alerts of outages long enough for them: of the model server, then of the fleet."""
+    faults: list[str] = []
+    for away, alert in ((soaked.model, "FleetModelServerDown"), (soaked.fleet, "FleetReplicaDown")):
+        began = time.time()
+        await away.kill()
+        await asyncio.sleep(_OUTAGE_SECONDS)
+        if alert not in await alarms.fired(since=began):
+            faults.append(f"{away.name} was away for {_OUTAGE_SECONDS:g} s, and {alert} did not fire")
+    return faults
+
+
+def _late(soak: Soak, accepted: Sequence[Accepted], ledger: Ledger) -> set[str]:
     """The executions that are not over, told: late where the machine is busy and the log goes on, else lost."""
-    open_ones = [one for one in load.accepted if not ledger.of(one.execution_id).results]
+    open_ones = [one for one in accepted if not ledger.of(one.execution_id).results]
     told = f"not over {_OVER_SECONDS:g} s after their time, the start included: {[one.task_id for one in open_ones]}"
     load_average, silent = psutil.getloadavg()[0], time.monotonic() - ledger.heard_at
     if open_ones and (load_average < _BUSY * (psutil.cpu_count() or 1) or silent > _HEARD_SECONDS):
@@ -175,16 +222,23 @@ async def _kill(soak: Soak, soaked: Soaked, seconds: float, kills: Sequence[tupl
     began, dice = time.monotonic(), random.Random(f"{soak.seed}/kills")
     for share, what in kills:
         await asyncio.sleep(max(0.0, began + share * seconds - time.monotonic()))
-        if what == "fleet":
-            await soaked.fleet.kill()
+        if what == "model":
+            await soaked.model.kill()
+            await asyncio.sleep(dice.uniform(0.0, 20.0))
+            await soaked.model.start()
+            soak.kills.append(f"{share * seconds:.0f} s: the model server")
+            continue
+        if what in ("fleet", "restart"):
             killed = time.monotonic()
+            await (soaked.fleet.kill() if what == "fleet" else soaked.fleet.stop())
             await asyncio.sleep(dice.uniform(0.0, 4.0))
             await soaked.fleet.start()
             await soaked.fleet.serving()
             back = time.monotonic() - killed
             if back > soak.kept_seconds / 2:
                 soak.notes.append(f"down for {back:.0f} s where events are kept {soak.kept_seconds:g} s")
-            soak.kills.append(f"{share * seconds:.0f} s: orchestrator, its NATS and Ray; back after {back:.0f} s")
+            how = "killed" if what == "fleet" else "restarted"
+            soak.kills.append(f"{share * seconds:.0f} s: orchestrator, its NATS and Ray {how}; back after {back:.0f} s")
             continue
         hosts = [one for one in soaked.fleet.descendants() if title(one).startswith("ray::AgentHost")]
         if hosts:

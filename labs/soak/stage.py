@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,11 @@ import psutil
 
 from labs.chaos.stage import Replica, said
 from labs.soak.model import NOTES
+from services.access.tokens import token_digest
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.processes import Child, descendants, free_port, kill, marked, title
 
+TENANTS = ("default", "blue")
 LEASE_SECONDS = 4
 STOP_SECONDS = 25.0
 _GONE_SECONDS = 15.0
@@ -36,16 +39,21 @@ class FullCard:
 
 @dataclass(kw_only=True)
 class Soaked:
-    """What runs. `mark` is in the environment of every process of the run. Made by `open_soaked`.
+    """What runs. Made by `open_soaked`.
+
+    `mark` is in the environment of every process of the run, `tokens` and `repositories` are each tenant's, `metrics` is
+    where the fleet tells figures.
 
     `slow` says so where the fleet took too long to stop, and `left` names what outlived it.
     """
 
     directory: Path
-    repository: Path
+    repositories: Mapping[str, Path]
     fleet: Replica
     model: Child
     mark: str
+    tokens: Mapping[str, str]
+    metrics: str
     slow: str = ""
     left: list[str] = field(default_factory=list[str])
 
@@ -70,6 +78,9 @@ async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latenc
         "FLEET_MAX_AGENTS": "12",
         "FLEET_MAX_EXECUTIONS": "6",
         "FLEET_EMBEDDINGS": "none",
+        "FLEET_REPOSITORY_ROOTS": str(directory / "repositories" / "{tenant}"),
+        "FLEET_ACCESS_FILE": str(directory / "access.toml"),
+        "FLEET_METRICS_LISTEN": f"127.0.0.1:{(metrics := free_port())}",
         "FLEET_HTTP_LISTEN": f"127.0.0.1:{http}",
         "FLEET_HTTP_REQUESTS_PER_MINUTE": "100000",
         "FLEET_EVENT_DAYS": str(kept_seconds / 86_400),
@@ -77,9 +88,17 @@ async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latenc
         "GODEBUG": "gctrace=1",  # nats-server tells in its log how much of its heap is in use
     }
     files = {NOTES: "Notes\n", "README.md": "A repository.\n"}
+    tokens = {tenant: secrets.token_hex(32) for tenant in TENANTS}
+    entries = (
+        f'[[tokens]]\nname = "of-{tenant}"\ntenant = "{tenant}"\nroles = ["admin"]\nsha256 = "{token_digest(token)}"\n'
+        for tenant, token in tokens.items()
+    )
+    (directory / "access.toml").write_text("".join(f"[tenants.{tenant}]\n" for tenant in TENANTS) + "".join(entries))
     soaked = Soaked(
         directory=directory,
-        repository=make_repository(directory / "repository", files),
+        tokens=tokens,
+        metrics=f"127.0.0.1:{metrics}",
+        repositories={tenant: make_repository(directory / "repositories" / tenant, files) for tenant in TENANTS},
         fleet=Replica(1, directory, variables),
         model=model,
         mark=mark,
