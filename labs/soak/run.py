@@ -184,6 +184,8 @@ async def _outages(soaked: Soaked, alarms: Alarms) -> list[str]:
         await asyncio.sleep(_OUTAGE_SECONDS)
         if alert not in await alarms.fired(since=began):
             faults.append(f"{away.name} was away for {_OUTAGE_SECONDS:g} s, and {alert} did not fire")
+    await soaked.fleet.start()
+    await soaked.fleet.serving()
     return faults
 
 

@@ -41,10 +41,8 @@ class FullCard:
 class Soaked:
     """What runs. Made by `open_soaked`.
 
-    `mark` is in the environment of every process of the run, `tokens` and `repositories` are each tenant's, `metrics` is
-    where the fleet tells figures.
-
-    `slow` says so where the fleet took too long to stop, and `left` names what outlived it.
+    `mark` is in the environment of every process of the run, `tokens` and `repositories` are each tenant's, `metrics`
+    is where the fleet tells figures. `slow` says so where the fleet took too long to stop, and `left` names what outlived it.
     """
 
     directory: Path
