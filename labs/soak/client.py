@@ -37,12 +37,12 @@ _BLOB = re.compile(r'"name": ?"[^"/]+/[^"/]+/([0-9a-f]{64})"')
 class Fleet:
     """Calls that are made again, over a new connection, while the fleet is down.
 
-    `token` is that of the tenant for whom it asks. `times` are the milliseconds of the calls that were answered at
-    once, by what they were; `again` counts the others.
+    `tokens` are a tenant's: of who asks, and of who approves. `times` are the milliseconds of the calls that were
+    answered at once, by what they were; `again` counts the others.
     """
 
     soaked: Soaked
-    token: str
+    tokens: tuple[str, str]
     times: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
     again: Counter[str] = field(default_factory=Counter[str])
     broken: Counter[str] = field(default_factory=Counter[str])
@@ -59,14 +59,16 @@ class Fleet:
     def took(self, what: str, began: float) -> None:
         self.times.setdefault(what, []).append(1000 * (time.perf_counter() - began))
 
-    async def unary(self, what: str, call: Callable[[grpc.aio.Channel], Any], request: Any) -> Any:
-        """The reply of a call, which is `call(channel)` of a request."""
+    async def unary(
+        self, what: str, call: Callable[[grpc.aio.Channel], Any], request: Any, *, approves: bool = False
+    ) -> Any:
+        """The reply of a call, `call(channel)` of a request; where it `approves`, by the tenant's second person."""
         tries = 0
         while True:
             tries += 1
             began = time.perf_counter()
             try:
-                channel, metadata = await self._connected()
+                channel, metadata = await self._connected(approves=approves)
                 reply = await call(channel)(request, metadata=metadata, timeout=_CALL_SECONDS)
             except grpc.aio.AioRpcError as error:
                 if not _passes(error):
@@ -177,16 +179,16 @@ class Fleet:
                 return text
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _connected(self) -> tuple[grpc.aio.Channel, tuple[tuple[str, str], ...]]:
+    async def _connected(self, *, approves: bool = False) -> tuple[grpc.aio.Channel, tuple[tuple[str, str], ...]]:
         if self._card is None or self._channel is None:
             self._card = self.soaked.card()
             self._channel = grpc.aio.insecure_channel(self._card.address)
-        return self._channel, (("authorization", f"Bearer {self.token}"),)
+        return self._channel, (("authorization", f"Bearer {self.tokens[approves]}"),)
 
     async def _session(self) -> aiohttp.ClientSession:
         if self._http is None or self._http.closed:
             card = self.soaked.card()
-            self._http = aiohttp.ClientSession(card.http, headers={"Authorization": f"Bearer {self.token}"})
+            self._http = aiohttp.ClientSession(card.http, headers={"Authorization": f"Bearer {self.tokens[0]}"})
         return self._http
 
     async def _anew(self) -> None:

@@ -171,7 +171,7 @@ class Load:
         assert not account.ends, f"{request.task_id} ended before it asked: {account.status}"
         resolve = pb.ResolveApprovalRequest(execution_id=execution_id, decision=f"APPROVAL_DECISION_{word}")
         began = time.perf_counter()
-        await self.fleet.unary("decide", lambda c: OrchestratorServiceStub(c).ResolveApproval, resolve)
+        await self.fleet.unary("decide", lambda c: OrchestratorServiceStub(c).ResolveApproval, resolve, approves=True)
         await self._ended("decided to end", execution_id, began)
 
     async def _workflow(self, dice: random.Random, person: int) -> None:

@@ -41,8 +41,9 @@ class FullCard:
 class Soaked:
     """What runs. Made by `open_soaked`.
 
-    `mark` is in the environment of every process of the run, `tokens` and `repositories` are each tenant's, `metrics`
-    is where the fleet tells figures. `slow` says so where the fleet took too long to stop, and `left` names what outlived it.
+    `mark` is in the environment of every process of the run, `tokens` (of who asks and of who approves) and
+    `repositories` are each tenant's, `metrics` is where the fleet tells figures. `slow` says so where the fleet took
+    too long to stop, and `left` names what outlived it.
     """
 
     directory: Path
@@ -50,7 +51,7 @@ class Soaked:
     fleet: Replica
     model: Child
     mark: str
-    tokens: Mapping[str, str]
+    tokens: Mapping[str, tuple[str, str]]
     metrics: str
     slow: str = ""
     left: list[str] = field(default_factory=list[str])
@@ -86,10 +87,12 @@ async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latenc
         "GODEBUG": "gctrace=1",  # nats-server tells in its log how much of its heap is in use
     }
     files = {NOTES: "Notes\n", "README.md": "A repository.\n"}
-    tokens = {tenant: secrets.token_hex(32) for tenant in TENANTS}
+    tokens = {tenant: (secrets.token_hex(32), secrets.token_hex(32)) for tenant in TENANTS}
     entries = (
-        f'[[tokens]]\nname = "of-{tenant}"\ntenant = "{tenant}"\nroles = ["admin"]\nsha256 = "{token_digest(token)}"\n'
-        for tenant, token in tokens.items()
+        f'[[tokens]]\nname = "{tenant}-{number}"\ntenant = "{tenant}"\nroles = ["admin"]\n'
+        f'sha256 = "{token_digest(token)}"\n'
+        for tenant, both in tokens.items()
+        for number, token in enumerate(both)
     )
     (directory / "access.toml").write_text("".join(f"[tenants.{tenant}]\n" for tenant in TENANTS) + "".join(entries))
     soaked = Soaked(
