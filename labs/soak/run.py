@@ -114,7 +114,7 @@ async def _play(soak: Soak, soaked: Soaked, *, limit: float, width: int, pace: f
         ledger, connection = await stack.enter_async_context(open_ledger(card.nats_url, card.nats_token))
         alarms, began = await stack.enter_async_context(open_alarms(soaked.directory, soaked.metrics)), time.time()
         fleets = [
-            await stack.enter_async_context(Fleet(soaked=soaked, token=token)) for token in soaked.tokens.values()
+            await stack.enter_async_context(Fleet(soaked=soaked, tokens=tokens)) for tokens in soaked.tokens.values()
         ]
         loads = [
             Load(tenant=tenant, fleet=fleet, ledger=ledger, seed=soak.seed, width=width // len(fleets), pace=pace)
