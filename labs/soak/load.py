@@ -208,7 +208,7 @@ class Load:
         proposed = await self.fleet.unary("plan", lambda c: PlanningServiceStub(c).ExecutePlan, begin)
         assert proposed.status == "awaiting_approval", f"{session}: {proposed.status} {proposed.error}"
         decide = plans.ApproveApproachRequest(session_id=session, decision=word)
-        await self.fleet.unary("decide plan", lambda c: PlanningServiceStub(c).ApproveApproach, decide)
+        await self.fleet.unary("decide plan", lambda c: PlanningServiceStub(c).ApproveApproach, decide, approves=True)
         if word != "approved":
             return True
         asked_again = self.fleet.again["carry plan out"]
