@@ -21,6 +21,9 @@ OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
     "extras": ("production", "tracing", "backup", "gateway-api", "images"),
     "jobs": ("production", "jobs", "images"),
+    "user namespaces": ("production", "node-check", "userns", "apparmor", "images"),
+    "jobs in user namespaces": ("laptop", "jobs", "node-check", "userns", "images"),
+    "a runtime class": ("production", "node-check", "runtime-class", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
@@ -95,7 +98,7 @@ def pods(objects: Sequence[Object]) -> Iterator[PodView]:
         namespace = one["metadata"].get("namespace", "default")
         spec = one.get("spec", {})
         match one["kind"]:
-            case "Deployment" | "StatefulSet" | "Job":
+            case "Deployment" | "StatefulSet" | "DaemonSet" | "Job":
                 templates = {"": spec["template"]}
             case "CronJob":
                 templates = {"": spec["jobTemplate"]["spec"]["template"]}

@@ -110,16 +110,15 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
 
     levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
     works = [found.part for found in levels if found.state is Health.OK]
-    wanted = settings.sandbox
-    chosen = works[0] if wanted == "auto" and works else wanted
-    found = [replace(one, state=Health.ABSENT) if one.part not in (wanted, *works) else one for one in levels]
-    cause = f"FLEET_SANDBOX={wanted}; this node gives {' and '.join(works) or 'none'}"
-    if chosen in works:
-        stronger = works[0] != chosen
-        mend = f"FLEET_SANDBOX={works[0]} would close more" if stronger else ""
-        return (ok("pod", confinement()), *found, ok("agents", cause, mend))
-    mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
-    return (ok("pod", confinement()), *found, broken("agents", cause, mend))
+    wanted = works[0] if settings.sandbox == "auto" and works else settings.sandbox
+    found = [ok("pod", confinement())]
+    found += [one if one.part in (wanted, *works) else replace(one, state=Health.ABSENT) for one in levels]
+    cause = f"FLEET_SANDBOX={settings.sandbox}; this node gives {' and '.join(works) or 'none'}"
+    if wanted not in works:
+        mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
+        return (*found, broken("agents", cause, mend))
+    stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != wanted else ""
+    return (*found, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
 def _python() -> Finding:
@@ -181,9 +180,8 @@ async def _setup_network(settings: Settings) -> list[Finding]:
 
     try:
         settings = await with_isolation_level(settings)
-        if settings.sandbox != "bubblewrap":
-            cause = f"not tried: with FLEET_SANDBOX={settings.sandbox} commands get no network"
-            return [absent("set-up network", cause, "install bubblewrap")]
+        if settings.sandbox == "none":
+            return [absent("set-up network", "not tried: with FLEET_SANDBOX=none nothing is built", "install bubblewrap")]
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
