@@ -1,8 +1,8 @@
 """Runs a program as a container of a Pod would: as root `python -B pod.py PLAN ARGV…`, PLAN being JSON.
 
-User 10001 without capabilities, new privileges or a writable root, under a seccomp profile that libseccomp compiles, with
-/proc masked as container runtimes do it. With `user_namespace` (`hostUsers: false`) its ids are those of a range of the
-host's, and /proc is whole (`procMount: Unmasked`). Bubblewrap stands for the runtime; cgroups and networks are the host's.
+User 10001 without capabilities, new privileges or a writable root, under a seccomp profile that libseccomp compiles.
+With `user_namespace` (`hostUsers: false`) its ids are those of a range of the host's; `masked` is /proc as container
+runtimes show it (without `procMount: Unmasked`). Bubblewrap stands for the runtime; cgroups and networks are the host's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,8 +19,9 @@ _USER, _FIRST, _RANGE = 10001, 1 << 20, 1 << 16
 _NEW_USER, _NEW_MOUNTS = 0x1000_0000, 0x0002_0000
 _ACTIONS = {"SCMP_ACT_ALLOW": 0x7FFF_0000, "SCMP_ACT_ERRNO": 0x0005_0000}
 _COMPARISONS = {"SCMP_CMP_NE": 1, "SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
-_MASKED = ("acpi", "asound", "fs", "irq", "scsi", "sys", "bus")
-_HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "sysrq-trigger")
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug")
+POD = Path(__file__)
 
 
 class _Argument(ctypes.Structure):
@@ -71,7 +71,7 @@ def _enter_user_namespace() -> None:
 
 
 def main(plan: dict[str, Any], argv: list[str]) -> NoReturn:
-    program = tempfile.TemporaryFile()
+    program = os.fdopen(os.memfd_create("profile"), "r+b")
     compiled(json.loads(Path(plan["seccomp"]).read_text()), program.fileno())
     program.seek(0)
     os.set_inheritable(program.fileno(), True)
@@ -83,33 +83,28 @@ def main(plan: dict[str, Any], argv: list[str]) -> NoReturn:
     # Some lie below directories that only root may enter.
     staged = Path("/mnt")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", staged], check=True)
-    readable = dict[str, str]()
-    for number, place in enumerate(plan["readable"]):
-        readable[place] = str(staged / str(number))
-        Path(readable[place]).mkdir()
-        subprocess.run(["mount", "--bind", place, readable[place]], check=True)
+    places = {place: str(staged / str(number)) for number, place in enumerate((*plan["readable"], *plan["writable"]))}
     for place in plan["writable"]:
         os.chown(place, *[_USER + (_FIRST if own else 0)] * 2)
+    for place, elsewhere in places.items():
+        Path(elsewhere).mkdir()
+        subprocess.run(["mount", "--bind", place, elsewhere], check=True)
     if own:
         _enter_user_namespace()
     arguments = ["bwrap", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--proc", "/proc"]
-    for name in () if own else _MASKED:
-        if Path("/proc", name).is_dir():
-            arguments += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"] if name == "sys" else ["--tmpfs", f"/proc/{name}"]
-    for name in () if own else _HIDDEN:
+    for name in (*_READ_ONLY, *_HIDDEN) if plan["masked"] else ():
         if Path("/proc", name).exists():
-            arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+            shown = f"/proc/{name}" if name in _READ_ONLY else "/dev/null"
+            arguments += ["--ro-bind", shown, f"/proc/{name}"]
     for name in ("/usr", "/etc", "/sys", "/bin", "/sbin", "/lib", "/lib64"):
         arguments += ["--ro-bind-try", name, name]
     arguments += ["--dev", "/dev", "--tmpfs", "/dev/shm", "--chmod", "1777", "/dev/shm"]
     arguments += ["--tmpfs", "/tmp", "--chmod", "1777", "/tmp"]
-    parents = {str(parent) for place in (*readable, *plan["writable"]) for parent in Path(place).parents}
+    parents = {str(parent) for place in places for parent in Path(place).parents}
     for place in sorted(parents - {"/", "/tmp"}):
         arguments += ["--perms", "0755", "--dir", place]
-    for name, place in readable.items():
-        arguments += ["--ro-bind", place, name]
-    for place in plan["writable"]:
-        arguments += ["--bind", place, place]
+    for place, elsewhere in places.items():
+        arguments += ["--bind" if place in plan["writable"] else "--ro-bind", elsewhere, place]
     arguments += ["--remount-ro", "/", "--clearenv", "--cap-drop", "ALL"]
     for name, value in plan["variables"].items():
         arguments += ["--setenv", name, value]

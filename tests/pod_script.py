@@ -22,7 +22,7 @@ TASK = "Double what the shop asks for."
 FILES = {
     "requirements.txt": "thing\n",
     "shop.py": "import thing\n\n\ndef price():\n    return thing.answer\n",
-    "test_shop.py": '''\
+    "test_shop.py": """\
 import http.server
 import multiprocessing
 import threading
@@ -62,7 +62,7 @@ def test_tills_add_up():
     for till in tills:
         till.join()
     assert total.value == 42
-''',
+""",
 }
 CHANGED = FILES["shop.py"].replace("thing.answer", "2 * thing.answer")
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -72,9 +72,7 @@ _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("git_commit", {"message": "Double the price"}),
     ("final_answer", {"result": "The price is doubled; the tests pass."}),
 )
-SCRIPT = Script(
-    conversations=(Conversation(match=TASK, turns=tuple(Turn(tool_calls=(call,)) for call in _CALLS)),)
-)
+SCRIPT = Script(conversations=(Conversation(match=TASK, turns=tuple(Turn(tool_calls=(call,)) for call in _CALLS)),))
 
 
 async def main() -> dict[str, Any]:
