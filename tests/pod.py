@@ -2,7 +2,7 @@
 
 User 10001 without capabilities, new privileges or a writable root, under a seccomp profile that libseccomp compiles.
 With `user_namespace` (`hostUsers: false`) its ids are those of a range of the host's; `masked` is /proc as container
-runtimes show it (without `procMount: Unmasked`). Bubblewrap stands for the runtime; cgroups and networks are the host's.
+runtimes show it (no `procMount: Unmasked`). Bubblewrap stands for the runtime; cgroups and networks are the host's.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.sandbox.landlock import Landlock
+from tests.confinement import SYSTEM_PYTHON
 from tests.pod import POD
 
 PROFILE = Path(__file__).parents[2] / "deploy" / "k8s" / "components" / "userns" / "agent.json"
@@ -83,6 +84,22 @@ def test_a_node_check_says_what_is_in_the_way(options: dict[str, bool], refused:
     assert not well and found["agents"]["mend"] == "set FLEET_SANDBOX=landlock"
     assert refused in found["bubblewrap"]["cause"] and "procMount: Unmasked" in found["bubblewrap"]["mend"]
     assert found["landlock"]["state"] == "ok"
+
+
+def test_what_another_pod_runs_takes_no_commands_processes(tmp_path: Path) -> None:
+    """The kernel counts the processes of a user wherever they are; another container's are not seen from within."""
+    crowd = (
+        "import threading; wait = threading.Event().wait\n"
+        "[threading.Thread(target=wait, daemon=True).start() for _ in range(200)]; print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [SYSTEM_PYTHON, "-c", crowd], user=10001, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as neighbour:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()
+        well, found = examined(tmp_path, user_namespace=False, FLEET_SANDBOX="landlock")
+    assert well, found["landlock"]
+    assert "fork bombs" not in open_to(found["landlock"])
 
 
 @pytest.mark.slow  # quick: what is above, integration/test_environments.py, attacks/test_sockets.py
