@@ -157,7 +157,7 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
     from swe_ai_fleet.sandbox.jail import Bubblewrap
 
-    bubblewrap = await Bubblewrap.find()
+    bubblewrap = await Bubblewrap.find() if requested != "landlock" else None
     path = bubblewrap.program if bubblewrap else ""
     found = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
@@ -181,7 +181,7 @@ async def _setup_network(settings: Settings) -> list[Finding]:
     try:
         settings = await with_isolation_level(settings)
         if settings.sandbox == "none":
-            return [absent("set-up network", "not tried: with FLEET_SANDBOX=none nothing is built", "install bubblewrap")]
+            return [absent("set-up network", "not tried: FLEET_SANDBOX=none builds in place", "install bubblewrap")]
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
