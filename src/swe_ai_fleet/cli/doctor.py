@@ -80,6 +80,9 @@ def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
 
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
+    # Here, as other heavy parts: certificates bring gRPC and cryptography along.
+    from swe_ai_fleet.cli.service_findings import harness, nats, traces
+
     parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
@@ -88,14 +91,14 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
-        _nats(settings),
+        nats(settings),
         _ray(settings),
         model(settings, server=server, token=token),
-        _harnesses(settings),
+        *(harness(settings, name) for name in settings.harnesses),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),
-        _traces(settings),
+        traces(settings),
         _fleet(settings, server=server, token=token),
     )
     found = [_python()]
@@ -133,20 +136,7 @@ async def _machine(settings: Settings, *, server: str, token: str) -> list[Findi
     return [disk(settings), open_files(settings), *await asyncio.to_thread(ports, settings, runs=runs)]
 
 
-async def _nats(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.service_findings import nats
-
-    return await nats(settings)
-
-
-async def _traces(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.service_findings import traces
-
-    return await traces(settings)
-
-
 async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
-    # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
     from swe_ai_fleet.cli.service_findings import access, transport, ways
 
     certificates = await asyncio.to_thread(transport, settings)
@@ -255,12 +245,6 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
     return ok("model server", f"{found.model}: {calls}{strict}{length}", version=found.server)
-
-
-async def _harnesses(settings: Settings) -> list[Finding]:
-    from swe_ai_fleet.cli.service_findings import harness
-
-    return [await harness(settings, name) for name in settings.harnesses]
 
 
 async def _vllm(settings: Settings) -> Finding:
