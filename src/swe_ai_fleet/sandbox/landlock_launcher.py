@@ -128,8 +128,8 @@ def _limit_processes(uid: int, more: int) -> None:
         except OSError:
             continue
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    # Another container's processes of the same user count too, and are not seen from here.
-    if not _is_room(count + _COMING_AND_GOING, hard):
+    # In a container those of others, of the same user, count too and are not seen.
+    if not _sees_the_kernel() and not _is_room(count + _COMING_AND_GOING, hard):
         low, high = count, 2 * count + _COMING_AND_GOING
         while high < _MOST_PROCESSES and not _is_room(high, hard):
             low, high = high, 2 * high
@@ -141,6 +141,13 @@ def _limit_processes(uid: int, more: int) -> None:
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _sees_the_kernel() -> bool:
+    try:
+        return Path("/proc/2/comm").read_text() == "kthreadd\n"
+    except OSError:
+        return False
 
 
 def _is_room(limit: int, hard: int) -> bool:
