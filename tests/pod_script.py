@@ -86,10 +86,12 @@ async def main() -> dict[str, Any]:
                 "FLEET_SETUP_VARIABLES": ",".join(index.variables), **index.variables,
             }  # fmt: skip
             shell = Shell(home=Path(os.environ["HOME"], "fleet"), model_url=model.url, more=more)
-            ran = await shell.fleet("run", "--local", "--json", "--repo", str(repository), "--agents", "1", TASK)
+            # Who started this one bounds its time.
+            process = await shell.start("run", "--local", "--json", "--repo", str(repository), "--agents", "1", TASK)
+            out, err = await process.communicate()
     return {
         "level": report.level, "open": [attack.name for attack in report.leaves_open], "user": os.geteuid(),
-        "code": ran.code, "out": ran.out, "err": ran.err, "asked": index.asked,
+        "code": process.returncode, "out": out.decode(), "err": err.decode(), "asked": index.asked,
     }  # fmt: skip
 
 

@@ -128,6 +128,7 @@ def test_a_patch_applies_where_root_gives_clones_to_another_user(tmp_path: Path)
     variables = os.environ | {"FLEET_SANDBOX": "landlock", "HOME": str(tmp_path)}
     command = [sys.executable, "-B", "-m", "tests.pod_script"]
     run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert run.stdout, run.stderr
     ran = json.loads(run.stdout)
     document = json.loads(next(line for line in ran["out"].splitlines() if line.startswith("{")))
     assert (ran["user"], document["verdict"]) == (0, "verified"), document["verdict_reasons"]
