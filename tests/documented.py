@@ -57,7 +57,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/http.md": (HERE,),
     "docs/images.md": (IMAGES, BY_HAND, IMAGES),
     "docs/intake.md": (LIBRARY,),
-    "docs/kubernetes.md": (KUBECTL,) * 3,
+    "docs/kubernetes.md": (KUBECTL,) * 4,
     "docs/learning.md": (HERE, LIBRARY),
     "docs/memory.md": ("unit/test_memory_manager.py::test_the_example", HERE),
     "docs/metrics.md": (HERE,),

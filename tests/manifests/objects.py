@@ -19,8 +19,14 @@ Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
 OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
-    "extras": ("production", "tracing", "backup", "gateway-api", "private-addresses", "dns-nodelocal", "registry-login", "images"),
+    "extras": (
+        *("production", "tracing", "backup", "gateway-api", "private-addresses", "dns-nodelocal", "registry-login"),
+        "images",
+    ),
     "jobs": ("production", "jobs", "dns-openshift", "images"),
+    "user namespaces": ("production", "node-check", "userns", "apparmor", "images"),
+    "jobs in user namespaces": ("laptop", "jobs", "node-check", "userns", "images"),
+    "a runtime class": ("production", "node-check", "runtime-class", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
@@ -95,7 +101,7 @@ def pods(objects: Sequence[Object]) -> Iterator[PodView]:
         namespace = one["metadata"].get("namespace", "default")
         spec = one.get("spec", {})
         match one["kind"]:
-            case "Deployment" | "StatefulSet" | "Job":
+            case "Deployment" | "StatefulSet" | "DaemonSet" | "Job":
                 templates = {"": spec["template"]}
             case "CronJob":
                 templates = {"": spec["jobTemplate"]["spec"]["template"]}

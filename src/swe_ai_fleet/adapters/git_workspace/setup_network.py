@@ -42,8 +42,9 @@ async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -
     it than what the package managers want.
     """
     tools = await PythonTools(home / "tools").directory()
-    commands = {"pip": ("sh", "-c", _PIP, f"{TOOLS_MOUNT}/pip"), "npm": ("sh", "-c", _NPM)}
-    environment = Environment(variables=policy.variables, mounts=(Mount(source=str(tools), target=TOOLS_MOUNT),))
+    place = TOOLS_MOUNT if sandbox.policy.level.mounts else str(tools)
+    commands = {"pip": ("sh", "-c", _PIP, f"{place}/pip"), "npm": ("sh", "-c", _NPM)}
+    environment = Environment(variables=policy.variables, mounts=(Mount(source=str(tools), target=place),))
     empty = home / "environments" / "probe"
     await asyncio.to_thread(empty.mkdir, parents=True, exist_ok=True)
     attempts = (_attempt(name, argv, sandbox, policy, environment, empty) for name, argv in commands.items())
