@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,7 +144,8 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
     assert list(rule(objects)) != []
 
 
-def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("image", ["", f"registry.example.org/team/image@sha256:{'0' * 64}"])
+def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch, image: str) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
     objects = built("production")
     for name, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
@@ -152,6 +154,7 @@ def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) ->
         ref=JobRef(name="fleet-abc", tenant="default"), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
     )  # fmt: skip
+    spec = replace(spec, image=image)
     manifest = job_manifest(spec, RunnerSettings(), nats_url="tls://nats:4222", model_url="http://model/v1")
     job = json.loads(json.dumps(manifest))
     objects.append(job)
