@@ -1,4 +1,4 @@
-"""The container of an image as a node would start it: a made image's root, the helper in it, the Pod's volumes at their places."""
+"""The container of an image as a node would start it: its root, the helper in it, the Pod's volumes at their places."""
 
 from __future__ import annotations
 
@@ -52,11 +52,43 @@ def container_argv(
     return [*argv, "--", *command]
 
 
+_RESTRICTED = """
+set -e
+mount --bind "$1" "$1"
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount --rbind /sys "$1/sys"
+root=$1
+shift
+while [ "$1" != -- ]; do
+  mount --bind "$2" "$root$1"
+  case $3 in ro) mount -o remount,bind,ro "$root$1";; esac
+  shift 3
+done
+mount -o remount,bind,ro "$root"
+shift
+exec setpriv --no-new-privs --bounding-set=-setpcap chroot --userspec="$UID_GIVEN" "$root" "$@"
+"""
+
+
+def restricted_argv(uid: int, root: Path, volumes: Mapping[str, Path], variables: Mapping[str, str]) -> list[str]:
+    """The same as a container runtime does it, by mounts and chroot: no namespace of users is in it."""
+    argv = ["env", "-i", f"PATH={os.environ['PATH']}", f"UID_GIVEN={uid}:{uid}"]
+    argv += [f"{name}={value}" for name, value in variables.items() if name != "PATH"]
+    argv += ["unshare", "--mount", "--propagation", "private", "sh", "-c", _RESTRICTED, "sh", str(root)]
+    for place, source in volumes.items():
+        argv += [place.removeprefix("ro:"), str(source), "ro" if place.startswith("ro:") else "rw"]
+    return [*argv, "--"]
+
+
 @contextmanager
-def helper(root: Path, volumes: Mapping[str, Path], variables: Mapping[str, str], socket: str) -> Generator[int]:
-    """The helper at work in a root until the context ends."""
+def helper(
+    root: Path, volumes: Mapping[str, Path], variables: Mapping[str, str], socket: str, *, uid: int = 0
+) -> Generator[int]:
+    """The helper at work in a root until the context ends; with a `uid` as that user without any right, by root."""
     program = f"{carried.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
-    argv = container_argv(root, volumes, variables, [*carried.PYTHON, "-I", "-S", program, socket])
+    started = restricted_argv(uid, root, volumes, variables) if uid else container_argv(root, volumes, variables, [])
+    argv = [*started, *carried.PYTHON, "-I", "-S", program, socket]
     process = subprocess.Popen(argv, start_new_session=True)
     try:
         yield process.pid

@@ -249,7 +249,7 @@ class KubernetesApiServer:
                 return
 
     async def _beside(self, pod: Json, container: Json) -> None:
-        """Run a container until its Pod is over, in the root of its image, the Pod's directories at their own places."""
+        """Run a container in the root of its image until its Pod is over, the Pod's directories at their own places."""
         name = pod["metadata"]["name"]
         root, variables = self.images[container["image"]]
         volumes: dict[str, Path] = {}

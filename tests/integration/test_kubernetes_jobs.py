@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import nats
 import pytest
@@ -45,11 +45,8 @@ WAIT = Conversation(
 LOOK = Conversation(
     match="[look]",
     turns=(
-        Turn(
-            tool_calls=(
-                ("shell_run_command", {"command": "cat /etc/made; ls /usr/bin; python3 -m pytest -q; git status"}),
-            )
-        ),
+        Turn(tool_calls=(("shell_run_command", {"command": "cat /etc/made; ls /usr/bin; git status -s; echo >mine"}),)),
+        Turn(tool_calls=(("tests_run", {}),)),
         Turn(tool_calls=(("final_answer", {"result": "seen"}),)),
     ),
 )
@@ -109,7 +106,9 @@ async def world(tmp_path: Path, short: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def runner(world: World, tmp_path: Path, sandbox: str = "auto") -> AsyncGenerator[RunningRunner]:
+async def runner(
+    world: World, tmp_path: Path, sandbox: Literal["auto", "landlock"] = "auto"
+) -> AsyncGenerator[RunningRunner]:
     (tmp_path / "kubeconfig").write_text(json.dumps(world.cluster.kubeconfig()))
     chosen = RunnerSettings(
         takes="commands", image="registry.example/fleet-agent:1", kubeconfig=tmp_path / "kubeconfig",
@@ -120,10 +119,10 @@ async def runner(world: World, tmp_path: Path, sandbox: str = "auto") -> AsyncGe
     )  # fmt: skip
     script = Script(conversations=(WAIT, LOOK, *SCRIPT.conversations))
     async with ScriptedModelServer(script) as model:
-        nats = {"nats_url": world.address.url, "nats_token": world.address.token}
         settings = Settings(
-            home=tmp_path / "runner", model_url=model.url, sandbox=sandbox, image_registries="registry.example", **nats
-        )
+            home=tmp_path / "runner", model_url=model.url, nats_url=world.address.url, nats_token=world.address.token,
+            sandbox=sandbox, image_registries="registry.example",
+        )  # fmt: skip
         async with open_runner(settings, chosen) as running:
             yield running
 
@@ -198,20 +197,21 @@ async def test_commands_of_a_job_run_in_the_container_of_the_image_that_its_task
 ) -> None:
     name = f"registry.example/team/python@{digest_of(b'')}"
     image = with_python()
-    variables = dict(line.split("=", 1) for line in image.config["Env"])  # type: ignore[attr-defined]
+    variables = dict(line.split("=", 1) for line in cast("list[str]", image.config["Env"]))
     world.cluster.images[name] = (unpack(image, short / "root"), variables)
     environment = {"containerImage": f"docker://{name}", "disableDetection": True}
     async with runner(world, tmp_path, "landlock") as running:
         for task, changed in (("t-tag", name.partition("@")[0]), ("t-other", name.replace("registry.", "other."))):
             await world.submit(task, HELLO, environment=environment | {"containerImage": changed})
         refused = [(await world.result(task))["error"] for task in ("t-tag", "t-other")]
-        await world.submit("t-look", f"[look] {HELLO}", environment=environment)
-        looked = await world.result("t-look")
-        await world.submit("t-hello", HELLO, environment=environment)
-        result = await world.result("t-hello")
+        check = "cat /etc/made && ! ls /usr/bin && python3 -m pytest -q -k one"
+        await world.submit("t-look", "[look]", environment=environment, constraints={"checks": [{"command": check}]})
+        result = await world.result("t-look")
         figures = running.runner.figures()
     assert "with its digest" in refused[0] and "are not accepted" in refused[1], refused
-    (seen,) = [one for one in looked["operations"] if one["operation"] == "run_command"]
-    print(seen)
+    looked, tested = [one for one in result["operations"] if one["tool"] in ("shell", "tests")]
+    assert looked["output"].startswith("of the test\nls: cannot access '/usr/bin'"), looked
+    assert "1 failed, 1 passed" in tested["output"], tested
     assert (result["success"], result["verdict"]) == (True, "verified"), result
-    assert figures["started"] == {"run": 2, "check": 2}
+    assert "+++ b/mine" in result["artifacts"]["patch"]
+    assert figures["started"] == {"run": 1, "check": 1}

@@ -80,7 +80,9 @@ class Ending:
             case EndReason.UNSCHEDULABLE:
                 return ResourceExhausted(text, hint="add nodes, or lower what a container asks for")
             case EndReason.IMAGE:
-                return PreconditionFailed(text, hint="check FLEET_RUNNER_IMAGE, FLEET_RUNNER_PULL_SECRETS, FLEET_RUNNER_IMAGE_SECRETS")
+                return PreconditionFailed(
+                    text, hint="check FLEET_RUNNER_IMAGE, FLEET_RUNNER_PULL_SECRETS, FLEET_RUNNER_IMAGE_SECRETS"
+                )
             case EndReason.CONFIGURATION | EndReason.REFUSED:
                 return PreconditionFailed(text, hint="check the settings of the workspace runner")
             case _:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox.concealment import Place, code, own_interpreter, packages, runtime_directory
+from swe_ai_fleet.sandbox.concealment import Place, code, own_interpreter, runtime_directory
 
 INSIDE = "/run/fleet"
 _INSIDE = f"{INSIDE}/own"
@@ -57,11 +57,10 @@ def carried(shell: str) -> Place:
 
 
 def carry(shell: str, target: Path) -> None:
-    """Fill a directory with all that a container of an image is to see at `INSIDE`: the copies, and the fleet's code."""
+    """Fill a directory with what a container of an image is to see at `INSIDE`: the copies, and the fleet's code."""
     (target / "own").mkdir()
     _copy(shell, target / "own")
     shutil.copytree(code().outside, target / Path(code().inside).name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(packages().outside, target / Path(packages().inside).name)
 
 
 @cache

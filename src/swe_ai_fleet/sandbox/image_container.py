@@ -1,7 +1,7 @@
 """The container of a task's image beside the one that the fleet runs in: sessions of it, for nodes without namespaces.
 
-Both are of one Pod, with one network and one view of processes, and have the workspace, the home and /tmp in common, each
-at the same place. See container_helper.py for the other end.
+Both are of one Pod, with one network and one view of processes, and have the workspace, the home and /tmp in common,
+each at the same place. See container_helper.py for the other end.
 """
 
 from __future__ import annotations
@@ -65,11 +65,23 @@ class ImageContainer:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_SECONDS):
-                connection, _ = await loop.sock_accept(self._listener)
-                connection.setblocking(False)
-                return connection, await loop.sock_recv(connection, _LONGEST)
+                while True:
+                    connection, _ = await loop.sock_accept(self._listener)
+                    connection.setblocking(False)
+                    about = await loop.sock_recv(connection, _LONGEST)
+                    if about and not _is_over(connection):
+                        return connection, about
+                    # It waited for longer than its container lived.
+                    connection.close()
         except TimeoutError:
             raise Unavailable(f"the container of the image did not answer within {_SECONDS:.0f} s") from None
+
+
+def _is_over(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
 
 
 class Entrusted:

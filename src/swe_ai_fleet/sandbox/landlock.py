@@ -372,5 +372,5 @@ def _readable(environment: Environment) -> list[str]:
 
 def _readable_in_image(environment: Environment) -> list[str]:
     """What a session in an image's container reads beside the image's own files, which its launcher looks up there."""
-    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", carried.INSIDE]
+    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", carried.INSIDE, concealment.packages().outside]
     return [*paths, *(mount.source for mount in environment.mounts)]

@@ -93,7 +93,7 @@ def _allow(ruleset: int, path: str, rights: int, file_rights: int) -> None:
 
 
 def _parts_of_the_image() -> list[str]:
-    """The files of the image, which is the root here: all that is no mount and holds none. Links lead to such or nowhere."""
+    """The files of the image, which is the root here: all that is no mount and holds none; no links."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     parts: list[str] = []
     pending = ["/"]

@@ -301,7 +301,8 @@ class LocalWorkspace:
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
         container = host.container if self.environment.image is not None else None
-        if self.environment.image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
+        shown = container is not None or (host.bubblewrap is not None and host.bubblewrap.overlays)
+        if self.environment.image is not None and not shown:
             raise PreconditionFailed(
                 "this sandbox cannot show a container image", field="environment.container_image", hint=IMAGES_HINT
             )

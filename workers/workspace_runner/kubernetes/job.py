@@ -51,7 +51,9 @@ _CONFINED: Json = {
 def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
     """The manifest of a Job. The same specification always gives the same name.
 
-    An image is a container beside the agent's. It is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
+    An image is a container beside the agent's.
+
+    A Job is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
     """
     labels = {
         MANAGED_BY: MANAGER,
@@ -217,7 +219,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
 def _image(spec: JobSpec, settings: RunnerSettings, mounts: list[Json]) -> Json:
     """The container of the task's image: it runs the fleet's helper, with no variable, secret or right of the fleet.
 
-    It begins before the agent's and is ended behind it. Kubernetes asks the registry whether the tenant's secret opens it.
+    It begins before the agent's and is ended behind it. Each time the registry is asked whether the tenant may have it.
     """
     return {
         "name": IMAGE,
