@@ -29,7 +29,7 @@ from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
 
-SECONDS = 90
+SECONDS = 150
 WAITING = "[waiting]"
 WAIT = Conversation(
     match=WAITING,
@@ -212,6 +212,7 @@ async def test_commands_of_a_job_run_in_the_container_of_the_image_that_its_task
     looked, tested = [one for one in result["operations"] if one["tool"] in ("shell", "tests")]
     assert looked["output"].startswith("of the test\nls: cannot access '/usr/bin'"), looked
     assert "1 failed, 1 passed" in tested["output"], tested
-    assert (result["success"], result["verdict"]) == (True, "verified"), result
+    # The check, which only the image passes, has passed in another Job; of the repository's own tests nothing is said.
+    assert (result["success"], result["verdict"]) == (True, "unverified"), result
     assert "+++ b/mine" in result["artifacts"]["patch"]
     assert figures["started"] == {"run": 1, "check": 1}

@@ -143,8 +143,7 @@ class ImageStore:
                 yield Engine(reference, self._rules.engine, directory, self._rules.limits)
         else:
             folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
-            is_layout = reference.transport == "oci"
-            yield Layout(reference, folder) if is_layout else Archive(reference, Path(reference.name), folder)
+            yield (Layout if reference.transport == "oci" else Archive)(reference, folder)
 
     def _folder(self, tenant: str, path: Path) -> Path:
         for folder in self._rules.folders:
