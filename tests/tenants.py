@@ -144,11 +144,8 @@ class Caller:
         return [one async for one in getattr(stub, method)(request, metadata=self.metadata, timeout=30)]
 
     async def submit(self, task_id: str, **fields: Any) -> str:
-        request = pb.DeliberateRequest(
-            task_id=task_id,
-            task_description="Add a greeting",
-            **{"num_agents": 1, "enable_peer_review": False, "repo": pb.RepoRef(path="/srv/app"), **fields},
-        )
+        usual: dict[str, Any] = {"num_agents": 1, "enable_peer_review": False, "repo": pb.RepoRef(path="/srv/app")}
+        request = pb.DeliberateRequest(task_id=task_id, task_description="Add a greeting", **usual | fields)
         return (await self.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))).execution_id
 
     async def ended(self, execution: str) -> pb.Execution:

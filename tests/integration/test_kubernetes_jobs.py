@@ -29,7 +29,7 @@ from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
 
-SECONDS = 150
+SECONDS = 240
 WAITING = "[waiting]"
 WAIT = Conversation(
     match=WAITING,

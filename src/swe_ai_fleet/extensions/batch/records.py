@@ -195,13 +195,11 @@ def _task_record(number: int, folder: Path) -> Record:
     if not task.instruction.strip() and not needs:
         raise _Bad("instruction.md is empty")
     place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
-    if not task.workdir:
-        place = ""
     return Record(
         line=number,
         instance_id=task.name,
         description=task.instruction or task.name,
-        context=place,
+        context=place if task.workdir else "",
         variables=tuple(f"{name}={value}" for name, value in variables.items()),
         timeout_seconds=task.timeout_seconds,
         hidden=Hidden(task=task, workdir=task.workdir),
@@ -229,7 +227,6 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
-    rounds = fields.number("rounds")
     return Record(
         line=number,
         instance_id=instance_id,
@@ -246,7 +243,7 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
         network=fields.texts("network"),
         path=fields.texts("path"),
         agents=fields.number("agents", "num_agents") or 0,
-        rounds=rounds,
+        rounds=fields.number("rounds"),
         timeout_seconds=fields.number("timeout_seconds") or 0,
         hidden=_hidden(fields),
         image=fields.text("image"),
@@ -276,15 +273,10 @@ def _hidden(fields: _Fields) -> Hidden:
 
 def _as_swe_bench(own: Mapping[str, object]) -> Mapping[str, object]:
     """What the relatives of SWE-bench say, by SWE-bench's own names of fields; nothing for its own records."""
+    known = {"dockerhub_tag": _pro, "expected_output_json": _r2e_gym, "image_name": _swe_smith}
     if "fix_patch" in own and "number" in own:
         return _multi_swe(own)
-    if "dockerhub_tag" in own:
-        return _pro(own)
-    if "expected_output_json" in own:
-        return _r2e_gym(own)
-    if "image_name" in own:
-        return _swe_smith(own)
-    return {}
+    return next((read(own) for field_name, read in known.items() if field_name in own), {})
 
 
 def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
@@ -368,12 +360,8 @@ class _Fields:
 
     def text(self, *names: str) -> str:
         """The first of these fields that is there."""
-        for name in names:
-            value = self.values.get(name)
-            if value is None or value == "":
-                continue
-            return _text(value, name)
-        return ""
+        there = (name for name in names if self.values.get(name) not in (None, ""))
+        return next((_text(self.values[name], name) for name in there), "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts, as such, as JSON in a text (the way SWE-bench has them), or one text alone."""
@@ -396,22 +384,17 @@ class _Fields:
 
     def pairs(self, name: str) -> tuple[str, ...]:
         """An object of texts, as KEY=VALUE each."""
-        value = self.values.get(name)
-        if value is None:
-            return ()
+        value = self.values.get(name) or {}
         if not isinstance(value, dict):
             raise _Bad(f"{name} must be an object")
         return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
 
     def number(self, *names: str) -> int | None:
-        for name in names:
-            value = self.values.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise _Bad(f"{name} must be an integer of at least 0")
-            return value
-        return None
+        name = next((name for name in names if self.values.get(name) is not None), "")
+        value = self.values.get(name)
+        if name and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+            raise _Bad(f"{name} must be an integer of at least 0")
+        return cast("int | None", value)
 
 
 def _text(value: object, name: str) -> str:
