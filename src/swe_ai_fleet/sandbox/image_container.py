@@ -38,7 +38,7 @@ class ImageContainer:
 
         Raises Unavailable.
         """
-        connection, about = await self._connection()
+        connection, about = await self.connected()
         connection.close()
         told = json_object(about.decode("utf-8", "replace"))
         variables = {
@@ -46,16 +46,11 @@ class ImageContainer:
             for name, value in mapping(told.get("variables")).items()
             if _NAME.fullmatch(name) and not _NOT_OF_THE_IMAGE.fullmatch(name)
         }
-        shell = "bash" if told.get("shell") == "bash" else "sh"
-        user, group = os.geteuid(), os.getegid()
-        digest = image.rpartition("@")[2]
-        return ImageRoot(digest=digest, path="", user=user, group=group, shell=shell, variables=variables)
+        shell, digest = string(told.get("shell")), image.rpartition("@")[2]
+        return ImageRoot(digest=digest, path="", user=os.geteuid(), shell=shell, variables=variables)
 
-    async def connected(self) -> socket.socket:
-        """A connection for one process. Raises Unavailable where the container does not answer."""
-        return (await self._connection())[0]
-
-    async def _connection(self) -> tuple[socket.socket, bytes]:
+    async def connected(self) -> tuple[socket.socket, bytes]:
+        """A connection for one process, and what its helper says of the image. Raises Unavailable."""
         if self._listener is None:
             self._path.unlink(missing_ok=True)
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -94,7 +94,7 @@ class Session:
     async def start(cls, launch: Launch) -> Session:
         """Start one and wait until its runner answers. Raises PreconditionFailed with the sandbox's error."""
         try:
-            session = cls(launch, await launch.container.connected() if launch.container else None)
+            session = cls(launch, (await launch.container.connected())[0] if launch.container else None)
         except OSError as error:
             if launch.group is not None:
                 await uninterrupted(launch.group.remove())

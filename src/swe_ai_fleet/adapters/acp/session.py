@@ -24,7 +24,7 @@ from swe_ai_fleet.adapters.acp.peer import (
 from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault, OutsideRecord
+from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
@@ -122,8 +122,7 @@ class Session:
         self, process: InteractiveProcess, handout: Handout, pipeline: Pipeline, permissions: Permissions
     ) -> None:
         self._process, self._handout, self._permissions = process, handout, permissions
-        self._record: OutsideRecord = handout.record
-        self._pipeline = pipeline
+        self._record, self._pipeline = handout.record, pipeline
         self._files = HarnessFiles(handout.clone, pipeline)
         self._shell = ShellTool(handout.clone, pipeline)
         self._terminals: dict[str, asyncio.Task[ToolResult]] = {}
@@ -200,14 +199,13 @@ class Session:
         if method != "session/update" or parameters.get("sessionId") != self._session_id or self._ended.done():
             return
         update = mapping(parameters.get("update"))
-        match update.get("sessionUpdate"):
-            case "agent_message_chunk":
-                text = string(mapping(update.get("content")).get("text"))
-                self._text += text[: max(0, 2 * MAX_SUMMARY_CHARS - len(self._text))]
-            case "tool_call" | "tool_call_update":
-                self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
-            case "plan":
-                self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
+        kind = update.get("sessionUpdate")
+        if kind == "agent_message_chunk":
+            self._text = (self._text + string(mapping(update, "content").get("text")))[: 2 * MAX_SUMMARY_CHARS]
+        elif kind in ("tool_call", "tool_call_update"):
+            self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
+        elif kind == "plan":
+            self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
 
     def _hear_use(self, call_id: str, update: Parameters) -> None:
         use = self._uses.pop(call_id, ToolUse()).updated(update)
@@ -264,8 +262,8 @@ class Session:
         if (budget := self._record.budget) is None:
             return
         if not budget.tool_calls_left:
-            limit = f"the limit of {budget.limits.max_tool_calls} tool calls is reached"
-            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=limit))
+            over = f"the limit of {budget.limits.max_tool_calls} tool calls is reached"
+            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=over))
         budget.settle(Usage(tool_calls=1))
 
     def _end(self, left: HandedIn) -> None:
@@ -275,8 +273,7 @@ class Session:
     # What the harness asks for
 
     async def _answer(self, method: str, parameters: Parameters) -> object:
-        answer = self._answers.get(method)
-        if answer is None:
+        if (answer := self._answers.get(method)) is None:
             raise RequestRefused(f"there is no method {method[:100]!r}", METHOD_NOT_FOUND)
         if not self._session_id or parameters.get("sessionId") != self._session_id:
             raise RequestRefused("there is no such session", INVALID_PARAMETERS)
@@ -386,8 +383,7 @@ class Session:
         return {}
 
     def _terminal(self, parameters: Parameters) -> asyncio.Task[ToolResult]:
-        running = self._terminals.get(string(parameters.get("terminalId")))
-        if running is None:
+        if (running := self._terminals.get(string(parameters.get("terminalId")))) is None:
             raise RequestRefused("there is no such terminal", INVALID_PARAMETERS)
         return running
 

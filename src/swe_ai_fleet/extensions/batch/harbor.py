@@ -29,9 +29,7 @@ CONFIG = "task.toml"
 REWARDS = "/logs/verifier"
 MOST_BYTES = 256 * 1024 * 1024
 """What environment/ or tests/ may hold."""
-_MOST_FILES = 20_000
-_MOST_TEXT = 1024 * 1024
-_MOST_REWARD = 64 * 1024
+_MOST_FILES, _MOST_TEXT, _MOST_REWARD = 20_000, 1024 * 1024, 64 * 1024
 # Names at the root of a sandbox that are the system's, ours, or the format's own.
 _TAKEN = re.compile(r"bin|boot|dev|etc|home|lib(32|64|x32)?|logs|proc|run|sbin|solution|sys|tests|tmp|usr|var")
 _WITHOUT_EFFECT = re.compile(r"CMD|ENTRYPOINT|EXPOSE|HEALTHCHECK|LABEL|MAINTAINER|SHELL|STOPSIGNAL|USER|VOLUME")
@@ -93,14 +91,12 @@ class HarborTask:
         copies: What of environment/ is placed where below `workdir`; both relative, `.` for the whole.
         verifier_variables: Of tests/test.sh; values may be templates.
         timeout_seconds: For the agents, 0: the fleet's own.
-        verifier_seconds: For tests/test.sh.
         memory_bytes: What tests/test.sh may have, 0: as much as the sandbox gives.
         offline: Whether nobody may reach a network.
         separate: Whether tests see a clean environment with `artifacts` alone of what agents left.
         artifacts: Paths below `workdir`.
-        image: The image that it runs in, in whose own directory its files are; empty: none is named.
-        needs: Why it can't be run here; empty: it can.
-        notes: What is not as the task asks, in words.
+        image: In whose own directory its files are; empty: none is named.
+        needs: Why it can't be run here; empty: it can. `notes` say what is not as the task asks.
     """
 
     folder: Path
@@ -119,11 +115,6 @@ class HarborTask:
     image: str = ""
     needs: str = ""
     notes: tuple[str, ...] = ()
-
-
-def is_task(folder: Path) -> bool:
-    """Whether a directory is a task folder."""
-    return (folder / CONFIG).is_file()
 
 
 def read_task(folder: Path) -> HarborTask:
@@ -207,8 +198,7 @@ def _config(text: str) -> _Config:
 
 
 def _needs(config: _Config, folder: Path) -> str:
-    environment, verifier = config.environment, config.verifier
-    other = verifier.environment or {}
+    environment, verifier, other = config.environment, config.verifier, config.verifier.environment or {}
     wanted = {
         "a container engine for its steps": config.steps,
         f"an environment on {environment.os[:40]}": environment.os.lower() != "linux",
@@ -238,8 +228,7 @@ def _dockerfile(text: str) -> _Dockerfile:
     made = _Dockerfile()
     workdir = PurePosixPath("/")
     for line in _instructions(text):
-        word, _, rest = line.partition(" ")
-        word, rest = word.upper(), rest.strip()
+        word, rest = line.partition(" ")[0].upper(), line.partition(" ")[2].strip()
         if word == "FROM" and not made.base:
             made.base = rest.split()[0][:200] if rest else "?"
         elif word == "WORKDIR" and "$" not in rest:
@@ -340,10 +329,8 @@ def copy_folder(
     bytes that a task may bring.
     """
     bounds = {"max_bytes": times * MOST_BYTES, "max_files": times * _MOST_FILES}
-    with (
-        pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds) as packed,
-        tarfile.open(fileobj=packed) as archive,
-    ):
+    packing = pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds)
+    with packing as packed, tarfile.open(fileobj=packed) as archive:
         members = archive.getmembers()
         for member in members:
             if member.issym() and not links:
@@ -391,8 +378,8 @@ def read_rewards(directory: Path) -> dict[str, float]:
         except FleetError as fault:
             raise InvalidRequest(f"{name}: {_first(fault)}") from None
         try:
-            value = parse_json(data, finite=True) if name == "reward.json" else float(data.decode())
-            rewards = mapping(value) if isinstance(value, dict) else {"reward": value}
+            value: object = parse_json(data, finite=True) if name == "reward.json" else float(data.decode())
+            rewards = mapping(value) or {"reward": value}
         except (ValueError, OverflowError):
             rewards = {}
         numbers = {key[:200]: float(one) for key, one in rewards.items() if _is_finite(one)}
@@ -409,6 +396,4 @@ def _is_finite(value: object) -> TypeGuard[float]:
 def passed(rewards: Mapping[str, float]) -> bool | None:
     """Whether rewards mean that a task is solved; None for one beyond 0 and 1, which says neither."""
     deciding = [rewards["reward"]] if "reward" in rewards else list(rewards.values())
-    if not all(0 <= number <= 1 for number in deciding):
-        return None
-    return all(number == 1 for number in deciding)
+    return all(number == 1 for number in deciding) if all(0 <= number <= 1 for number in deciding) else None
