@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.container_images import with_python
+from tests.container_images import MadeImage, of_debian, with_python
 from tests.fleet_command import Shell
 from tests.scripts import HELLO, HELLO_FILES
 
 
 @pytest.mark.slow  # quick: integration/test_container_images.py
-async def test_agents_and_checks_are_in_the_image_that_a_task_names(shell: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [with_python, of_debian])
+async def test_agents_and_checks_are_in_the_image_that_a_task_names(
+    shell: Shell, tmp_path: Path, made: Callable[[], MadeImage]
+) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    image = with_python()
+    image = made()
     name = image.layout(tmp_path / "images/python")
     run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--image", name)
     refused = await shell.fleet(*run, HELLO)
     assert refused.code == 2 and "FLEET_IMAGE_FOLDERS" in refused.out
     shell = replace(shell, home=tmp_path / "home", more={"FLEET_IMAGE_FOLDERS": str(tmp_path / "images")})
-    check = "cat /etc/made && ! ls /usr/bin && python3 -m pytest -q /testbed"
+    # What the image has, and the host has not; a Python that is the image's.
+    check = "cat /etc/made && ! ls /usr/sbin/init /usr/bin/git && python3 -m pytest -q /testbed"
     ran = await shell.fleet(*run, "--local", "--check", check, HELLO)
     assert ran.code == 0, ran.out + ran.err
     document = json.loads(ran.out.splitlines()[-1])
