@@ -286,7 +286,7 @@ class Session:
 
     async def _carried_out(self, toolkit: Toolkit, name: str, arguments: Mapping[str, object]) -> ToolResult:
         """An operation of the fleet's own, done for the harness: asked about, through the pipeline, a step."""
-        definition = toolkit.definitions[name]
+        definition = {**FileTool.definitions, **toolkit.definitions}[name]
         spec = definition.spec
         async with self._turn:
             self._check_going_on()
