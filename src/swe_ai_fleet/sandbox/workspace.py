@@ -125,8 +125,7 @@ class LocalWorkspace:
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
         # The kernel allows a writable layer to be mounted once at a time.
-        layered = environment.image is not None and level.mounts
-        self._room = asyncio.Semaphore(1 if layered else max_sessions)
+        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else max_sessions)
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
         self._closed = False
@@ -280,7 +279,7 @@ class LocalWorkspace:
         return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
-        # A caller that comes while a session is being started waits for it: it may be idle at once.
+        # Whoever comes while a session is being started waits for it: it may be idle at once.
         async with self._starting:
             while self._idle:
                 session = self._idle.pop()
@@ -300,13 +299,12 @@ class LocalWorkspace:
 
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
-        container = host.container if self.environment.image is not None else None
-        shown = container is not None or (host.bubblewrap is not None and host.bubblewrap.overlays)
-        if self.environment.image is not None and not shown:
+        image = self.environment.image
+        container = host.container if image is not None else None
+        if image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
             raise PreconditionFailed(
                 "this sandbox cannot show a container image", field="environment.container_image", hint=IMAGES_HINT
             )
-        # Another container's limits are its own.
         group = host.groups.create(policy, self._owner.tenant) if container is None else None
         if host.landlock is not None:
             arguments = landlock_arguments(
