@@ -16,6 +16,7 @@ FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
 WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "unit/test_chat_document.py"
 IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
+IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the_image_that_a_task_names"
 BY_HAND = "by hand"
 """Takes minutes of an idle machine, or another machine: its options are checked, it is not run by a test."""
 VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
@@ -52,6 +53,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/context.md": ("unit/test_context_blocks.py", "e2e/test_knowledge_restart.py", HERE),
     "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
+    "docs/environments.md": (IN_IMAGES,),
     "docs/function-calling.md": (FUNCTIONS,) * 4,
     "docs/harnesses.md": ("e2e/test_cli.py::test_a_harness_solves_beside_an_agent_of_ours",),
     "docs/http.md": (HERE,),

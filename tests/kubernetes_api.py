@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import re
 import secrets
 import shutil
@@ -27,6 +28,7 @@ from typing import Any
 import jsonschema
 from aiohttp import web
 
+from tests.image_roots import container_argv
 from tests.manifests.strict import VERSIONS, validate
 
 TOKEN = "service-account-token"
@@ -57,12 +59,13 @@ class Refusal(Exception):
 @dataclass(kw_only=True)
 class KubernetesApiServer:
     """The server. `node` says what a new Pod meets: `run` (its commands are run), `idle` (it runs until a test ends
-    it), `image` (no image), `unschedulable`, `config` (a secret is missing)."""
+    it), `image` (no image), `unschedulable`, `config` (a secret is missing). `images` have a root and variables."""
 
     root: Path
     node: str = "run"
     url: str = ""
     secrets: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    images: dict[str, tuple[Path, dict[str, str]]] = field(default_factory=dict[str, tuple[Path, dict[str, str]]])
     overloaded: int = 0
     forbidden: bool = False
     variables: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict[tuple[str, str], dict[str, str]])
@@ -234,6 +237,9 @@ class KubernetesApiServer:
             await self._store("MODIFIED", "pods", pod)
             return
         for one in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
+            if one.get("restartPolicy") == "Always":
+                self._start(self._beside(pod, one))
+                continue
             code = await self._container(pod, one)
             if self._find("pods", pod["metadata"]["namespace"], name) is None or pod["status"]["phase"] == "Failed":
                 return
@@ -241,6 +247,26 @@ class KubernetesApiServer:
             await self.end(name, code=128 - code if code < 0 else code, container=one["name"])
             if code:
                 return
+
+    async def _beside(self, pod: Json, container: Json) -> None:
+        """Run a container in the root of its image until its Pod is over, the Pod's directories at their own places."""
+        name = pod["metadata"]["name"]
+        root, variables = self.images[container["image"]]
+        volumes: dict[str, Path] = {}
+        for mount in container["volumeMounts"]:
+            place = self._volume(pod, mount["name"])
+            volumes[f"ro:{mount['mountPath']}" if mount.get("readOnly") else str(place)] = place
+        variables = variables | {one["name"]: one["value"] for one in container["env"]}
+        for place in volumes:
+            (root / place.removeprefix("ro:").lstrip("/")).mkdir(parents=True, exist_ok=True)
+        argv = container_argv(root, volumes, variables, container["command"])
+        with (self.root / f"{name}.{container['name']}.log").open("wb") as output:
+            process = await asyncio.create_subprocess_exec(*argv, stdout=output, stderr=output, start_new_session=True)
+        try:
+            await self.until(lambda: self._find("pods", pod["metadata"]["namespace"], name) is None, 600.0)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
     async def _container(self, pod: Json, container: Json) -> int:
         """Run a container's command; its mounts are directories of the Pod, its secrets files in them."""

@@ -82,6 +82,7 @@ def access_file(path: Path) -> Path:
         "[tenants.south]",
         'approval = "plan"',
         'agent_endpoints = ["agents.example.org:50060"]',
+        'harnesses = ["small"]',
         "[tenants.south.quota]",
         "queued = 50",
         f"storage_bytes = {MAX_STORED_BYTES}",
@@ -143,14 +144,8 @@ class Caller:
         return [one async for one in getattr(stub, method)(request, metadata=self.metadata, timeout=30)]
 
     async def submit(self, task_id: str, **fields: Any) -> str:
-        request = pb.DeliberateRequest(
-            task_id=task_id,
-            task_description="Add a greeting",
-            num_agents=1,
-            enable_peer_review=False,
-            repo=pb.RepoRef(path="/srv/app"),
-            **fields,
-        )
+        usual: dict[str, Any] = {"num_agents": 1, "enable_peer_review": False, "repo": pb.RepoRef(path="/srv/app")}
+        request = pb.DeliberateRequest(task_id=task_id, task_description="Add a greeting", **usual | fields)
         return (await self.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))).execution_id
 
     async def ended(self, execution: str) -> pb.Execution:
@@ -213,7 +208,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         councils = CouncilStore(
             await log.bucket("councils-tenants"),
             rules=CouncilRules(
-                endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
+                endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060")),
+                harnesses=("large", "small"),
             ),
             places=lambda tenant: EndpointRules(patterns=store.rules(tenant).agent_endpoints),
         )

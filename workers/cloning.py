@@ -19,6 +19,8 @@ from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
+from swe_ai_fleet.sandbox.carried import carry
+from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 from workers.container import TOLD, UNREACHABLE, Place
@@ -64,6 +66,8 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
         repository = await _resolved(provider, board, job, repository)
     place.workspace.mkdir(parents=True, exist_ok=True)
     await provider.copy_into(repository, place.workspace)
+    if place.image_parts is not None:
+        await asyncio.to_thread(carry, shell(), place.image_parts)
     _log.info("cloning.done", commit=repository.commit, job=job.job_id)
 
 

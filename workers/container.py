@@ -21,7 +21,7 @@ from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.job_board import JobBoard
 from swe_ai_fleet.settings import listed
 
-JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN = (
+JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAGE_PARTS, IMAGE_SOCKET = (
     "FLEET_JOB_ID",
     "FLEET_JOB_TENANT",
     "FLEET_WORKSPACE",
@@ -29,6 +29,8 @@ JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN = (
     "FLEET_CLONE_PROTOCOLS",
     "FLEET_CLONE_HOSTS",
     "FLEET_NATS_LOGIN",
+    "FLEET_IMAGE_PARTS",
+    "FLEET_IMAGE_CONTAINER",
 )
 DEFAULT_WORKSPACE = "/workspace"
 TOLD, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
@@ -37,7 +39,10 @@ TOLD, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which job, where its clone is, and where the container that clones finds credentials."""
+    """Which job, where its clone is, and where the container that clones finds credentials.
+
+    `image_parts` is the directory for what the container of the task's image is to see of the fleet.
+    """
 
     job_id: str
     tenant: str
@@ -45,6 +50,7 @@ class Place:
     credentials: Path | None = None
     protocols: tuple[str, ...] = ("https", "ssh")
     hosts: tuple[str, ...] = ("*",)
+    image_parts: Path | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> Place:
@@ -61,6 +67,7 @@ class Place:
             credentials=Path(credentials) if credentials else None,
             protocols=listed(given.get(CLONE_FROM, "")) or ("https", "ssh"),
             hosts=listed(given.get(CLONE_HOSTS, "")) or ("*",),
+            image_parts=Path(given[IMAGE_PARTS]) if given.get(IMAGE_PARTS) else None,
         )
 
     async def job(self, board: JobBoard) -> Job:

@@ -104,6 +104,7 @@ class TenantTable(_Table):
     require_verified: StrictBool = False
     default_repository: str = ""
     agent_endpoints: tuple[Text, ...] = ()
+    harnesses: tuple[Text, ...] | None = None
 
     @field_validator("agent_endpoints")
     @classmethod
@@ -191,6 +192,7 @@ class AccessFile(_Table):
                 require_verified=table.require_verified,
                 default_repository=table.default_repository,
                 agent_endpoints=table.agent_endpoints,
+                harnesses=table.harnesses,
             )
             for name, table in self.tenants.items()
         }

@@ -503,6 +503,11 @@ class Settings(BaseSettings):
     image_bytes: int = Field(
         default=20 * 1024**3, ge=1024**2, description="Bytes that a container image may have once it is unpacked."
     )
+    image_container: Path | None = Field(
+        default=None,
+        description="In a Job whose task names an image: the socket for that image's container. Set by the workspace "
+        "runner.",
+    )
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )

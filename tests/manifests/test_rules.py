@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,8 +149,15 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
     assert list(rule(objects)) != []
 
 
-@pytest.mark.parametrize("name", ["production", "user namespaces"])
-def test_a_job_of_the_runner_keeps_the_rules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("production", ""),
+        ("production", f"registry.example.org/team/image@sha256:{'0' * 64}"),
+        ("user namespaces", ""),
+    ],
+)
+def test_a_job_of_the_runner_keeps_the_rules(name: str, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
     objects = built(name)
     for variable, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
@@ -158,6 +166,7 @@ def test_a_job_of_the_runner_keeps_the_rules(name: str, monkeypatch: pytest.Monk
         ref=JobRef(name="fleet-abc", tenant="default"), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
     )  # fmt: skip
+    spec = replace(spec, image=image)
     manifest = job_manifest(spec, RunnerSettings(), nats_url="tls://nats:4222", model_url="http://model/v1")
     job = json.loads(json.dumps(manifest))
     objects.append(job)

@@ -39,7 +39,8 @@ class JobRef:
 class JobSpec:
     """What a backend starts. `run_id` is shared by all generations of a run; `deadline_seconds` ends it by force.
 
-    With a `login` its containers log in to NATS as themselves, and get nothing else to log in with.
+    With a `login` its containers log in to NATS as themselves, and get nothing else to log in with. Commands run in
+    `image`, where one is named.
     """
 
     ref: JobRef
@@ -52,6 +53,7 @@ class JobSpec:
     agent_id: str
     clones: bool
     deadline_seconds: float
+    image: str = ""
     login: str = field(default="", repr=False)
 
 
@@ -78,7 +80,9 @@ class Ending:
             case EndReason.UNSCHEDULABLE:
                 return ResourceExhausted(text, hint="add nodes, or lower what a container asks for")
             case EndReason.IMAGE:
-                return PreconditionFailed(text, hint="check FLEET_RUNNER_IMAGE and FLEET_RUNNER_PULL_SECRETS")
+                return PreconditionFailed(
+                    text, hint="check FLEET_RUNNER_IMAGE, FLEET_RUNNER_PULL_SECRETS, FLEET_RUNNER_IMAGE_SECRETS"
+                )
             case EndReason.CONFIGURATION | EndReason.REFUSED:
                 return PreconditionFailed(text, hint="check the settings of the workspace runner")
             case _:

@@ -215,7 +215,7 @@ class Runner:
             spec = replace(spec, login=await self.board.let_in(job))
         try:
             fresh = await self.backend.start(spec)
-        except PreconditionFailed as fault:
+        except (InvalidRequest, PreconditionFailed) as fault:
             self.counts.failed["Refused"] += 1
             return await self._settled(job, outcome_of(fault, reason="Refused"))
         self.counts.started[str(job.kind)] += fresh
@@ -288,6 +288,7 @@ class Runner:
             execution_id=job.execution_id,
             agent_id=job.agent_id,
             clones=assignment.repository is not None,
+            image=assignment.task.environment.image if assignment.repository is not None else "",
             deadline_seconds=seconds_of(assignment) + self.settings.margin_seconds,
         )
 

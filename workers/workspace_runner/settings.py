@@ -49,6 +49,10 @@ class RunnerSettings(BaseSettings):
         default="IfNotPresent", description="When nodes pull images."
     )
     pull_secrets: tuple[str, ...] = Field(default=(), description="Secrets for pulling images.")
+    image_secrets: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        description="Secret for pulling the images that tasks name, by tenant (`*` = every other).",
+    )
     namespace: str = Field(
         default="", description="Where Jobs are made; empty = the namespace that the runner is in, else `default`."
     )
@@ -132,6 +136,10 @@ class RunnerSettings(BaseSettings):
     def git_secret_of(self, tenant: str) -> str:
         """The secret with a tenant's git credentials; empty: none."""
         return self.git_secrets.get(tenant, self.git_secrets.get(EVERY_TENANT, ""))
+
+    def image_secret_of(self, tenant: str) -> str:
+        """The secret that opens a tenant's registries; empty: none."""
+        return self.image_secrets.get(tenant, self.image_secrets.get(EVERY_TENANT, ""))
 
 
 def variables_of(settings: Settings) -> Mapping[str, str]:

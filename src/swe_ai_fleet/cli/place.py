@@ -65,8 +65,14 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
     @asynccontextmanager
     async def _started(self) -> AsyncGenerator[FleetClient]:
         # Only here, as other commands need neither settings nor what looks at them.
-        from swe_ai_fleet.cli.findings import check_start, silent_models
+        import structlog
 
+        from swe_ai_fleet.cli.findings import check_start, silent_models
+        from swe_ai_fleet.telemetry import configure_logging
+
+        if not structlog.is_configured():
+            # What only a fleet of its own loads came after the command line's own logging.
+            configure_logging("error", "text")
         alone = self._settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})
         await check_start(alone)
         for fault in await silent_models(alone):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.solving import check_tools
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.council import HARNESS, Council, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -169,6 +169,14 @@ class Acceptance:
         else:
             council = council_of(task, None, ()) if task.seats else None
         self._check(seated(task, council).validated(max_agents=self._room.agents))
+        allowed = self._quotas.rules(task.tenant).harnesses
+        for number, member in enumerate(council.members if council is not None and allowed is not None else ()):
+            if is_harness(member.endpoint) and member.endpoint.removeprefix(HARNESS) not in (allowed or ()):
+                raise InvalidRequest(
+                    f"tenant {task.tenant} may not use the harness {member.endpoint!r}",
+                    field=f"seats[{number}]" if task.seats else "role",
+                    hint=f"the operator names it in the access file, [tenants.{task.tenant}] harnesses",
+                )
         return council
 
     async def _accepted(

@@ -257,6 +257,7 @@ def image_rules(settings: Settings) -> ImageRules:
         ),
         folders=tuple(Path(folder) for folder in settings.image_folders.split(":") if folder),
         engine=settings.image_engine,
+        pulled_by_cluster=settings.executor == "kubernetes" and settings.sandbox == "landlock",
         limits=ImageLimits(unpacked_bytes=settings.image_bytes),
     )
 

@@ -20,6 +20,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
+from swe_ai_fleet.sandbox.image_container import ImageContainer
 from swe_ai_fleet.settings import Settings, listed, on_loopback
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import TOOLKITS, ToolAccess
@@ -44,7 +45,8 @@ async def with_isolation_level(settings: Settings) -> Settings:
 def make_sandbox(settings: Settings) -> Sandbox:
     """The sandbox of this node. Whether the machine offers the wanted isolation level shows with the first command."""
     count = settings.cpu_slots or SLOTS_PER_CPU * (os.cpu_count() or 1)
-    return Sandbox(sandbox_policy(settings), CpuSlots(settings.home / "slots", count))
+    container = ImageContainer(settings.image_container) if settings.image_container else None
+    return Sandbox(sandbox_policy(settings), CpuSlots(settings.home / "slots", count), container)
 
 
 def sandbox_policy(settings: Settings) -> SandboxPolicy:

@@ -16,9 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox.concealment import Place, own_interpreter, runtime_directory
+from swe_ai_fleet.sandbox.concealment import Place, code, own_interpreter, runtime_directory
 
-_INSIDE = "/run/fleet/own"
+INSIDE = "/run/fleet"
+_INSIDE = f"{INSIDE}/own"
 RUNNER = (f"{_INSIDE}/first", "--library-path", f"{_INSIDE}/lib", f"{_INSIDE}/sh")
 """The shell whose process nobody inside can trace or look into: its loader cannot be read."""
 PYTHON = (f"{_INSIDE}/ld", "--library-path", f"{_INSIDE}/lib", f"{_INSIDE}/bin/python3")
@@ -53,6 +54,13 @@ def carried(shell: str) -> Place:
         finally:
             shutil.rmtree(draft, ignore_errors=True)  # another process was first
     return Place(outside=str(place), inside=_INSIDE)
+
+
+def carry(shell: str, target: Path) -> None:
+    """Fill a directory with what a container of an image is to see at `INSIDE`: the copies, and the fleet's code."""
+    (target / "own").mkdir()
+    _copy(shell, target / "own")
+    shutil.copytree(code().outside, target / Path(code().inside).name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @cache

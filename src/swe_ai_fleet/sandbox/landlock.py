@@ -16,7 +16,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import concealment, jail
+from swe_ai_fleet.sandbox import carried, concealment, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter, supervised_calls
@@ -245,6 +245,7 @@ class _Plan:
     processes: int
     filter: str
     supervision: Supervision | None
+    image: bool = False
 
 
 def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
@@ -276,16 +277,17 @@ def landlock_arguments(
 ) -> list[str]:
     """The argv of a session up to the program it runs, which is `runner`.
 
-    Beside `writable` places it reads what `environment` needs. `proxy` is the port of its proxy, 0 without one.
+    Beside `writable` places it reads what `environment` needs. `proxy` is the port of its proxy, 0 without one. With an
+    image it is to be started in that image's container, where `runner` is not.
     """
     everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
-    rules = [
-        (path, _READ)
-        for path in (*_readable(environment), str(stand_ins().interpreter(own_interpreter(), linked=True)))
-    ]
+    image = environment.image is not None
+    readable = _readable_in_image(environment) if image else _readable(environment)
+    rules = [(path, _READ) for path in readable]
     rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
-    # The file itself is readable to nobody; the kernel wants both rights to execute one.
-    rules += [(str(runner), _EXECUTE | _READ_FILE)]
+    if not image:
+        # The file itself is readable to nobody; the kernel wants both rights to execute one.
+        rules += [(str(runner), _EXECUTE | _READ_FILE)]
     rules += [(str(path), everything) for path in writable]
     # The host's own, for all workspaces: a name is enough to open it. Names are random, and cannot be listed.
     rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
@@ -301,13 +303,16 @@ def landlock_arguments(
             proxy=proxy,
             reserved=tuple(sorted(policy.reserved_ports)),
         ),
+        image=image,
     )
     return _launching(plan)
 
 
 def _launching(plan: _Plan) -> list[str]:
-    launcher = Path(__file__).with_name("landlock_launcher.py")
-    return [str(own_interpreter()), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
+    python, code = (str(own_interpreter()),), concealment.code().outside
+    if plan.image:
+        python, code = carried.PYTHON, concealment.code().inside
+    return [*python, "-I", "-S", f"{code}/sandbox/landlock_launcher.py", json.dumps(asdict(plan))]
 
 
 def _plan(
@@ -318,6 +323,7 @@ def _plan(
     capabilities: int,
     max_processes: int = _HELPER_PROCESSES,
     supervision: Supervision | None = None,
+    image: bool = False,
 ) -> _Plan:
     version = landlock.version
     return _Plan(
@@ -340,6 +346,7 @@ def _plan(
             supervised=supervision is not None,
         ).hex(),
         supervision=supervision,
+        image=image,
     )
 
 
@@ -358,5 +365,12 @@ def _readable(environment: Environment) -> list[str]:
     paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
     paths += map(str, jail.interpreters(environment))
     paths += [concealment.code().outside, concealment.packages().outside]
+    paths += [str(stand_ins().interpreter(own_interpreter(), linked=True))]
     paths += [mount.source for mount in environment.mounts]
     return [path for path in dict.fromkeys(paths) if Path(path).parent != Path(path)]
+
+
+def _readable_in_image(environment: Environment) -> list[str]:
+    """What a session in an image's container reads beside the image's own files, which its launcher looks up there."""
+    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", carried.INSIDE, concealment.packages().outside]
+    return [*paths, *(mount.source for mount in environment.mounts)]

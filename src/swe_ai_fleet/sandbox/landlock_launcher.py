@@ -27,6 +27,7 @@ _CREATE_RULESET = 444
 _ADD_RULE = 445
 _RESTRICT_SELF = 446
 _RULE_PATH_BENEATH = 1
+_READ = 1 | 4 | 8
 _SCOPE_SIGNAL = 2
 _PR_SET_PDEATHSIG = 1
 _PR_CAPBSET_DROP = 24
@@ -91,6 +92,20 @@ def _allow(ruleset: int, path: str, rights: int, file_rights: int) -> None:
     rule = _PathBeneath(rights, descriptor)
     _checked(_LIBC.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0), f"landlock rule {path}")
     os.close(descriptor)
+
+
+def _parts_of_the_image() -> list[str]:
+    """The files of the image, which is the root here: all that is no mount and holds none; no links."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    parts: list[str] = []
+    pending = ["/"]
+    while pending:
+        for entry in os.scandir(pending.pop()):
+            if any(mount.startswith(f"{entry.path}/") for mount in mounts) and not entry.is_symlink():
+                pending.append(entry.path)
+            elif entry.path not in mounts and not entry.is_symlink():
+                parts.append(entry.path)
+    return parts
 
 
 def _enter(ruleset: int) -> None:
@@ -278,6 +293,8 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     files = _ruleset(numbers["files"], numbers["network"], numbers["scoped"], numbers["size"])
     for path, rights in rules:
         _allow(files, path, rights, numbers["file_rights"])
+    for path in _parts_of_the_image() if plan["image"] else ():
+        _allow(files, path, _READ, numbers["file_rights"])
     _control(_PR_SET_NO_NEW_PRIVS, 1)
     if scoped or supervision:
         # Whatever path a command names, its supervisor can make no socket elsewhere.

@@ -115,6 +115,11 @@ class Pipes:
         """The paths of the launcher's pipe ends: status, control, report."""
         return [f"/proc/{os.getpid()}/fd/{end}" for end in (self.status[1], self.control[0], self.info[1])]
 
+    @property
+    def of_the_runner(self) -> tuple[int, ...]:
+        """The launcher's descriptors 1, 2, 3, 4 and 6."""
+        return (self.output[1], self.errors[1], self.status[1], self.control[0], self.info[1])
+
     def hand_over(self) -> None:
         """Close what only the runner needs, now that it has it; the output's write ends stay for their flags."""
         self._close({self.status[1], self.control[0], *self.info})

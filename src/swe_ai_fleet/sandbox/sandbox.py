@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.concealment import runtime_directory
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.image_container import ImageContainer
 from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import require_landlock
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
@@ -27,12 +28,17 @@ _BARE = Environment()
 class Sandbox:
     """Opens workspaces under one policy; heavy commands take their CPU slot from `slots` (None: no limit).
 
+    Without namespaces, commands of an environment with an image run in its `container`.
+
     It looks at the host (bubblewrap, control groups) once, with the first command.
     """
 
-    def __init__(self, policy: SandboxPolicy, slots: CpuSlots | None = None) -> None:
+    def __init__(
+        self, policy: SandboxPolicy, slots: CpuSlots | None = None, container: ImageContainer | None = None
+    ) -> None:
         self.policy = policy
         self.slots = slots
+        self.container = container
         self._host: Host | None = None
         self._looking = asyncio.Lock()
 
@@ -93,6 +99,7 @@ class Sandbox:
                     groups=groups,
                     bubblewrap=bubblewrap,
                     landlock=landlock,
+                    container=self.container,
                 )
             return self._host
 

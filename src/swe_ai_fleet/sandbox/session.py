@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.sandbox import processes
 from swe_ai_fleet.sandbox.control_groups import ControlGroup
+from swe_ai_fleet.sandbox.image_container import Entrusted, ImageContainer
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.sandbox.processes import leave_session_keyring
 from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES, Capture, Pipes
@@ -32,7 +34,8 @@ class Launch:
     """The start of a session: the argv that ends in the runner, and the first text for the runner.
 
     `marker` is set where nothing holds the commands together: a variable (NAME=TEXT) that each of them inherits.
-    `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace.
+    `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace. With a
+    `container` all of it happens there.
     """
 
     argv: tuple[str, ...]
@@ -40,12 +43,13 @@ class Launch:
     group: ControlGroup | None = None
     marker: bytes | None = None
     kept: bool = False
+    container: ImageContainer | None = None
 
 
 class Session:
     """One sandbox process tree. It must be started from the thread of the event loop, with whose end it ends."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, connection: socket.socket | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._launch = launch
         self._pipes = Pipes()
@@ -62,19 +66,24 @@ class Session:
         groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
         name, _, token = (launch.marker or b"").decode().partition("=")
         leave_session_keyring()
+        self._process: Entrusted | subprocess.Popen[bytes]
         try:
-            self._process = subprocess.Popen(
-                [shell(), "-c", LAUNCHER, "fleet", *self._pipes.paths, *groups, "--", *launch.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=self._pipes.output[1],
-                stderr=self._pipes.errors[1],
-                env={**LAUNCHER_VARIABLES, **({name: token} if name else {})},
-                start_new_session=True,
-            )
+            if connection is not None:
+                self._process = Entrusted(connection, launch.argv, self._pipes.of_the_runner)
+                self._outer = self._process.descriptor
+            else:
+                self._process = subprocess.Popen(
+                    [shell(), "-c", LAUNCHER, "fleet", *self._pipes.paths, *groups, "--", *launch.argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._pipes.output[1],
+                    stderr=self._pipes.errors[1],
+                    env={**LAUNCHER_VARIABLES, **({name: token} if name else {})},
+                    start_new_session=True,
+                )
+                self._outer = os.pidfd_open(self._process.pid)
         except BaseException:
             self._pipes.close()
             raise
-        self._outer = os.pidfd_open(self._process.pid)
         self._pidfds = [self._outer]
         self._loop.add_reader(self._outer, self._on_exit)
         self._loop.add_reader(self._pipes.status[0], self._on_status)
@@ -85,7 +94,7 @@ class Session:
     async def start(cls, launch: Launch) -> Session:
         """Start one and wait until its runner answers. Raises PreconditionFailed with the sandbox's error."""
         try:
-            session = cls(launch)
+            session = cls(launch, (await launch.container.connected())[0] if launch.container else None)
         except OSError as error:
             if launch.group is not None:
                 await uninterrupted(launch.group.remove())

@@ -20,11 +20,12 @@ from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.sandbox import jail
+from swe_ai_fleet.sandbox import carried, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
+from swe_ai_fleet.sandbox.image_container import ImageContainer
 from swe_ai_fleet.sandbox.landlock import (
     Handover,
     Identity,
@@ -60,6 +61,7 @@ class Host:
     groups: ControlGroups
     bubblewrap: jail.Bubblewrap | None = None
     landlock: Landlock | None = None
+    container: ImageContainer | None = None
 
     def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
         """The argv before a program of ours that is to see these places alone; empty with the level `none`."""
@@ -123,7 +125,7 @@ class LocalWorkspace:
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
         # The kernel allows a writable layer to be mounted once at a time.
-        self._room = asyncio.Semaphore(max_sessions if environment.image is None else 1)
+        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else max_sessions)
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
         self._closed = False
@@ -277,7 +279,7 @@ class LocalWorkspace:
         return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
-        # A caller that comes while a session is being started waits for it: it may be idle at once.
+        # Whoever comes while a session is being started waits for it: it may be idle at once.
         async with self._starting:
             while self._idle:
                 session = self._idle.pop()
@@ -297,7 +299,12 @@ class LocalWorkspace:
 
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
-        group = host.groups.create(policy, self._owner.tenant)
+        image = self.environment.image
+        container = host.container if image is not None else None
+        if image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
+            what, field = "this sandbox cannot show a container image", "environment.container_image"
+            raise PreconditionFailed(what, field=field, hint=IMAGES_HINT)
+        group = host.groups.create(policy, self._owner.tenant) if container is None else None
         if host.landlock is not None:
             arguments = landlock_arguments(
                 host.landlock,
@@ -309,7 +316,7 @@ class LocalWorkspace:
                 proxy=urlsplit(ground.proxy_url).port or 0,
             )
             return Launch(
-                argv=(*arguments, str(scratch.runner), _CONTROL),
+                argv=(*arguments, *(carried.RUNNER if container else (str(scratch.runner),)), _CONTROL),
                 prologue=prologue(
                     # Git treats an unreadable file as a fault, unlike a missing one.
                     {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(ground)},
@@ -319,6 +326,7 @@ class LocalWorkspace:
                 ),
                 group=group,
                 kept=True,
+                container=container,
             )
         if host.bubblewrap is None:
             return Launch(
@@ -331,12 +339,6 @@ class LocalWorkspace:
                 ),
                 group=group,
                 marker=f"{_MARKER}={secrets.token_hex(16)}".encode(),
-            )
-        if self.environment.image is not None and not host.bubblewrap.overlays:
-            raise PreconditionFailed(
-                "this bubblewrap (before 0.11) cannot show a container image",
-                field="environment.container_image",
-                hint=IMAGES_HINT,
             )
         arguments = jail.bubblewrap_arguments(
             host.bubblewrap,

@@ -13,8 +13,11 @@ from typing import Any, cast
 
 import structlog
 
+from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
+from swe_ai_fleet.adapters.git_workspace.images.registry import RegistryRules
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.following import in_background, waits
+from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.kubernetes.api import Conflict, Gone, KubernetesApi, connected, own_namespace
@@ -163,11 +166,20 @@ class KubernetesBackend:
     finds it again.
     """
 
-    def __init__(self, api: KubernetesApi, settings: RunnerSettings, *, nats_url: str, model_url: str) -> None:
+    def __init__(
+        self,
+        api: KubernetesApi,
+        settings: RunnerSettings,
+        *,
+        nats_url: str,
+        model_url: str,
+        registries: RegistryRules | None = None,
+    ) -> None:
         self._api = api
         self._settings = settings
         self._nats_url = nats_url
         self._model_url = model_url
+        self._registries = registries
         self._changes = Changes()
         namespaces = {settings.namespace, *settings.tenant_namespaces.values()}
         self._jobs = {name: Watched(api, "jobs", name, self._changes) for name in namespaces}
@@ -179,7 +191,11 @@ class KubernetesBackend:
         return (*self._jobs.values(), *self._pods.values())
 
     async def start(self, spec: JobSpec) -> bool:
-        """Make a Job; False where there is one of its name already. Raises PreconditionFailed, Unavailable."""
+        """Make a Job; False where there is one of its name already.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable.
+        """
+        spec = replace(spec, image=self._pulled(spec.image))
         manifest = job_manifest(spec, self._settings, nats_url=self._nats_url, model_url=self._model_url)
         namespace = self._namespace(spec.ref)
         try:
@@ -240,6 +256,20 @@ class KubernetesBackend:
             await jobs.synced.wait()
         return tuple(_held(job) for jobs in self._jobs.values() for job in jobs.all())
 
+    def _pulled(self, image: str) -> str:
+        """The name by which nodes pull an image; empty where there is none, or agents show it themselves."""
+        if not image or self._registries is None:
+            return ""
+        reference = ImageReference.parse(image)
+        if reference.transport != "docker" or not reference.digest:
+            raise InvalidRequest(
+                f"{image[:200]!r} is no image of a registry with its digest",
+                field=FIELD,
+                hint="docker://registry.example.org/image@sha256:…",
+            )
+        self._registries.check(reference)
+        return str(reference).removeprefix("docker://")
+
     def _namespace(self, ref: JobRef) -> str:
         return self._settings.namespace_of(ref.tenant)
 
@@ -271,7 +301,14 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
         raise InvalidRequest("no image is set", field="image", hint="set FLEET_RUNNER_IMAGE")
     chosen = chosen.model_copy(update={"namespace": own_namespace(chosen)})
     async with connected(chosen) as api:
-        backend = KubernetesBackend(api, chosen, nats_url=settings.nats_url, model_url=settings.model_url)
+        backend = KubernetesBackend(
+            api,
+            chosen,
+            nats_url=settings.nats_url,
+            model_url=settings.model_url,
+            # With namespaces the agent unpacks images itself.
+            registries=image_rules(settings).registries if settings.sandbox == "landlock" else None,
+        )
         # What the first list meets (no right to it, say) is told at once.
         for namespace in {chosen.namespace, *chosen.tenant_namespaces.values()}:
             await api.list("jobs", namespace)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from swe_ai_fleet.domain.assignment import job_id
+from swe_ai_fleet.sandbox import carried
 from swe_ai_fleet.settings import without_login
 from workers.container import (
     CLONE_FROM,
@@ -18,6 +19,8 @@ from workers.container import (
     DEFAULT_WORKSPACE,
     FENCED,
     GIT_CREDENTIALS,
+    IMAGE_PARTS,
+    IMAGE_SOCKET,
     JOB_ID,
     LOGIN,
     TENANT,
@@ -30,10 +33,12 @@ MANAGER = "fleet-workspace-runner"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SELECTOR = f"{MANAGED_BY}={MANAGER}"
 PREFIX = "fleet.dev/"
-CLONE, AGENT = "clone", "agent"
+CLONE, AGENT, IMAGE = "clone", "agent", "image"
 GIT_MOUNT, FILES_MOUNT, HOME = "/var/run/fleet/git", "/etc/fleet", "/home/fleet"
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+
+_SOCKET, _HELPER = f"{carried.INSIDE}/socket", f"{carried.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
 
 Json = dict[str, object]
 
@@ -41,7 +46,9 @@ Json = dict[str, object]
 def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
     """The manifest of a Job. The same specification always gives the same name.
 
-    It is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
+    An image is a container beside the agent's.
+
+    A Job is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
     """
     labels = {
         MANAGED_BY: MANAGER,
@@ -127,6 +134,11 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         {"name": "home", "emptyDir": {"sizeLimit": settings.scratch_size}},
         {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
     ]
+    parts: list[Json] = []
+    if spec.image:
+        parts = [{"name": "fleet", "mountPath": carried.INSIDE}]
+        volumes.append({"name": "fleet", "emptyDir": {"sizeLimit": "1Gi"}})
+        cloning[IMAGE_PARTS], working[IMAGE_SOCKET] = carried.INSIDE, _SOCKET
     if settings.files_secret:
         volumes.append({"name": "files", "secret": {"secretName": settings.files_secret, "defaultMode": 0o440}})
         mounts.append({"name": "files", "mountPath": FILES_MOUNT, "readOnly": True})
@@ -141,7 +153,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         module="workers.agent",
         variables=working,
         secrets=(*settings.agent_secrets, "" if spec.login else settings.nats_secret),
-        mounts=mounts,
+        mounts=[*mounts, *parts],
     )
     clone = _container(
         settings,
@@ -150,7 +162,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         module="workers.cloning",
         variables=cloning,
         secrets=("" if spec.login else settings.nats_secret,),
-        mounts=[*mounts, *git_mounts],
+        mounts=[*mounts, *git_mounts, *parts],
     )
     pod: Json = {
         "restartPolicy": "Never",
@@ -185,16 +197,46 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         pod["initContainers"] = [clone]
     if settings.user_namespaces:
         pod["hostUsers"] = False
+    pulling = list(settings.pull_secrets)
+    if spec.image:
+        pod |= {"initContainers": [clone, _image(spec, settings, mounts)], "shareProcessNamespace": True}
+        pulling += filter(None, [settings.image_secret_of(spec.ref.tenant)])
     for name, value in (
         ("serviceAccountName", settings.service_account),
         ("runtimeClassName", settings.runtime_class),
         ("priorityClassName", settings.priority_class),
         ("nodeSelector", dict(settings.node_selector)),
-        ("imagePullSecrets", [{"name": name} for name in settings.pull_secrets]),
+        ("imagePullSecrets", [{"name": name} for name in pulling]),
     ):
         if value:
             pod[name] = value
     return pod
+
+
+def _image(spec: JobSpec, settings: RunnerSettings, mounts: list[Json]) -> Json:
+    """The container of the task's image: it runs the fleet's helper, with no variable, secret or right of the fleet.
+
+    It begins before the agent's and is ended behind it. Each time the registry is asked whether the tenant may have it.
+    """
+    return {
+        "name": IMAGE,
+        "image": spec.image,
+        "imagePullPolicy": "Always",
+        "restartPolicy": "Always",
+        "command": [*carried.PYTHON, "-I", "-S", _HELPER, _SOCKET],
+        # Of the image's own, these would load something of it into our helper.
+        "env": [{"name": name, "value": ""} for name in ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")],
+        "resources": _resources(settings),
+        "securityContext": _confined(settings),
+        "volumeMounts": [*mounts, {"name": "fleet", "mountPath": carried.INSIDE, "readOnly": True}],
+    }
+
+
+def _resources(settings: RunnerSettings) -> Json:
+    return {
+        "requests": {"cpu": settings.cpu, "memory": settings.memory},
+        "limits": {"cpu": settings.cpu_limit, "memory": settings.memory_limit},
+    }
 
 
 def _container(
@@ -219,10 +261,7 @@ def _container(
         "workingDir": HOME,
         "env": [{"name": key, "value": value} for key, value in variables.items() if value],
         "envFrom": sources,
-        "resources": {
-            "requests": {"cpu": settings.cpu, "memory": settings.memory},
-            "limits": {"cpu": settings.cpu_limit, "memory": settings.memory_limit},
-        },
+        "resources": _resources(settings),
         "securityContext": _confined(settings),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
@@ -311,7 +350,8 @@ def pod_ending(pod: Object) -> Ending | None:
     for which, state in _states(pod):
         ended = cast("Object", state.get("terminated") or {})
         code = ended.get("exitCode", 0)
-        if not code:
+        # What the image's container ended with is its commands' affair; another one takes its place.
+        if not code or which == IMAGE:
             continue
         if ended.get("reason") == "OOMKilled":
             return Ending(reason=EndReason.OUT_OF_MEMORY, message=f"container {which}")

@@ -24,7 +24,7 @@ from swe_ai_fleet.adapters.acp.peer import (
 from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault, OutsideRecord
+from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
@@ -33,7 +33,6 @@ from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
-from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import MissingPath
 from swe_ai_fleet.tools.files.text import decode
@@ -117,21 +116,13 @@ class HarnessFiles(FileTool):
 
 
 class Session:
-    """A harness that works on one task.
-
-    Args:
-        process: The program.
-        handout: The task, the clone, and where it is written down what the harness does.
-        pipeline: The way that its requests go.
-        permissions: Decides what it may do.
-    """
+    """A harness, the program `process`, that works on the task of a `handout`; its requests go through `pipeline`."""
 
     def __init__(
         self, process: InteractiveProcess, handout: Handout, pipeline: Pipeline, permissions: Permissions
     ) -> None:
         self._process, self._handout, self._permissions = process, handout, permissions
-        self._record: OutsideRecord = handout.record
-        self._pipeline = pipeline
+        self._record, self._pipeline = handout.record, pipeline
         self._files = HarnessFiles(handout.clone, pipeline)
         self._shell = ShellTool(handout.clone, pipeline)
         self._terminals: dict[str, asyncio.Task[ToolResult]] = {}
@@ -208,16 +199,13 @@ class Session:
         if method != "session/update" or parameters.get("sessionId") != self._session_id or self._ended.done():
             return
         update = mapping(parameters.get("update"))
-        match update.get("sessionUpdate"):
-            case "agent_message_chunk":
-                text = string(mapping(update.get("content")).get("text"))
-                self._text += text[: max(0, 2 * MAX_SUMMARY_CHARS - len(self._text))]
-            case "tool_call" | "tool_call_update":
-                self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
-            case "plan":
-                self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
-            case _:
-                pass
+        kind = update.get("sessionUpdate")
+        if kind == "agent_message_chunk":
+            self._text = (self._text + string(mapping(update, "content").get("text")))[: 2 * MAX_SUMMARY_CHARS]
+        elif kind in ("tool_call", "tool_call_update"):
+            self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
+        elif kind == "plan":
+            self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
 
     def _hear_use(self, call_id: str, update: Parameters) -> None:
         use = self._uses.pop(call_id, ToolUse()).updated(update)
@@ -235,13 +223,11 @@ class Session:
         arguments = {"title": use.title, "input": use.input, "paths": ", ".join(use.paths)}
         arguments = {name: value for name, value in arguments.items() if value}
         call = self._record.call(f"{HARNESS}_{operation_name}", arguments, text=self._taken())
-        done = outcome is Outcome.SUCCESS
-        text = "\n".join((*use.texts, *use.diffs))
         result = ToolResult(
-            success=done,
+            success=outcome is Outcome.SUCCESS,
             operation="",
-            content=text,
-            error="" if done else str(outcome),
+            content="\n".join((*use.texts, *use.diffs)),
+            error="" if outcome is Outcome.SUCCESS else str(outcome),
             outcome=outcome,
             metadata={"own_word": True, "tool_call_id": self._record.shown(call_id, _NAME_CHARS)},
         )
@@ -276,8 +262,8 @@ class Session:
         if (budget := self._record.budget) is None:
             return
         if not budget.tool_calls_left:
-            limit = f"the limit of {budget.limits.max_tool_calls} tool calls is reached"
-            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=limit))
+            over = f"the limit of {budget.limits.max_tool_calls} tool calls is reached"
+            self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=over))
         budget.settle(Usage(tool_calls=1))
 
     def _end(self, left: HandedIn) -> None:
@@ -287,8 +273,7 @@ class Session:
     # What the harness asks for
 
     async def _answer(self, method: str, parameters: Parameters) -> object:
-        answer = self._answers.get(method)
-        if answer is None:
+        if (answer := self._answers.get(method)) is None:
             raise RequestRefused(f"there is no method {method[:100]!r}", METHOD_NOT_FOUND)
         if not self._session_id or parameters.get("sessionId") != self._session_id:
             raise RequestRefused("there is no such session", INVALID_PARAMETERS)
@@ -299,10 +284,9 @@ class Session:
         if self._ended.done():
             raise RequestRefused("the session is over")
 
-    async def _carried_out(
-        self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]
-    ) -> ToolResult:
+    async def _carried_out(self, toolkit: Toolkit, name: str, arguments: Mapping[str, object]) -> ToolResult:
         """An operation of the fleet's own, done for the harness: asked about, through the pipeline, a step."""
+        definition = {**FileTool.definitions, **toolkit.definitions}[name]
         spec = definition.spec
         async with self._turn:
             self._check_going_on()
@@ -346,7 +330,7 @@ class Session:
 
     async def _read_file(self, parameters: Parameters) -> object:
         arguments = {name: parameters[name] for name in ("path", "line", "limit") if parameters.get(name) is not None}
-        result = await self._carried_out(HarnessFiles.definitions["read_text_file"], self._files, arguments)
+        result = await self._carried_out(self._files, "read_text_file", arguments)
         if not result.success:
             missing = self._files.missing and result.outcome is not Outcome.REFUSED
             raise RequestRefused(result.error, _RESOURCE_NOT_FOUND if missing else FAILED)
@@ -354,7 +338,7 @@ class Session:
 
     async def _write_file(self, parameters: Parameters) -> object:
         arguments = {"path": parameters.get("path"), "content": parameters.get("content")}
-        result = await self._carried_out(FileTool.definitions["write_file"], self._files, arguments)
+        result = await self._carried_out(self._files, "write_file", arguments)
         if not result.success:
             raise RequestRefused(result.error)
         self._record.paths.add(string(result.metadata.get("path")))
@@ -372,9 +356,7 @@ class Session:
         if (directory := string(parameters.get("cwd"))) not in ("", self._handout.clone.mount):
             line = f"cd {shlex.quote(directory)} && {line}"
         terminal = uuid.uuid4().hex[:12]
-        running = asyncio.create_task(
-            self._carried_out(ShellTool.definitions["run_command"], self._shell, {"command": line})
-        )
+        running = asyncio.create_task(self._carried_out(self._shell, "run_command", {"command": line}))
         self._terminals[terminal] = running
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -385,8 +367,8 @@ class Session:
         if not running.done():
             return {"output": "", "truncated": False}
         result = await _result_of(running)
-        output = result.content or result.error
-        return {"output": output, "truncated": result.truncated, "exitStatus": {"exitCode": _exit_code(result)}}
+        ended = {"output": result.content or result.error, "truncated": result.truncated}
+        return ended | {"exitStatus": {"exitCode": _exit_code(result)}}
 
     async def _terminal_exit(self, parameters: Parameters) -> object:
         return {"exitCode": _exit_code(await _result_of(self._terminal(parameters)))}
@@ -401,8 +383,7 @@ class Session:
         return {}
 
     def _terminal(self, parameters: Parameters) -> asyncio.Task[ToolResult]:
-        running = self._terminals.get(string(parameters.get("terminalId")))
-        if running is None:
+        if (running := self._terminals.get(string(parameters.get("terminalId")))) is None:
             raise RequestRefused("there is no such terminal", INVALID_PARAMETERS)
         return running
 

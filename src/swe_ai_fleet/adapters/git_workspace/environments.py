@@ -142,8 +142,11 @@ class Environments:
         check(spec, confined=self._confined)
         decisions: tuple[Decision, ...] = ()
         if spec.image:
-            self.check_images()
-            root = await self._images.root(repository.tenant, spec.image, spec.image_credential)
+            if self._sandbox.container is not None:
+                root = await self._sandbox.container.root(spec.image)
+            else:
+                self.check_images()
+                root = await self._images.root(repository.tenant, spec.image, spec.image_credential)
             decisions = (Decision(what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"),)
             # From here on it is known by its content, wherever it came from.
             spec = replace(spec, image=root.digest, image_credential="")

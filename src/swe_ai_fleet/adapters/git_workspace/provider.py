@@ -169,7 +169,8 @@ class GitWorkspaceProvider:
         """
         if not spec.image:
             return spec
-        self._environments.check_images()
+        if not self._images.pulled_by_cluster:
+            self._environments.check_images()
         return replace(spec, image=await self._images.pin(tenant, spec.image, spec.image_credential))
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:

@@ -15,13 +15,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, Field, ValidationError
 
 from swe_ai_fleet.domain.command import check_variables
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import mapping, parse_json
 from swe_ai_fleet.tools.docker.context import Ignore, pack
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 
@@ -29,22 +29,10 @@ CONFIG = "task.toml"
 REWARDS = "/logs/verifier"
 MOST_BYTES = 256 * 1024 * 1024
 """What environment/ or tests/ may hold."""
-_MOST_FILES = 20_000
-_MOST_TEXT = 1024 * 1024
-_MOST_REWARD = 64 * 1024
+_MOST_FILES, _MOST_TEXT, _MOST_REWARD = 20_000, 1024 * 1024, 64 * 1024
 # Names at the root of a sandbox that are the system's, ours, or the format's own.
-_TAKEN = frozenset(
-    (
-        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "logs", "proc", "run", "sbin"),
-        *("solution", "sys", "tests", "tmp", "usr", "var"),
-    )
-)
-_WITHOUT_EFFECT = frozenset(
-    (
-        *("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "SHELL", "STOPSIGNAL", "USER"),
-        "VOLUME",
-    )
-)
+_TAKEN = re.compile(r"bin|boot|dev|etc|home|lib(32|64|x32)?|logs|proc|run|sbin|solution|sys|tests|tmp|usr|var")
+_WITHOUT_EFFECT = re.compile(r"CMD|ENTRYPOINT|EXPOSE|HEALTHCHECK|LABEL|MAINTAINER|SHELL|STOPSIGNAL|USER|VOLUME")
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -53,13 +41,11 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 class _Agent(BaseModel):
     timeout_sec: Seconds | None = None
     user: str | int | None = None
-    network_mode: str | None = None
 
 
 class _Environment(BaseModel):
     docker_image: str | None = None
     os: str = "linux"
-    cpus: float | None = None
     memory_mb: Annotated[int, Field(gt=0)] | None = None
     gpus: int = 0
     tpu: dict[str, Any] | None = None
@@ -100,22 +86,17 @@ class HarborTask:
     """A task folder that was read.
 
     Attributes:
-        folder: Where it lies.
         name: The task's own (org/name), or the folder's.
-        instruction: What agents are told to do.
         workdir: Where tests find the agents' workspace; empty: where the image has its working directory.
         copies: What of environment/ is placed where below `workdir`; both relative, `.` for the whole.
-        variables: Of the agents' environment.
         verifier_variables: Of tests/test.sh; values may be templates.
         timeout_seconds: For the agents, 0: the fleet's own.
-        verifier_seconds: For tests/test.sh.
         memory_bytes: What tests/test.sh may have, 0: as much as the sandbox gives.
         offline: Whether nobody may reach a network.
         separate: Whether tests see a clean environment with `artifacts` alone of what agents left.
         artifacts: Paths below `workdir`.
-        image: The image that it runs in, in whose own directory its files are; empty: none is named.
-        needs: Why it can't be run here; empty: it can.
-        notes: What is not as the task asks, in words.
+        image: In whose own directory its files are; empty: none is named.
+        needs: Why it can't be run here; empty: it can. `notes` say what is not as the task asks.
     """
 
     folder: Path
@@ -134,11 +115,6 @@ class HarborTask:
     image: str = ""
     needs: str = ""
     notes: tuple[str, ...] = ()
-
-
-def is_task(folder: Path) -> bool:
-    """Whether a directory is a task folder."""
-    return (folder / CONFIG).is_file()
 
 
 def read_task(folder: Path) -> HarborTask:
@@ -222,8 +198,7 @@ def _config(text: str) -> _Config:
 
 
 def _needs(config: _Config, folder: Path) -> str:
-    environment, verifier = config.environment, config.verifier
-    other = verifier.environment or {}
+    environment, verifier, other = config.environment, config.verifier, config.verifier.environment or {}
     wanted = {
         "a container engine for its steps": config.steps,
         f"an environment on {environment.os[:40]}": environment.os.lower() != "linux",
@@ -253,8 +228,7 @@ def _dockerfile(text: str) -> _Dockerfile:
     made = _Dockerfile()
     workdir = PurePosixPath("/")
     for line in _instructions(text):
-        word, _, rest = line.partition(" ")
-        word, rest = word.upper(), rest.strip()
+        word, rest = line.partition(" ")[0].upper(), line.partition(" ")[2].strip()
         if word == "FROM" and not made.base:
             made.base = rest.split()[0][:200] if rest else "?"
         elif word == "WORKDIR" and "$" not in rest:
@@ -264,7 +238,7 @@ def _dockerfile(text: str) -> _Dockerfile:
             made.copies += _copied(line, rest, workdir)
         elif word == "ENV" and "$" not in rest:
             made.variables |= _pairs(rest)
-        elif word in _WITHOUT_EFFECT:
+        elif _WITHOUT_EFFECT.fullmatch(word):
             made.idle.append(word)
         else:
             made.needs = made.needs or f"an image made of its Dockerfile, for {line[:120]!r}"
@@ -279,10 +253,7 @@ def _instructions(text: str) -> list[str]:
 
 
 def _copied(line: str, rest: str, workdir: PurePosixPath) -> list[tuple[str, str]]:
-    try:
-        words = [str(word) for word in json.loads(rest)] if rest.startswith("[") else shlex.split(rest)
-    except ValueError:
-        words = []
+    words = _words(rest)
     while words and words[0].startswith(("--chown=", "--chmod=")):
         words.pop(0)
     if len(words) < 2 or any(re.search(r"[$*?\[<]|^--|://", word) for word in words):
@@ -292,11 +263,16 @@ def _copied(line: str, rest: str, workdir: PurePosixPath) -> list[tuple[str, str
     return [(source, f"{workdir / target}{'/' if into else ''}") for source in sources]
 
 
-def _pairs(rest: str) -> dict[str, str]:
+def _words(rest: str) -> list[str]:
+    """What follows an instruction, as words or as a JSON list; nothing where it is neither."""
     try:
-        words = shlex.split(rest)
+        return [str(word) for word in json.loads(rest)] if rest.startswith("[") else shlex.split(rest)
     except ValueError:
-        words = []
+        return []
+
+
+def _pairs(rest: str) -> dict[str, str]:
+    words = _words(rest)
     if words and "=" not in words[0]:
         return {words[0]: " ".join(words[1:])}
     if not all("=" in word for word in words):
@@ -307,7 +283,7 @@ def _pairs(rest: str) -> dict[str, str]:
 def _workdir(text: str) -> str:
     """Where the workspace is to stand. Raises _Unable where something else does."""
     path = PurePosixPath(text or "/workspace")
-    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in _TAKEN:
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or _TAKEN.fullmatch(path.parts[1]):
         raise _Unable(f"its files at {text[:200]!r}, where the sandbox has its own")
     return str(path)
 
@@ -353,10 +329,8 @@ def copy_folder(
     bytes that a task may bring.
     """
     bounds = {"max_bytes": times * MOST_BYTES, "max_files": times * _MOST_FILES}
-    with (
-        pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds) as packed,
-        tarfile.open(fileobj=packed) as archive,
-    ):
+    packing = pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds)
+    with packing as packed, tarfile.open(fileobj=packed) as archive:
         members = archive.getmembers()
         for member in members:
             if member.issym() and not links:
@@ -369,12 +343,9 @@ def copy_folder(
 
 
 def place_files(task: HarborTask, context: Path, target: Path) -> None:
-    """Put the files of a task's environment where its Dockerfile has them. Raises FleetError.
+    """Put the files of a task's environment where its Dockerfile has them, below `target` in place of its `workdir`.
 
-    Args:
-        task: Whose files.
-        context: An empty directory, for a copy of environment/.
-        target: The directory that stands for `workdir`.
+    `context` is an empty directory, for a copy of environment/. Raises FleetError.
     """
     if task.copies:
         ignored = "environment/.dockerignore"
@@ -399,7 +370,7 @@ def read_rewards(directory: Path) -> dict[str, float]:
     The directory was the verifier's to write: links, pipes and large files are refused.
     """
     tree = Tree(directory, REWARDS)
-    for name, read in (("reward.json", _rewards), ("reward.txt", _reward)):
+    for name in ("reward.json", "reward.txt"):
         try:
             data = tree.read(name, limit=_MOST_REWARD).data
         except MissingPath:
@@ -407,35 +378,22 @@ def read_rewards(directory: Path) -> dict[str, float]:
         except FleetError as fault:
             raise InvalidRequest(f"{name}: {_first(fault)}") from None
         try:
-            return read(data)
+            value: object = parse_json(data, finite=True) if name == "reward.json" else float(data.decode())
+            rewards = mapping(value) or {"reward": value}
         except (ValueError, OverflowError):
-            raise InvalidRequest(f"{name} holds no finite number: {data[:80]!r}") from None
+            rewards = {}
+        numbers = {key[:200]: float(one) for key, one in rewards.items() if _is_finite(one)}
+        if not rewards or len(numbers) < len(rewards):
+            raise InvalidRequest(f"{name} holds no finite number: {data[:80]!r}")
+        return numbers
     raise InvalidRequest("the verifier wrote no reward")
 
 
-def _reward(data: bytes) -> dict[str, float]:
-    return {"reward": _number(float(data.decode()))}
-
-
-def _rewards(data: bytes) -> dict[str, float]:
-    value = parse_json(data, finite=True)
-    if not isinstance(value, dict):
-        return {"reward": _number(value)}
-    rewards = {str(name)[:200]: _number(number) for name, number in value.items()}  # pyright: ignore
-    if not rewards:
-        raise ValueError("empty")
-    return rewards
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or not -1e308 < value < 1e308:
-        raise ValueError(value)
-    return float(value)
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and -1e308 < value < 1e308
 
 
 def passed(rewards: Mapping[str, float]) -> bool | None:
     """Whether rewards mean that a task is solved; None for one beyond 0 and 1, which says neither."""
     deciding = [rewards["reward"]] if "reward" in rewards else list(rewards.values())
-    if not all(0 <= number <= 1 for number in deciding):
-        return None
-    return all(number == 1 for number in deciding)
+    return all(number == 1 for number in deciding) if all(0 <= number <= 1 for number in deciding) else None

@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.extensions.batch.harbor import HarborTask, is_task, read_task, resolved_variables
+from swe_ai_fleet.extensions.batch.harbor import CONFIG, HarborTask, read_task, resolved_variables
 from swe_ai_fleet.extensions.batch.log_parsers import END, PARSERS, START
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -31,18 +31,14 @@ class Hidden:
     """What decides about a patch when all is done, and is never shown to an agent.
 
     Attributes:
-        fail_to_pass: The tests that must pass, and failed before.
-        pass_to_pass: Those that passed before, too.
+        fail_to_pass: The tests that must pass, and failed before; `pass_to_pass` passed before, too.
         test_patch: Brings the tests; what an agent changed in its files does not count.
         commands: Run instead of tests by name, each to end with 0.
         script: Run by bash instead of either; `log_parser` reads its output. In an image its own files are tried.
         applies: Whether the script itself applies the patch, which is at /workspace/patch.diff.
-        log_parser: A name of `log_parsers.PARSERS`.
         fail_only: A test that is not reported as failed has passed.
         expected: The status of every test, where each has to be as it says.
-        workdir: Where the script finds the repository.
-        task: A Harbor task, whose tests/test.sh decides.
-        needs: Why it cannot be run by this fleet; empty: it can.
+        task: A Harbor task, whose tests/test.sh decides. `needs` says why it cannot be run by this fleet.
     """
 
     fail_to_pass: tuple[str, ...] = ()
@@ -134,10 +130,8 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
 def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
     """The lines of a file, or the task folders of a directory; of a folder that is one itself, it."""
     if path.is_dir():
-        folders = (
-            [path] if is_task(path) else sorted(one for one in path.iterdir() if is_task(one) and not one.is_symlink())
-        )
-        yield from enumerate(folders, start=1)
+        below = (one for one in path.iterdir() if (one / CONFIG).is_file() and not one.is_symlink())
+        yield from enumerate([path] if (path / CONFIG).is_file() else sorted(below), start=1)
         return
     with path.open("rb") as file:
         yield from ((number, line) for number, line in enumerate(_lines(file, most), start=1) if line.strip())
@@ -195,13 +189,11 @@ def _task_record(number: int, folder: Path) -> Record:
     if not task.instruction.strip() and not needs:
         raise _Bad("instruction.md is empty")
     place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
-    if not task.workdir:
-        place = ""
     return Record(
         line=number,
         instance_id=task.name,
         description=task.instruction or task.name,
-        context=place,
+        context=place if task.workdir else "",
         variables=tuple(f"{name}={value}" for name, value in variables.items()),
         timeout_seconds=task.timeout_seconds,
         hidden=Hidden(task=task, workdir=task.workdir),
@@ -229,7 +221,6 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
-    rounds = fields.number("rounds")
     return Record(
         line=number,
         instance_id=instance_id,
@@ -246,7 +237,7 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
         network=fields.texts("network"),
         path=fields.texts("path"),
         agents=fields.number("agents", "num_agents") or 0,
-        rounds=rounds,
+        rounds=fields.number("rounds"),
         timeout_seconds=fields.number("timeout_seconds") or 0,
         hidden=_hidden(fields),
         image=fields.text("image"),
@@ -276,30 +267,24 @@ def _hidden(fields: _Fields) -> Hidden:
 
 def _as_swe_bench(own: Mapping[str, object]) -> Mapping[str, object]:
     """What the relatives of SWE-bench say, by SWE-bench's own names of fields; nothing for its own records."""
+    known = {"dockerhub_tag": _pro, "expected_output_json": _r2e_gym, "image_name": _swe_smith}
     if "fix_patch" in own and "number" in own:
         return _multi_swe(own)
-    if "dockerhub_tag" in own:
-        return _pro(own)
-    if "expected_output_json" in own:
-        return _r2e_gym(own)
-    if "image_name" in own:
-        return _swe_smith(own)
-    return {}
+    return next((read(own) for field_name, read in known.items() if field_name in own), dict[str, object]())
 
 
 def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
     """Multi-SWE-bench: tests are listed by what became of them, the statement is the issues that were resolved."""
     repo = f"{string(own.get('org'))}/{string(own.get('repo'))}"
     issues = mappings(own.get("resolved_issues")) or [own]
+    told = (f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues)
     image = f"mswebench/{repo.replace('/', '_m_').lower()}:pr-{own.get('number')}"
     language = string(own.get("lang")) or string(own.get("language"))
     return {
         "repo": repo,
         "instance_id": own.get("instance_id") or f"{repo.replace('/', '__')}-{own.get('number')}",
         "base_commit": mapping(own, "base").get("sha"),
-        "problem_statement": "\n\n".join(
-            f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues
-        ),
+        "problem_statement": "\n\n".join(told),
         "FAIL_TO_PASS": [test for key in ("f2p_tests", "s2p_tests", "n2p_tests") for test in mapping(own.get(key))],
         "PASS_TO_PASS": list(mapping(own.get("p2p_tests"))),
         "image": own.get("image") or image,
@@ -313,10 +298,8 @@ def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
 
 def _pro(own: Mapping[str, object]) -> Mapping[str, object]:
     """SWE-bench Pro: agents are told requirements and the interface, too."""
-    told = [
-        (string(own.get(key)), title) for key, title in (("requirements", "Requirements"), ("interface", "Interface"))
-    ]
-    parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for text, title in told if text.strip())]
+    told = ((key.title(), string(own.get(key))) for key in ("requirements", "interface"))
+    parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for title, text in told if text.strip())]
     return {
         "problem_statement": "\n\n".join(parts),
         "FAIL_TO_PASS": own.get("fail_to_pass") or own.get("FAIL_TO_PASS"),
@@ -349,13 +332,12 @@ def _swe_smith(own: Mapping[str, object]) -> Mapping[str, object]:
     """SWE-smith: the patch puts the fault in."""
     tests = [*_Fields(own).texts("FAIL_TO_PASS"), *_Fields(own).texts("PASS_TO_PASS")]
     files = shlex.join(sorted({test.partition("::")[0] for test in tests}))
-    options = "--disable-warnings --color=no --tb=no --verbose -rA"
-    activate = "source /opt/miniconda3/bin/activate testbed"
+    run = f"pytest --disable-warnings --color=no --tb=no --verbose -rA -- {files}"
+    script = f"source /opt/miniconda3/bin/activate testbed\necho '{START}'\n{run}\necho '{END}'\n"
     return {
         "fault": own.get("patch"),
         "image": own.get("image_name"),
-        "eval_script": own.get("eval_script")
-        or f"{activate}\necho '{START}'\npytest {options} -- {files}\necho '{END}'\n",
+        "eval_script": own.get("eval_script") or script,
         "log_parser": own.get("log_parser") or "parse_log_pytest",
     }
 
@@ -368,12 +350,8 @@ class _Fields:
 
     def text(self, *names: str) -> str:
         """The first of these fields that is there."""
-        for name in names:
-            value = self.values.get(name)
-            if value is None or value == "":
-                continue
-            return _text(value, name)
-        return ""
+        there = (name for name in names if self.values.get(name) not in (None, ""))
+        return next((_text(self.values[name], name) for name in there), "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts, as such, as JSON in a text (the way SWE-bench has them), or one text alone."""
@@ -385,8 +363,7 @@ class _Fields:
                 raise _Bad(f"{name} must be a list") from None
         if value is None or value == "":
             return ()
-        if isinstance(value, str):
-            value = [value]
+        value = [value] if isinstance(value, str) else value
         if not isinstance(value, list):
             raise _Bad(f"{name} must be a list")
         items = tuple(_text(item, name) for item in cast("list[object]", value))
@@ -396,22 +373,17 @@ class _Fields:
 
     def pairs(self, name: str) -> tuple[str, ...]:
         """An object of texts, as KEY=VALUE each."""
-        value = self.values.get(name)
-        if value is None:
-            return ()
+        value = self.values.get(name) or dict[str, object]()
         if not isinstance(value, dict):
             raise _Bad(f"{name} must be an object")
         return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
 
     def number(self, *names: str) -> int | None:
-        for name in names:
-            value = self.values.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise _Bad(f"{name} must be an integer of at least 0")
-            return value
-        return None
+        name = next((name for name in names if self.values.get(name) is not None), "")
+        value = self.values.get(name)
+        if name and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+            raise _Bad(f"{name} must be an integer of at least 0")
+        return cast("int | None", value)
 
 
 def _text(value: object, name: str) -> str:

@@ -14,6 +14,7 @@ import os
 import re
 import uuid
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager as AsyncContext
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY
+from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PatchRejected
@@ -156,19 +158,12 @@ class Bench:
         folder = self.folder(record.instance_id)
         remove_tree(folder)
         folder.mkdir(parents=True, mode=0o700)
-        spec = EnvironmentSpec(
-            setup=tuple(environment.setup_commands),
-            variables=dict(environment.variables),
-            path=tuple(environment.path_directories),
-            image=environment.container_image,
-            image_credential=environment.image_credential_ref,
-            detect=not (environment.disable_detection or hidden.task or hidden.script),
-            test_command=environment.test_command,
-        )
+        detect = not (environment.disable_detection or hidden.task or hidden.script)
+        spec = from_message(EnvironmentSpec, environment, detect=detect)
         try:
             async with self._clone(repo, spec) as clone:
                 if hidden.task is not None:
-                    return await self._rewarded(hidden, hidden.task, clone, repo, spec, patch, folder)
+                    return await self._rewarded(hidden, hidden.task, clone, self._clone(repo, spec), patch, folder)
                 if hidden.script:
                     return await self._scripted(record, clone, patch, folder)
                 return await _tested(hidden, clone, patch)
@@ -249,14 +244,7 @@ class Bench:
         return Evaluation(resolved=not failed, told=_end(result) if failed else "", tests=graded)
 
     async def _rewarded(
-        self,
-        hidden: Hidden,
-        task: HarborTask,
-        clone: Clone,
-        repo: pb.RepoRef,
-        spec: EnvironmentSpec,
-        patch: str,
-        folder: Path,
+        self, hidden: Hidden, task: HarborTask, clone: Clone, other: AsyncContext[Clone], patch: str, folder: Path
     ) -> Evaluation:
         """The reward that tests/test.sh gives. What ran while agents worked is not there any more."""
         variables = harbor.resolved_variables(task.verifier_variables, self.variables)
@@ -271,9 +259,7 @@ class Bench:
             for directory in mounts.values():
                 directory.mkdir(exist_ok=True)
             async with AsyncExitStack() as stack:
-                left = clone
-                if task.separate:
-                    left = await stack.enter_async_context(self._clone(repo, spec))
+                left = await stack.enter_async_context(other) if task.separate else clone
                 await left.apply(patch.encode())
                 for artifact in task.artifacts if left is not clone else ():
                     await asyncio.to_thread(_hand_over, left.root, artifact, clone.root)

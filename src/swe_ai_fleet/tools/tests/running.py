@@ -99,7 +99,8 @@ async def run_tests(
 def inside(workspace: Workspace) -> str:
     """The directory of the programs and plug-ins for the sandbox, as commands of this workspace see it."""
     place = concealment.code()
-    return f"{place.inside if workspace.mount == jail.WORKSPACE else place.outside}/{_INSIDE}"
+    elsewhere = workspace.environment.image is not None or workspace.mount != str(workspace.root)
+    return f"{place.inside if elsewhere else place.outside}/{_INSIDE}"
 
 
 async def _supervised(

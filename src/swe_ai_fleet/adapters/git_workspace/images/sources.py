@@ -9,6 +9,7 @@ import platform
 import posixpath
 import stat
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -134,11 +135,12 @@ def opened(path: Path, folder: Path) -> IO[bytes]:
     raise missing(f"{path.name[:80]} is no file there")
 
 
-class Layout:
-    """An OCI image layout, a directory below `folder`: `index.json` and `blobs/sha256/…`."""
+class Files(ABC):
+    """An image in files below `folder`, which are read in a thread."""
 
     def __init__(self, reference: ImageReference, folder: Path) -> None:
         self._reference = reference
+        self._path = Path(reference.name)
         self._folder = folder
 
     async def pin(self) -> str:
@@ -146,6 +148,19 @@ class Layout:
 
     async def find(self) -> FoundImage:
         return await asyncio.to_thread(self._find)
+
+    async def fetch(self, layer: Layer, target: Path) -> None:
+        await asyncio.to_thread(self._fetch, layer, target)
+
+    @abstractmethod
+    def _find(self) -> FoundImage: ...
+
+    @abstractmethod
+    def _fetch(self, layer: Layer, target: Path) -> None: ...
+
+
+class Layout(Files):
+    """An OCI image layout, a directory: `index.json` and `blobs/sha256/…`."""
 
     def _find(self) -> FoundImage:
         digest = self._reference.digest or chosen(document(self._read("index.json")), self._reference.tag)
@@ -158,9 +173,6 @@ class Layout:
                 return FoundImage(digest=digest, config=data, layers=layers)
             digest = chosen(found)
         raise missing("its indexes lead to indexes")
-
-    async def fetch(self, layer: Layer, target: Path) -> None:
-        await asyncio.to_thread(self._fetch, layer, target)
 
     def _fetch(self, layer: Layer, target: Path) -> None:
         digest = hashlib.sha256()
@@ -181,22 +193,11 @@ class Layout:
         return data
 
     def _open(self, name: str) -> IO[bytes]:
-        return opened(Path(self._reference.name) / name, self._folder)
+        return opened(self._path / name, self._folder)
 
 
-class Archive:
-    """A `docker save` archive at `path`, below `folder`. Its layers are checked against its configuration alone."""
-
-    def __init__(self, reference: ImageReference, path: Path, folder: Path) -> None:
-        self._reference = reference
-        self._path = path
-        self._folder = folder
-
-    async def pin(self) -> str:
-        return (await self.find()).digest
-
-    async def find(self) -> FoundImage:
-        return await asyncio.to_thread(self._find)
+class Archive(Files):
+    """A `docker save` archive. Its layers are checked against its configuration alone."""
 
     def _find(self) -> FoundImage:
         with self._archive() as (archive, members):
@@ -218,9 +219,6 @@ class Archive:
                 raise missing(f"the archive names {len(names)} layers")
             layers = tuple(Layer(name=name, size=_content(members, name).size) for name in names)
             return FoundImage(digest=digest, config=config, layers=layers)
-
-    async def fetch(self, layer: Layer, target: Path) -> None:
-        await asyncio.to_thread(self._fetch, layer, target)
 
     def _fetch(self, layer: Layer, target: Path) -> None:
         with self._archive() as (archive, members), target.open("xb") as file:
@@ -296,7 +294,7 @@ class Engine:
                     file.write(data)
                     if file.tell() > self._limits.unpacked_bytes:
                         raise ResourceExhausted("the image is too large", field=FIELD)
-        self._archive = Archive(replace(self._reference, tag="", digest=digest), path, self._scratch)
+        self._archive = Archive(replace(self._reference, name=str(path), tag="", digest=digest), self._scratch)
         return await self._archive.find()
 
     async def fetch(self, layer: Layer, target: Path) -> None:

@@ -50,12 +50,14 @@ class ImageRules:
     """Where images may come from: nowhere unless the operator says so.
 
     `folders` hold layouts and archives (`{tenant}` stands for the caller's), `engine` is the socket of an engine whose
-    images every caller may use.
+    images every caller may use. Where images are `pulled_by_cluster`, Kubernetes starts their containers: of registries
+    only.
     """
 
     registries: RegistryRules = field(default_factory=RegistryRules)
     folders: tuple[Path, ...] = ()
     engine: Path | None = None
+    pulled_by_cluster: bool = False
     limits: ImageLimits = field(default_factory=ImageLimits)
 
 
@@ -67,6 +69,7 @@ class ImageStore:
         self._scratch = home / "scratch"
         self._rules = rules
         self._disk = disk
+        self.pulled_by_cluster = rules.pulled_by_cluster
 
     async def pin(self, tenant: str, image: str, credential: str = "") -> str:
         """The name with the digest of what it means now, asked at its source with the tenant's credential.
@@ -74,6 +77,10 @@ class ImageStore:
         Raises InvalidRequest, PreconditionFailed, Unavailable with the field.
         """
         reference = ImageReference.parse(image)
+        if self.pulled_by_cluster and reference.transport != "docker":
+            raise InvalidRequest(
+                "agents are Kubernetes Jobs, whose nodes pull images of registries only", field=FIELD, hint="docker://…"
+            )
         async with self._source(tenant, reference, credential) as source:
             return str(reference.pinned(await source.pin()))
 
@@ -136,8 +143,7 @@ class ImageStore:
                 yield Engine(reference, self._rules.engine, directory, self._rules.limits)
         else:
             folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
-            is_layout = reference.transport == "oci"
-            yield Layout(reference, folder) if is_layout else Archive(reference, Path(reference.name), folder)
+            yield (Layout if reference.transport == "oci" else Archive)(reference, folder)
 
     def _folder(self, tenant: str, path: Path) -> Path:
         for folder in self._rules.folders:
