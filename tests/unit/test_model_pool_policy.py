@@ -101,20 +101,21 @@ async def turns(count: int = 5) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "wait", "kind"),
+    ("status", "wait", "reached", "kind"),
     [
-        (0, None, FaultKind.UNREACHABLE),
-        (200, None, FaultKind.BROKEN),
-        (500, None, FaultKind.BROKEN),
-        (502, None, FaultKind.BROKEN),
-        (503, None, FaultKind.OVERLOADED),
-        (529, None, FaultKind.OVERLOADED),
-        (429, 3.0, FaultKind.OVERLOADED),
-        (500, 3.0, FaultKind.OVERLOADED),
+        (0, None, False, FaultKind.UNREACHABLE),
+        (0, None, True, FaultKind.CUT),
+        (200, None, True, FaultKind.BROKEN),
+        (500, None, True, FaultKind.BROKEN),
+        (502, None, True, FaultKind.CUT),
+        (503, None, True, FaultKind.OVERLOADED),
+        (529, None, True, FaultKind.OVERLOADED),
+        (429, 3.0, True, FaultKind.OVERLOADED),
+        (502, 3.0, True, FaultKind.OVERLOADED),
     ],
 )
-def test_what_a_status_means(status: int, wait: float | None, kind: FaultKind) -> None:
-    assert Fault.of(status, wait) == Fault(kind=kind, retry_after=wait)
+def test_what_a_status_means(status: int, wait: float | None, reached: bool, kind: FaultKind) -> None:
+    assert Fault.of(status, wait, reached) == Fault(kind=kind, retry_after=wait)
 
 
 async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_first() -> None:

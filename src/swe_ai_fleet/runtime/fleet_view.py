@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -36,7 +36,7 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.job_fleet import JobFleet
-from swe_ai_fleet.runtime.model_servers import model_endpoints
+from swe_ai_fleet.runtime.model_servers import ModelServers
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
@@ -116,30 +116,56 @@ class EndpointProbe:
         self._took = self._pinged_at - asked_at
 
 
-@asynccontextmanager
-async def open_endpoint_probes(settings: Settings) -> AsyncGenerator[tuple[EndpointProbe, ...]]:
-    """A probe for each model server that settings and their profiles name, until the context ends."""
-    found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
-    named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
-    for profile, chosen in named.items():
-        for endpoint in model_endpoints(chosen):
-            if endpoint.base_url:
-                key = (public_url(endpoint.base_url), endpoint.model)
-                found.setdefault(key, (endpoint, []))[1].append(profile)
+class EndpointProbes:
+    """Asks the model servers that settings and their profiles lead to now, those that come and go among them.
+
+    Args:
+        settings: Name them, and the profiles.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
+        self._servers = {profile: ModelServers(settings=chosen) for profile, chosen in named.items()}
+        self._probes: dict[tuple[str, str], tuple[EndpointProbe, AsyncExitStack]] = {}
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self._only(())
+
+    async def measure(self) -> tuple[EndpointStatus, ...]:
+        """Each server as it is now. One caller at a time."""
+        found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
+        for profile, servers in self._servers.items():
+            for endpoint in await servers.look():
+                if endpoint.base_url:
+                    key = (public_url(endpoint.base_url), endpoint.model)
+                    found.setdefault(key, (endpoint, []))[1].append(profile)
+        await self._only(found)
+        for key, (endpoint, profiles) in found.items():
+            if key not in self._probes:
+                self._probes[key] = await _opened(endpoint, tuple(profiles))
+        measured = await asyncio.gather(*(_in_time(probe.measure(), None) for probe, _ in self._probes.values()))
+        return tuple(status for status in measured if status is not None)
+
+    async def _only(self, keys: Collection[tuple[str, str]]) -> None:
+        for key in self._probes.keys() - keys:
+            await self._probes.pop(key)[1].aclose()
+
+
+async def _opened(endpoint: ModelEndpoint, profiles: tuple[str, ...]) -> tuple[EndpointProbe, AsyncExitStack]:
+    client = OpenAIChatModel(
+        base_url=endpoint.base_url,
+        model=endpoint.model,
+        api_key=endpoint.api_key,
+        timeout_seconds=_PING_SECONDS,
+        max_retries=1,
+    )
     async with AsyncExitStack() as stack:
-        probes: list[EndpointProbe] = []
-        for (url, model), (endpoint, profiles) in found.items():
-            client = OpenAIChatModel(
-                base_url=endpoint.base_url,
-                model=endpoint.model,
-                api_key=endpoint.api_key,
-                timeout_seconds=_PING_SECONDS,
-                max_retries=1,
-            )
-            await stack.enter_async_context(client)
-            metrics = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
-            probes.append(EndpointProbe(url=url, model=model, profiles=tuple(profiles), metrics=metrics, client=client))
-        yield tuple(probes)
+        await stack.enter_async_context(client)
+        metrics = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
+        url = public_url(endpoint.base_url)
+        probe = EndpointProbe(url=url, model=endpoint.model, profiles=profiles, metrics=metrics, client=client)
+        return probe, stack.pop_all()
 
 
 def _hit_rate(load: Load, before: Load | None) -> float | None:
@@ -178,7 +204,7 @@ class FleetView:
     room: LogRoom
     model: ModelPool
     store: KeyValue
-    endpoints: Sequence[EndpointProbe]
+    endpoints: EndpointProbes
     probe: NodeProbe
     stored: Callable[[], Iterable[StorageStatus]]
     started_at: float = field(default_factory=time.time)
@@ -214,7 +240,7 @@ class FleetView:
             self._report(),
             _in_time(self._others(), ()),
             self._machines(),
-            asyncio.gather(*(_in_time(one.measure(), None) for one in self.endpoints)),
+            self.endpoints.measure(),
             _in_time(self.room.storage(), ()),
         )
         replicas = (mine, *(one for one in others if one.name != self.me))
@@ -222,7 +248,7 @@ class FleetView:
             measured_at=time.time(),
             replicas=replicas,
             nodes=_measured(nodes, replicas),
-            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            endpoints=endpoints,
             storage=storage,
             tenants=tuple(self.stored()),
         )
@@ -298,23 +324,23 @@ async def open_fleet_view(
 ) -> AsyncGenerator[FleetView]:
     """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
-    async with open_endpoint_probes(settings) as endpoints:
-        view = FleetView(
-            replicas=replicas,
-            fleet=fleet,
-            room=room,
-            model=model,
-            store=store,
-            endpoints=endpoints,
-            probe=NodeProbe(ray_node()),
-            stored=stored,
-        )
-        try:
-            async with in_background(view.tell(), name="fleet view"):
-                yield view
-        finally:
-            # Others need not wait for its end.
-            await _in_time(store.delete(replicas.me), None)
+    view = FleetView(
+        replicas=replicas,
+        fleet=fleet,
+        room=room,
+        model=model,
+        store=store,
+        endpoints=EndpointProbes(settings),
+        probe=NodeProbe(ray_node()),
+        stored=stored,
+    )
+    try:
+        async with in_background(view.tell(), name="fleet view"):
+            yield view
+    finally:
+        await view.endpoints.close()
+        # Others need not wait for its end.
+        await _in_time(store.delete(replicas.me), None)
 
 
 def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
