@@ -22,6 +22,7 @@ SITES = {
     "extras": ("production", "tracing", "backup", "gateway-api", "images"),
     "jobs": ("production", "jobs", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
+    "many models": ("gpu", "vllm-replicas", "vllm-image-weights", "vllm-keda"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
 EVERYTHING = (*OVERLAYS, "tests", *SITES)

@@ -89,6 +89,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (of.targets_exist, f"{SCALED}orchestrator", "spec metrics 0 containerResource container", "main"),
     (of.targets_exist, f"{DEPLOYMENT}orchestrator", "spec replicas", 2),
     (of.replicas_survive, "PodDisruptionBudget fleet-context", "", GONE),
+    (of.replicas_survive, "PodDisruptionBudget fleet-vllm", "", GONE),
     (of.replicas_survive, f"{DEPLOYMENT}orchestrator", f"{POD} terminationGracePeriodSeconds", 20),
     (of.replicas_survive, f"{DEPLOYMENT}runner", f"{POD} topologySpreadConstraints", GONE),
     (of.quotas_have_room, "ConfigMap fleet-runner", "data FLEET_RUNNER_CONCURRENCY", "150"),

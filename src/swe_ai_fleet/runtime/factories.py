@@ -108,11 +108,13 @@ def other_model(
 
 
 @asynccontextmanager
-async def open_model(settings: Settings, *, admission: Admission | None = None) -> AsyncGenerator[ModelPool]:
+async def open_model(
+    settings: Settings, *, admission: Admission | None = None, look_every: float = LOOK_SECONDS
+) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
     `admission` holds several models of a process to limits they share; without it, settings have the limits of this
-    one. Where settings name where servers are found, those that come and go are followed. Raises ModelRejected for a
+    one. Where settings name where servers are found, it looks there every so many seconds. Raises ModelRejected for a
     URL that is none, InvalidRequest for such an address.
     """
     servers, members = ModelServers(settings=settings), dict[ModelEndpoint, Member]()
@@ -125,7 +127,7 @@ async def open_model(settings: Settings, *, admission: Admission | None = None) 
 
     async def follow(pool: ModelPool) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(look_every)
             endpoints = await servers.look()
             if members.keys() == set(endpoints):
                 continue
