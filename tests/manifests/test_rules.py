@@ -113,7 +113,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (running.files_are_mounted, "ConfigMap fleet-agent-settings", "data FLEET_NATS_CA", "/etc/fleet/ca.pem"),
     (running.modules_are_there, "container orchestrator", "args 2", "services.orchestrator.mian"),
     (running.modules_are_there, "container gateway", "args 2", "services.gateway.access"),
-    (running.secrets_are_made, "container vllm", "env 0 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
+    (running.secrets_are_made, "container vllm", "env 1 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
     (running.secrets_are_made, f"{DEPLOYMENT}gateway", f"{POD} volumes 0 secret", {"secretName": "fleet-tls"}),
 ]
 
@@ -161,7 +161,7 @@ def test_a_job_of_the_runner_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) ->
     assert [told for rule in RULES if rule not in others for told in rule(objects)] == []
     (pod,) = pods([job])
     out = {(service, port) for way, service, _, port in of.ways(objects) if way.owner is job}
-    assert {("fleet-nats", 4222), ("fleet-vllm", 8000)} <= out
+    assert {("fleet-nats", 4222), ("fleet-vllm-each", 8000)} <= out
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["namespace"] == pod.namespace]
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2
     counted = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]

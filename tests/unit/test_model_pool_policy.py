@@ -467,7 +467,7 @@ def test_a_call_that_ends_servers_is_given_up_before_it_has_ended_them_all() -> 
             raise ModelUnavailable("cut off")
 
     async def play() -> None:
-        models = [Dying(str(number)) for number in range(30)]
+        models: list[Scripted] = [Dying(str(number)) for number in range(30)]
         members = [Member(name=model.name, model=model) for model in models]
         rules = PoolRules(timeout=3600.0)
         async with ModelPool(members, read_fault=lambda _: Fault(kind=FaultKind.CUT), rules=rules) as pool:
