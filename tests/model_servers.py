@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
@@ -34,7 +35,6 @@ class Outcome:
     prompted: int = 0
     cached: int = 0
     seconds: float = 0.0
-    failed_over: int = 0
     homes: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
     @property
@@ -158,6 +158,8 @@ async def play(
             work = Work([pool.session(f"agent-{number}") for number in range(agents)], steps=steps)
             await work.reached(0.15)
             came = await house.start(servers // 3)
+            while sum(one.circuit is not Circuit.OPEN for one in pool.status().endpoints) < servers:
+                await asyncio.sleep(LOOK_SECONDS)
             await work.reached(0.3)
             drained = house.drain(servers // 6)
             # More agents begin: they go where there is least to do.
@@ -176,7 +178,6 @@ async def play(
             )
             outcome.homes |= {agents + number: homes for number, homes in late.outcome.homes.items()}
             outcome.seconds = asyncio.get_running_loop().time() - began
-            outcome.failed_over = pool.counters.failed_over
             return outcome, Upheaval(came=came, drained=drained, died=died, busy=busy)
     finally:
         await house.close()

@@ -42,6 +42,9 @@ class ChatModel(Protocol):
         ...
 
 
+Hear = Callable[[bool], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long calls wait while no model server serves, None: as the operator set.
@@ -50,7 +53,7 @@ class Patience:
     """
 
     seconds: float | None = None
-    hear: Callable[[bool], None] | None = None
+    hear: Hear | None = None
 
 
 @runtime_checkable

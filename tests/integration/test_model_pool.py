@@ -38,7 +38,7 @@ async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> Async
         members: list[Member] = []
         for url in urls:
             model = await stack.enter_async_context(OpenAIChatModel(base_url=url, max_retries=1, **options))
-            load = await stack.enter_async_context(VLLMMetrics(url)) if len(urls) > 1 else None
+            load = VLLMMetrics(model.metrics) if len(urls) > 1 else None
             members.append(Member(name=url, model=model, load=load))
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
@@ -241,7 +241,8 @@ async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
             'kv_cache_usage_perc{engine="1"}': 0.75,
             'prefix_cache_hits_total{engine="0"}': 99,
         }
-        async with VLLMMetrics(server.url) as metrics:
+        async with OpenAIChatModel(base_url=server.url) as model:
+            metrics = VLLMMetrics(model.metrics)
             load = await metrics.load()
             assert load is not None
             assert (load.running, load.waiting, load.cache, load.prefix_hits) == (5, 7, 0.75, 99)
@@ -253,8 +254,8 @@ async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
             server.metrics = None
             assert await metrics.load() is None
         url = server.url
-    async with VLLMMetrics(url) as metrics:
-        assert await metrics.load() is None
+    async with OpenAIChatModel(base_url=url) as model:
+        assert await model.metrics() == b""
 
 
 async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path) -> None:

@@ -123,7 +123,13 @@ async def open_model(
         for gone in members.keys() - endpoints:
             del members[gone]
         for endpoint, client in [(one, model_client(one, settings)) for one in endpoints if one not in members]:
-            members[endpoint] = await _member(client, endpoint)
+            await client.__aenter__()
+            members[endpoint] = Member(
+                name=public_url(endpoint.base_url),
+                model=client,
+                load=VLLMMetrics(client.metrics),
+                close=client.__aexit__,
+            )
 
     async def follow(pool: ModelPool) -> None:
         while True:
@@ -168,13 +174,6 @@ def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel
         max_retries=1,
         session_headers=listed(settings.model_session_headers),
     )
-
-
-async def _member(client: OpenAIChatModel, endpoint: ModelEndpoint) -> Member:
-    async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(client)
-        load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
-        return Member(name=public_url(endpoint.base_url), model=model, load=load, close=stack.pop_all().aclose)
 
 
 def connect_log(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.model_pool import ModelPool, VLLMMetrics
-from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.adapters.model_pool import ModelPool
+from swe_ai_fleet.adapters.model_pool.load import Load, read_load
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
@@ -57,63 +57,51 @@ class EndpointProbe:
         url: Its base URL without credentials.
         model: The model it is asked for; empty: the first that it lists.
         profiles: What uses it.
-        metrics: Its load.
-        client: Whether it answers.
+        client: Tells its load, and whether it answers.
     """
 
     url: str
     model: str
     profiles: tuple[str, ...]
-    metrics: VLLMMetrics
     client: OpenAIChatModel
     _last: Load | None = None
-    _pinged_at: float = float("-inf")
-    _fault: str = ""
-    _took: float = field(default=0.0)
+    _answered_at: float = float("-inf")
+    _took: float = 0.0
 
     async def measure(self) -> EndpointStatus:
         """The server as it is now. Takes 5 seconds at most, and raises nothing that a server is to blame for."""
         asked_at = time.monotonic()
-        load = await self.metrics.load()
-        took = time.monotonic() - asked_at
-        if load is None:
-            await self._ping()
-            return self._status(ComponentState.DOWN if self._fault else ComponentState.UP, self._took)
-        rate, self._last = _hit_rate(load, self._last), load
-        self._fault = ""
-        return self._status(ComponentState.UP, took, load=load, rate=rate)
-
-    def _status(
-        self, state: ComponentState, seconds: float, *, load: Load | None = None, rate: float | None = None
-    ) -> EndpointStatus:
+        load, rate, fault = read_load(await self.client.metrics()), None, ""
+        if load is not None:
+            rate, self._last = _hit_rate(load, self._last), load
+        elif asked_at - self._answered_at >= _PING_KEPT_SECONDS:
+            fault = await self._ping()
+        if load is not None or fault or self._answered_at > asked_at:
+            self._took = time.monotonic() - asked_at
         return EndpointStatus(
             url=self.url,
             model=self.model,
             profiles=self.profiles,
-            state=state,
-            message=self._fault,
+            state=ComponentState.DOWN if fault else ComponentState.UP,
+            message=fault,
             running=load.running if load else None,
             waiting=load.waiting if load else None,
             kv_cache_usage=load.cache if load else None,
             prefix_cache_hit_rate=rate,
-            latency_ms=seconds * 1000,
+            latency_ms=self._took * 1000,
         )
 
-    async def _ping(self) -> None:
-        asked_at = time.monotonic()
-        if asked_at - self._pinged_at < _PING_KEPT_SECONDS and not self._fault:
-            return
+    async def _ping(self) -> str:
+        """What speaks against its answering; empty where it does."""
         try:
             async with asyncio.timeout(_PING_SECONDS):
                 await self.client.ping()
         except ModelError as error:
-            self._fault = str(error)
+            return str(error)
         except TimeoutError:
-            self._fault = f"no answer within {_PING_SECONDS:g} seconds"
-        else:
-            self._fault = ""
-        self._pinged_at = time.monotonic()
-        self._took = self._pinged_at - asked_at
+            return f"no answer within {_PING_SECONDS:g} seconds"
+        self._answered_at = time.monotonic()
+        return ""
 
 
 class EndpointProbes:
@@ -126,7 +114,7 @@ class EndpointProbes:
     def __init__(self, settings: Settings) -> None:
         named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
         self._servers = {profile: ModelServers(settings=chosen) for profile, chosen in named.items()}
-        self._probes: dict[tuple[str, str], tuple[EndpointProbe, AsyncExitStack]] = {}
+        self._probes: dict[tuple[str, str], EndpointProbe] = {}
 
     async def close(self) -> None:
         """Ask nobody any more."""
@@ -143,29 +131,21 @@ class EndpointProbes:
         await self._only(found)
         for key, (endpoint, profiles) in found.items():
             if key not in self._probes:
-                self._probes[key] = await _opened(endpoint, tuple(profiles))
-        measured = await asyncio.gather(*(_in_time(probe.measure(), None) for probe, _ in self._probes.values()))
+                client = OpenAIChatModel(
+                    base_url=endpoint.base_url,
+                    model=endpoint.model,
+                    api_key=endpoint.api_key,
+                    timeout_seconds=_PING_SECONDS,
+                    max_retries=1,
+                )
+                await client.__aenter__()
+                self._probes[key] = EndpointProbe(url=key[0], model=key[1], profiles=tuple(profiles), client=client)
+        measured = await asyncio.gather(*(_in_time(probe.measure(), None) for probe in self._probes.values()))
         return tuple(status for status in measured if status is not None)
 
     async def _only(self, keys: Collection[tuple[str, str]]) -> None:
         for key in self._probes.keys() - keys:
-            await self._probes.pop(key)[1].aclose()
-
-
-async def _opened(endpoint: ModelEndpoint, profiles: tuple[str, ...]) -> tuple[EndpointProbe, AsyncExitStack]:
-    client = OpenAIChatModel(
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        api_key=endpoint.api_key,
-        timeout_seconds=_PING_SECONDS,
-        max_retries=1,
-    )
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(client)
-        metrics = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
-        url = public_url(endpoint.base_url)
-        probe = EndpointProbe(url=url, model=endpoint.model, profiles=profiles, metrics=metrics, client=client)
-        return probe, stack.pop_all()
+            await self._probes.pop(key).client.__aexit__()
 
 
 def _hit_rate(load: Load, before: Load | None) -> float | None:

@@ -12,8 +12,9 @@ import re
 import socket
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -90,24 +91,23 @@ def _endpoints(settings: Settings, urls: Sequence[str]) -> tuple[ModelEndpoint, 
 def _found_by(address: str) -> str:
     """How servers are found at an address; empty where it is a server's own. Raises InvalidRequest."""
     parts = urlsplit(address)
-    if parts.scheme == _FILE and parts.path.startswith("/") and not parts.netloc:
-        return _FILE
-    if parts.scheme == _DNS and parts.hostname and _port(parts) and "@" not in parts.netloc:
-        return _DNS
-    if parts.scheme == _FILE or parts.scheme.startswith("dns"):
-        hint = "dns+http://NAME:PORT/v1 or file:/PATH; servers with TLS are listed by their names"
-        raise InvalidRequest("the address where model servers are found is malformed", field="model_url", hint=hint)
-    return ""
+    if parts.scheme != _FILE and not parts.scheme.startswith("dns"):
+        return ""
+    with suppress(ValueError):
+        if parts.scheme == _FILE and parts.path.startswith("/") and not parts.netloc:
+            return _FILE
+        if parts.scheme == _DNS and parts.hostname and parts.port and "@" not in parts.netloc:
+            return _DNS
+    hint = "dns+http://NAME:PORT/v1 or file:/PATH; servers with TLS are listed by their names"
+    raise InvalidRequest("the address where model servers are found is malformed", field="model_url", hint=hint)
 
 
 async def _resolved(address: str) -> tuple[str, ...]:
     """A URL for each address that a name has. Raises OSError."""
     parts = urlsplit(address)
-    found = await asyncio.get_running_loop().getaddrinfo(
-        parts.hostname, _port(parts), type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-    )
+    found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     hosts = sorted({f"[{ip}]" if ":" in (ip := str(to[0])) else ip for *_, to in found})
-    return tuple(f"http://{host}:{_port(parts)}{parts.path}" for host in hosts)
+    return tuple(f"http://{host}:{parts.port}{parts.path}" for host in hosts)
 
 
 def _read(address: str) -> tuple[str, ...]:
@@ -133,10 +133,3 @@ def _read(address: str) -> tuple[str, ...]:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or "@" in url:
             raise ValueError("not all of it are URLs of HTTP without a user")
     return tuple(urls)
-
-
-def _port(parts: SplitResult) -> int:
-    try:
-        return parts.port or 0
-    except ValueError:
-        return 0

@@ -135,8 +135,6 @@ class ModelPool:
         """
         if not self._endpoints:
             raise self._dispatcher.nobody()
-        if len(self._endpoints) == 1:
-            return await self._endpoints[0].member.model.probe()
         await self._ask_all()
         if not any(one.capabilities for one in self._endpoints):
             # Every endpoint is slow or down: their own faults and time limits decide.
@@ -150,9 +148,6 @@ class ModelPool:
         """Return as soon as one endpoint answers. Raises the first endpoint's ModelError where none does."""
         if not self._endpoints:
             raise self._dispatcher.nobody()
-        if len(self._endpoints) == 1:
-            await self._endpoints[0].member.model.ping()
-            return
         pings = [asyncio.create_task(endpoint.member.model.ping()) for endpoint in self._endpoints]
         try:
             for ping in asyncio.as_completed(pings):
@@ -202,8 +197,6 @@ class ModelPool:
     async def probe_at(self, binding: Binding | None, patience: Patience = _USUAL) -> ModelCapabilities:
         """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
         found = await self._dispatcher.serve(lambda model: model.probe(), binding, patience)
-        if len(self._endpoints) == 1:
-            return found
         await self._ask_all()
         return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else found
 

@@ -33,6 +33,8 @@ _MOST_CONNECTIONS = 1000
 _KEEP_ALIVE_SECONDS = 4.0
 _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
+_METRICS_SECONDS = 2.0
+_LONGEST_METRICS = 4 * 1024 * 1024
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _LONGEST_REFUSAL = 1024 * 1024
 _URL_HINT = "for example http://127.0.0.1:8000/v1"
@@ -110,9 +112,34 @@ class Connection:
             await self._opened.close()
             self._opened = None
 
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            raise RuntimeError("OpenAIChatModel is used outside of its `async with` block")
+        return self._opened
+
     async def models(self) -> bytes:
         """The answer to what models there are. Raises as `complete` does."""
         return await self._whole("GET", _MODELS)
+
+    async def metrics(self) -> bytes:
+        """The page of metrics beside the API; empty where there is none of at most 4 MiB within 2 seconds."""
+        url = self._url.with_path(self._url.raw_path.rstrip("/").removesuffix("/v1") + "/metrics", encoded=True)
+        try:
+            async with (
+                asyncio.timeout(_METRICS_SECONDS),
+                self._session.get(
+                    url,
+                    headers={"Accept": "text/plain"},
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    proxy_auth=self._proxy_auth,
+                ) as response,
+            ):
+                page = await _beginning(response, _LONGEST_METRICS + 1) if response.status == 200 else b""
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return b""
+        return page if len(page) <= _LONGEST_METRICS else b""
 
     async def complete(self, body: bytes, *, path: str = _CHAT, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
@@ -176,15 +203,13 @@ class Connection:
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer of the server to one request, where it is one of success."""
-        if self._opened is None:
-            raise RuntimeError("OpenAIChatModelis used outside of its `async with` block")
         if (url := self._places.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
             self._places[path] = url
         with self._faults():
             async with (
                 asyncio.timeout(self._timeout_seconds),
-                self._opened.request(
+                self._session.request(
                     method, url, data=body, headers=headers, proxy=self._proxy, proxy_auth=self._proxy_auth
                 ) as response,
             ):
