@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -119,32 +119,29 @@ async def open_model(
     """
     servers, members = ModelServers(settings=settings), dict[ModelEndpoint, Member]()
 
-    async def look(endpoints: Iterable[ModelEndpoint]) -> None:
-        for gone in members.keys() - endpoints:
-            del members[gone]
-        for endpoint, client in [(one, model_client(one, settings)) for one in endpoints if one not in members]:
+    async def look() -> bool:
+        endpoints = await servers.look()
+        clients = {one: model_client(one, settings) for one in endpoints if one not in members}
+        gone = members.keys() - endpoints
+        for endpoint in gone:
+            del members[endpoint]
+        for endpoint, client in clients.items():
             await client.__aenter__()
-            members[endpoint] = Member(
-                name=public_url(endpoint.base_url),
-                model=client,
-                load=VLLMMetrics(client.metrics),
-                close=client.__aexit__,
-            )
+            name, load = public_url(endpoint.base_url), VLLMMetrics(client.metrics)
+            members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
+        return bool(gone or clients)
 
     async def follow(pool: ModelPool) -> None:
         while True:
             await asyncio.sleep(look_every)
-            endpoints = await servers.look()
-            if members.keys() == set(endpoints):
-                continue
             try:
-                await look(endpoints)
+                if await look():
+                    pool.renew(tuple(members.values()))
             except ModelError as error:
                 _log.warning("model.server_unusable", reason=str(error))
-            pool.renew(tuple(members.values()))
 
     async with AsyncExitStack() as stack:
-        await look(await servers.look())
+        await look()
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)

@@ -166,12 +166,6 @@ class Dispatcher:
         """
         seconds = self._rules.timeout if patience.seconds is None else patience.seconds
         call = _Call(next(self._orders), binding, seconds, self._rules.notice, patience.hear)
-        try:
-            return await self._served(call, operation)
-        finally:
-            call.tell(is_away=False)
-
-    async def _served(self, call: _Call, operation: Callable[[ChatModel], Awaitable[_T]]) -> _T:
         while True:
             endpoint = await self._seat(call)
             self.counters.admitted += 1
@@ -206,7 +200,7 @@ class Dispatcher:
         await asyncio.gather(*recoveries, return_exceptions=True)
 
     async def _seat(self, call: _Call) -> Endpoint:
-        if not self._line and (endpoint := self._routes(_now()).of(call)) is not None:
+        if not self._line and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
             return self._seated(call, endpoint)
         call.place = place = asyncio.get_running_loop().create_future()
         self._line.add(call)
@@ -238,6 +232,7 @@ class Dispatcher:
             if place.done() and not place.cancelled() and place.exception() is None:
                 place.result().ended()
             place.cancel()
+            call.tell(is_away=False)
             self._line.remove(call)
             self._dispatch()
             raise
@@ -250,8 +245,12 @@ class Dispatcher:
         now = _now()
         while self._line:
             routes = self._routes(now)
-            call = self._line.first(lambda call, to=routes.of: to(call) is not None) if routes.ready else None
-            if call is None or call.place is None or (endpoint := routes.of(call)) is None:
+            call = (
+                self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
+                if routes.ready
+                else None
+            )
+            if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
             self._line.take(call)
             call.place.set_result(self._seated(call, endpoint))

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
 
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint
 
 _LOADED_MARGIN = 8
 _COLD_MARGIN = 2
-
-
-class Routed(Protocol):
-    """A call, as far as it matters where it goes: to the run's endpoint, and not to the one that it is to `avoid`."""
-
-    @property
-    def session(self) -> Binding | None: ...
-
-    @property
-    def avoid(self) -> Endpoint | None: ...
 
 
 class Routes:
@@ -39,16 +28,15 @@ class Routes:
             self._ranked = [(pressure, one) for pressure, _, one in sorted(ranked, key=lambda rank: rank[:2])]
         self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
 
-    def of(self, call: Routed) -> Endpoint | None:
-        """Where a call can go now; None where it is to wait."""
+    def of(self, session: Binding | None, avoid: Endpoint | None) -> Endpoint | None:
+        """Where a call of a run can go now, best not to the endpoint to avoid; None where it is to wait."""
         if self._alone or not self.ready:
             return self.ready[0] if self.ready else None
-        best = next((one for _, one in self._ranked if one is not call.avoid), self._ranked[0][1])
-        session = call.session
+        best = next((one for _, one in self._ranked if one is not avoid), self._ranked[0][1])
         if session is None or session.endpoint is None:
             return best
         bound = session.endpoint
-        if bound is call.avoid:
+        if bound is avoid:
             return best
         key = bound, session.is_cold
         if key not in self._known:
