@@ -244,12 +244,9 @@ class Dispatcher:
             return
         now = _now()
         while self._line:
-            routes = self._routes(now)
-            call = (
-                self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
-                if routes.ready
-                else None
-            )
+            if not (routes := self._routes(now)).ready:
+                break
+            call = self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
             if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
             self._line.take(call)
