@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
@@ -79,6 +79,7 @@ class RunContext:
         keeper: Keeps its workspace for another process; None: nothing does.
         earlier: What the log has of it.
         record: What this process did with its tools; None where an earlier one did something too.
+        clock: For budgets made beside it that share one.
     """
 
     equipment: Equipment
@@ -88,6 +89,7 @@ class RunContext:
     keeper: WorkspaceKeeper | None = None
     earlier: RunState = _NEW
     record: ToolRecord | None = None
+    clock: Clock = field(default_factory=Clock)
 
     async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
         """The model, and what it can do; from here on the budget's clock runs, at its prices.

@@ -105,11 +105,7 @@ class EndpointProbe:
 
 
 class EndpointProbes:
-    """Asks the model servers that settings and their profiles lead to now, those that come and go among them.
-
-    Args:
-        settings: Name them, and the profiles.
-    """
+    """Asks the model servers that settings and their profiles lead to now, those that come and go among them."""
 
     def __init__(self, settings: Settings) -> None:
         named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
