@@ -103,6 +103,7 @@ class TenantTable(_Table):
     approval: Literal["none", "plan", "risky", "every"] = "none"
     require_verified: StrictBool = False
     default_repository: str = ""
+    model_patience_seconds: StrictInt | StrictFloat | None = Field(default=None, ge=0)
     agent_endpoints: tuple[Text, ...] = ()
     harnesses: tuple[Text, ...] | None = None
 
@@ -191,6 +192,7 @@ class AccessFile(_Table):
                 approval=ApprovalPolicy(table.approval),
                 require_verified=table.require_verified,
                 default_repository=table.default_repository,
+                model_patience_seconds=table.model_patience_seconds,
                 agent_endpoints=table.agent_endpoints,
                 harnesses=table.harnesses,
             )

@@ -43,13 +43,14 @@ from swe_ai_fleet.telemetry import Telemetry
 T = TypeVar("T")
 _TIMEOUT_SECONDS = 2.0
 _MOST_TENANTS = 50
-_MOST_ENDPOINTS = 50
+_MOST_ENDPOINTS = 200
 OPERATIONS = (
     "deliberation",
     "orchestration",
     "workflow",
     "agent",
     "model_call",
+    "model_wait",
     "tool_call",
     "check",
     "queue_wait",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,25 @@ class ChatModel(Protocol):
         ...
 
 
+Hear = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long calls wait while no model server serves, None: as the operator set.
+
+    `hear` is told True once that has gone on for a while, and False when a server serves or the call ends.
+    """
+
+    seconds: float | None = None
+    hear: Hear | None = None
+
+
 @runtime_checkable
 class ModelSessions(Protocol):
     """A model behind several servers; a run stays with the one that has its prompts cached, as long as it can."""
 
-    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ChatModel:
+    def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
         """The model for one run; the same key is the same server. Where calls wait, `tenant` says whose turn it is."""
         ...
 

@@ -103,7 +103,8 @@ class Settings(BaseSettings):
         default="",
         validation_alias=_named("FLEET_MODEL_URL", "model_url", "VLLM_URL"),
         description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; of several that offer "
-        "the same model, separated by commas.",
+        "the same model, separated by commas. dns+http://NAME:PORT/v1 is a server at each address of a name, "
+        "file:/PATH has a URL a line; both are followed.",
     )
     model: str = Field(
         default="",
@@ -135,7 +136,10 @@ class Settings(BaseSettings):
     )
     model_timeout_seconds: float = Field(default=600.0, gt=0, description="Longest wait for one completion.")
     model_patience_seconds: float = Field(
-        default=120.0, ge=0, description="How long a model call waits for a server that is down or overloaded."
+        default=3600.0,
+        ge=0,
+        description="How long a model call waits for a server that is down or overloaded, where `access_file` says "
+        "nothing else for the tenant.",
     )
     model_max_in_flight: int = Field(
         default=0, ge=0, description="Maximum number of concurrent model calls in the whole fleet; 0 = no limit."

@@ -7,19 +7,27 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
+from swe_ai_fleet.agents.coding_run import CodingRun
+from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStarted, ModelAwaited, StoredEvent
 from swe_ai_fleet.domain.message import ModelRequest, ToolProtocol, UserMessage
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Failure, Script, Turn
+from swe_ai_fleet.watching.narration import line_of
+from swe_ai_fleet.watching.progress import Progress
+from tests.recorded_runs import Runs
 
 QUICK = PoolRules(timeout=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
 
@@ -30,7 +38,7 @@ async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> Async
         members: list[Member] = []
         for url in urls:
             model = await stack.enter_async_context(OpenAIChatModel(base_url=url, max_retries=1, **options))
-            load = await stack.enter_async_context(VLLMMetrics(url)) if len(urls) > 1 else None
+            load = VLLMMetrics(model.metrics) if len(urls) > 1 else None
             members.append(Member(name=url, model=model, load=load))
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
@@ -233,7 +241,8 @@ async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
             'kv_cache_usage_perc{engine="1"}': 0.75,
             'prefix_cache_hits_total{engine="0"}': 99,
         }
-        async with VLLMMetrics(server.url) as metrics:
+        async with OpenAIChatModel(base_url=server.url) as model:
+            metrics = VLLMMetrics(model.metrics)
             load = await metrics.load()
             assert load is not None
             assert (load.running, load.waiting, load.cache, load.prefix_hits) == (5, 7, 0.75, 99)
@@ -245,5 +254,57 @@ async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
             server.metrics = None
             assert await metrics.load() is None
         url = server.url
-    async with VLLMMetrics(url) as metrics:
-        assert await metrics.load() is None
+    async with OpenAIChatModel(base_url=url) as model:
+        assert await model.metrics() == b""
+
+
+async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, {"app.py": "a = 1\n"}, "Look at app.py.")
+    task = replace(runs.task, model_patience_seconds=600.0)
+    turns = Script.of(Turn(tool_calls=(("list_directory", {}),)), Turn(tool_calls=(("final_answer", {"result": "x"}),)))
+    server = ScriptedModelServer(turns)
+    async with server:
+        port = int(server.url.split(":")[2].split("/")[0])
+    rules = PoolRules(timeout=0.0, backoff=0.02, open_for=0.02, longest_open=0.05, notice=0.05)
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(OpenAIChatModel(base_url=server.url, max_retries=1))
+        pool = await stack.enter_async_context(
+            ModelPool([Member(name="only", model=model)], read_fault=lambda e: Fault.of(*pushback(e)), rules=rules)
+        )
+        assignment = CodingAssignment(
+            execution_id=task.execution_id,
+            agent_id="agent-1",
+            task=task,
+            repository=await runs.pinned(),
+            generation=1,
+        )
+        clone = await stack.enter_async_context(runs.clone("agent-1"))
+        run = CodingRun(services=runs.services({"": pool}), results=runs.log)
+        work = asyncio.create_task(run.run(assignment, clone))
+        async with asyncio.timeout(60):
+            while not runs.bodies(ModelAwaited):
+                await asyncio.sleep(0.01)
+        progress = told(runs, assignment)
+        assert progress.state.agents["agent-1"].model_awaited_since
+        assert progress.step == "waiting for a model server"
+        await stack.enter_async_context(ScriptedModelServer(turns, port=port))
+        candidate = await work
+    assert candidate.stop_reason is StopReason.FINAL_ANSWER
+    begun, ended = runs.bodies(ModelAwaited)
+    assert begun.waited_ms == 0 < ended.waited_ms
+    progress = told(runs, assignment)
+    assert progress.state.agents["agent-1"].model_awaited_since == ""
+    assert progress.step != "waiting for a model server"
+    lines = [line_of(StoredEvent(sequence=1, event=event)) for event in runs.log.events]
+    assert "agent-1: waits: no model server answers" in lines
+    assert any("without a model server" in line for line in lines)
+
+
+def told(runs: Runs, assignment: CodingAssignment) -> Progress:
+    """What watchers see."""
+    task, progress = assignment.task, Progress()
+    started = ExecutionStarted(task=task, repository=assignment.repository, fingerprint="")
+    first = replace(runs.log.events[0], agent_id=EXECUTION_SUBJECT, body=started)
+    for number, event in enumerate((first, *runs.log.events), start=1):
+        progress.follow(StoredEvent(sequence=number, event=event))
+    return progress

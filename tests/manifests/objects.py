@@ -28,6 +28,7 @@ SITES = {
     "jobs in user namespaces": ("laptop", "jobs", "node-check", "userns", "images"),
     "a runtime class": ("production", "node-check", "runtime-class", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
+    "many models": ("gpu", "vllm-replicas", "vllm-image-weights", "vllm-keda"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
 EVERYTHING = (*OVERLAYS, "tests", *SITES)

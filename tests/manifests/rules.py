@@ -146,7 +146,7 @@ def _served(pod: PodView, container: Object, grpc: Object, kind: str) -> Iterato
 
 
 def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
-    for one in of_kind(objects, "HorizontalPodAutoscaler"):
+    for one in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
         target = one["spec"]["scaleTargetRef"]
         chosen = [o for o in of_kind(objects, target["kind"]) if o["metadata"]["name"] == target["name"]]
         if not chosen:
@@ -155,7 +155,7 @@ def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
         if "replicas" in chosen[0]["spec"]:
             yield f"{name_of(one)}: {target['name']} sets its replicas, too"
         (pod,) = pods(chosen)
-        for metric in one["spec"]["metrics"]:
+        for metric in one["spec"].get("metrics", ()):
             source: Object = metric.get("resource") or metric.get("containerResource") or {}
             if source.get("name") not in ("cpu", "memory"):
                 yield f"{name_of(one)}: scales by what not every cluster measures"
@@ -176,13 +176,16 @@ def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
     from services.grpc_server import GRACE_SECONDS
     from swe_ai_fleet.settings import Settings
 
-    scaled = {one["spec"]["scaleTargetRef"]["name"]: one for one in of_kind(objects, "HorizontalPodAutoscaler")}
+    scaled = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"].get("minReplicas", one["spec"].get("minReplicaCount", 1))
+        for one in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
+    }
     budgets = of_kind(objects, "PodDisruptionBudget")
     for pod in pods(objects):
         if pod.owner["kind"] not in ("Deployment", "StatefulSet"):
             continue
         name = pod.owner["metadata"]["name"]
-        many = pod.owner["spec"].get("replicas", 1) > 1 or (name in scaled and scaled[name]["spec"]["minReplicas"] > 1)
+        many = pod.owner["spec"].get("replicas", 1) > 1 or scaled.get(name, 1) > 1
         if many and not any(matches(one["spec"]["selector"], pod.labels) for one in budgets):
             yield f"{pod}: no disruption budget"
         if many and not pod.spec.get("topologySpreadConstraints"):

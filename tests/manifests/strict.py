@@ -74,6 +74,15 @@ _PLACES: Mapping[tuple[str, str], Places] = {
         "groups[]": "name! interval:time rules!",
         "groups[].rules[]": "alert! expr! labels:texts! annotations:texts! for:time",
     },
+    ("keda.sh/v1alpha1", "ScaledObject"): {
+        "": "scaleTargetRef! minReplicaCount:count maxReplicaCount:count pollingInterval:count cooldownPeriod:count "
+        "fallback advanced triggers!",
+        "scaleTargetRef": "apiVersion kind name!",
+        "fallback": "failureThreshold:count! replicas:count! behavior:static|currentReplicas|currentReplicasIfHigher",
+        "advanced": "restoreToOriginalReplicaCount:flag horizontalPodAutoscalerConfig",
+        "advanced.horizontalPodAutoscalerConfig": "name behavior:any",
+        "triggers[]": "type! metadata:texts! name metricType:AverageValue|Value|Utilization useCachedMetrics:flag",
+    },
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): {
         "": "parentRefs! hostnames:list rules!",
         "parentRefs[]": "name! namespace sectionName",

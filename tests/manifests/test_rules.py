@@ -94,6 +94,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (of.targets_exist, f"{SCALED}orchestrator", "spec metrics 0 containerResource container", "main"),
     (of.targets_exist, f"{DEPLOYMENT}orchestrator", "spec replicas", 2),
     (of.replicas_survive, "PodDisruptionBudget fleet-context", "", GONE),
+    (of.replicas_survive, "PodDisruptionBudget fleet-vllm", "", GONE),
     (of.replicas_survive, f"{DEPLOYMENT}orchestrator", f"{POD} terminationGracePeriodSeconds", 20),
     (of.replicas_survive, f"{DEPLOYMENT}runner", f"{POD} topologySpreadConstraints", GONE),
     (of.quotas_have_room, "ConfigMap fleet-runner", "data FLEET_RUNNER_CONCURRENCY", "150"),
@@ -118,7 +119,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (running.modules_are_there, "container orchestrator", "args 2", "services.orchestrator.mian"),
     (running.modules_are_there, "container gateway", "args 2", "services.gateway.access"),
     (running.modules_are_there, "container gateway", "args +", "tests/unit/test_gone.py"),
-    (running.secrets_are_made, "container vllm", "env 0 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
+    (running.secrets_are_made, "container vllm", "env 1 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
     (running.secrets_are_made, f"{DEPLOYMENT}gateway", f"{POD} volumes 0 secret", {"secretName": "fleet-tls"}),
 ]
 
@@ -175,7 +176,7 @@ def test_a_job_of_the_runner_keeps_the_rules(name: str, image: str, monkeypatch:
     assert [told for rule in RULES if rule not in others for told in rule(objects)] == []
     (pod,) = pods([job])
     out = {(service, port) for way, service, _, port in of.ways(objects) if way.owner is job}
-    assert {("fleet-nats", 4222), ("fleet-vllm", 8000)} <= out
+    assert {("fleet-nats", 4222), ("fleet-vllm-each", 8000)} <= out
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["namespace"] == pod.namespace]
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2
     counted = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]

@@ -24,6 +24,7 @@ WHOLE = f"""
 approval = "risky"
 require_verified = true
 default_repository = "https://git.example.org/app.git"
+model_patience_seconds = 900
 agent_endpoints = ["agents.example.org:50060"]
 
 [tenants.acme.quota]
@@ -76,6 +77,7 @@ def test_a_whole_file_is_read() -> None:
             approval=ApprovalPolicy.RISKY,
             require_verified=True,
             default_repository="https://git.example.org/app.git",
+            model_patience_seconds=900,
             agent_endpoints=("agents.example.org:50060",),
         ),
         "umbrella": TenantRules(tenant="umbrella"),
@@ -100,6 +102,7 @@ def test_a_whole_file_is_read() -> None:
         ("agents = 20", 'agents = "20"', "tenants.acme.quota.agents"),
         ("agents = 20", "agent = 20", "tenants.acme.quota.agent"),
         ("queue_share = 0.5", "queue_share = 1.5", "tenants.acme.quota.queue_share"),
+        ("model_patience_seconds = 900", "model_patience_seconds = -1", "tenants.acme.model_patience_seconds"),
         (":50060", "", "tenants.acme.agent_endpoints"),
         ("[tenants.umbrella]", "[tenants.Umbrella]", "tenants.Umbrella"),
         ("[tenants.umbrella]", "", "tokens[1].tenant"),

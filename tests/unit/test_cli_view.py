@@ -360,6 +360,17 @@ def test_a_plan_that_waits_for_approval_is_shown_whole_and_its_agent_counts_as_w
     assert any(line.startswith("  expires 2026-01-01 ") for line in lines)
 
 
+def test_an_agent_whose_model_is_away_is_shown_to_wait_until_it_goes_on() -> None:
+    progress = Progress()
+    for event in (events()[0], an_event(1, "b", events_of.ModelAwaited())):
+        progress.add(event)
+    assert progress.state is not None
+    since = progress.state.agents["b"].model_awaited_since[11:19]
+    assert any(line.rstrip().endswith(f"waiting for a model server since {since}") for line in outcome(progress.state))
+    progress.add(an_event(2, "b", events_of.ModelAwaited(waited_ms=61_000)))
+    assert not any("waiting" in line for line in outcome(progress.state))
+
+
 def test_the_exit_code_tells_the_verdict() -> None:
     done, unverified, refuted = ended(), Verdict.UNVERIFIED, Verdict.REFUTED
     lost, judged = ExecutionStatus.NO_WINNER, TaskKind.JUDGE

@@ -150,6 +150,7 @@ SPENT = Usage(prompt_tokens=300, completion_tokens=30, cached_tokens=60, model_c
 
 async def test_a_whole_run_is_counted_once() -> None:
     log = Log().started(0).claimed(2).begun(3).replied(4, 900).called(5).called(6, outcome=Outcome.TIMEOUT)
+    log.say(7, ev.ModelAwaited(), "a").say(9, ev.ModelAwaited(waited_ms=2_000), "a")
     log.called(6, tool="approval").finished(13, SPENT).ended(14)
     async with asyncio.timeout(20), meter_of(log) as meter:
         # An event seen before adds nothing.
@@ -159,7 +160,7 @@ async def test_a_whole_run_is_counted_once() -> None:
     assert (found.agents_started, found.agents_succeeded, found.agents_failed) == (1, 1, 0)
     assert (found.usage.prompt_tokens, found.usage.cached_tokens, found.usage.cost) == (300, 60, 0.5)
     assert (found.usage.model_calls, found.usage.tool_calls) == (3, 2)
-    counts = {"queue_wait": 1, "model_call": 1, "tool_call": 2, "agent": 1, "deliberation": 1}
+    counts = {"queue_wait": 1, "model_call": 1, "model_wait": 1, "tool_call": 2, "agent": 1, "deliberation": 1}
     assert {name: one.count for name, one in found.latencies.items()} == counts
     assert found.latencies["agent"].quantile(0.5) == pytest.approx(10_000, rel=RELATIVE_ERROR)
     assert found.latencies["queue_wait"].quantile(0.5) == pytest.approx(2_000, rel=RELATIVE_ERROR)

@@ -25,7 +25,7 @@ from swe_ai_fleet.adapters.model_pool.load import Load
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
-from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.ports import ChatModel, Patience
 from tests.simulation.virtual_loop import on_virtual_time
 
 FAST = PoolRules(timeout=5.0, backoff=0.001, open_for=0.002, longest_open=0.01, ramp=60.0)
@@ -101,20 +101,21 @@ async def turns(count: int = 5) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "wait", "kind"),
+    ("status", "wait", "reached", "kind"),
     [
-        (0, None, FaultKind.UNREACHABLE),
-        (200, None, FaultKind.BROKEN),
-        (500, None, FaultKind.BROKEN),
-        (502, None, FaultKind.BROKEN),
-        (503, None, FaultKind.OVERLOADED),
-        (529, None, FaultKind.OVERLOADED),
-        (429, 3.0, FaultKind.OVERLOADED),
-        (500, 3.0, FaultKind.OVERLOADED),
+        (0, None, False, FaultKind.UNREACHABLE),
+        (0, None, True, FaultKind.CUT),
+        (200, None, True, FaultKind.BROKEN),
+        (500, None, True, FaultKind.BROKEN),
+        (502, None, True, FaultKind.CUT),
+        (503, None, True, FaultKind.OVERLOADED),
+        (529, None, True, FaultKind.OVERLOADED),
+        (429, 3.0, True, FaultKind.OVERLOADED),
+        (502, 3.0, True, FaultKind.OVERLOADED),
     ],
 )
-def test_what_a_status_means(status: int, wait: float | None, kind: FaultKind) -> None:
-    assert Fault.of(status, wait) == Fault(kind=kind, retry_after=wait)
+def test_what_a_status_means(status: int, wait: float | None, reached: bool, kind: FaultKind) -> None:
+    assert Fault.of(status, wait, reached) == Fault(kind=kind, retry_after=wait)
 
 
 async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_first() -> None:
@@ -391,3 +392,88 @@ def test_whatever_servers_do_every_call_ends_and_nothing_leaks(scripts: list[lis
             assert [one.in_flight for one in status.endpoints] == [0] * len(models)
 
     asyncio.run(play())
+
+
+def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_have() -> None:
+    async def play() -> None:
+        gate, closed = asyncio.Event(), list[str]()
+
+        def member(model: Scripted) -> Member:
+            async def close() -> None:
+                closed.append(model.name)
+
+            return Member(name=model.name, model=model, close=close)
+
+        old, new, late = Scripted("old", gate.wait), Scripted("new"), Scripted("late")
+        late.down = True
+        members = {model.name: member(model) for model in (old, new, late)}
+        async with ModelPool([members["old"]], read_fault=read, rules=PoolRules()) as pool:
+            run, other = pool.session("run"), pool.session("other")
+            held = asyncio.create_task(ask(run))
+            await turns()
+            pool.renew([members["new"], members["late"]])
+            assert await ask(other) == "new"
+            assert (new.pings, old.calls, held.done(), closed) == (1, 1, False, [])
+            gate.set()
+            assert await held == "old"
+            assert (await ask(run), run.endpoint) == ("new", "new")
+            assert (late.calls, {one.name for one in pool.status().endpoints}) == (0, {"new", "late"})
+            late.down = False
+            await asyncio.sleep(60.0)
+            assert closed == ["old"]
+            others = [pool.session(str(number)) for number in range(6)]
+            assert {await ask(one) for one in others} == {"new", "late"}
+            # Nobody is left: calls wait, where no source says that more may come they fail at once.
+            pool.renew([])
+            with pytest.raises(ModelUnavailable, match="no model server is available"):
+                await ask(run)
+        assert sorted(closed) == ["late", "new", "old"]
+
+    on_virtual_time(play())
+
+
+@pytest.mark.parametrize(("patience", "away", "waits"), [(None, 50.0, True), (300.0, 200.0, True), (10.0, 50.0, False)])
+def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None, away: float, waits: bool) -> None:
+    async def play() -> None:
+        heard: list[tuple[bool, float]] = []
+        model, loop = Scripted("only"), asyncio.get_running_loop()
+        model.down = True
+        async with pool_of(model, rules=PoolRules(timeout=100.0)) as pool:
+            began = loop.time()
+
+            def hear(is_away: bool) -> None:
+                heard.append((is_away, loop.time() - began))
+
+            call = asyncio.create_task(ask(pool.session("run", patience=Patience(seconds=patience, hear=hear))))
+            await asyncio.sleep(away)
+            model.down = False
+            if waits:
+                assert await call == "only"
+            else:
+                with pytest.raises(ModelUnavailable, match="is down"):
+                    await call
+            (begins, first), (ends, last) = heard
+            assert (begins, ends) == (True, False)
+            assert 5.0 <= first < 20.0
+            # Pings come every ten seconds at most.
+            assert away <= last < away + 20.0 if waits else last <= 20.0
+
+    on_virtual_time(play())
+
+
+def test_a_call_that_ends_servers_is_given_up_before_it_has_ended_them_all() -> None:
+    class Dying(Scripted):
+        async def reply(self, request: ModelRequest) -> ModelReply:
+            self.calls += 1
+            raise ModelUnavailable("cut off")
+
+    async def play() -> None:
+        models: list[Scripted] = [Dying(str(number)) for number in range(30)]
+        members = [Member(name=model.name, model=model) for model in models]
+        rules = PoolRules(timeout=3600.0)
+        async with ModelPool(members, read_fault=lambda _: Fault(kind=FaultKind.CUT), rules=rules) as pool:
+            with pytest.raises(ModelUnavailable, match="cut off"):
+                await ask(pool.session("run"))
+        assert sum(model.calls for model in models) == 8
+
+    on_virtual_time(play())

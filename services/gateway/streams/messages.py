@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStatus,
     LoopNoticed,
     MessageAdded,
+    ModelAwaited,
     NodeUpdated,
     RunClaimed,
     RunFinished,
@@ -304,7 +305,7 @@ def _level(body: EventBody) -> Level:
     match body:
         case ToolStarted() | MessageAdded() | WorkspaceCheckpointed():
             return "debug"
-        case LoopNoticed() | WorkspaceNotKept():
+        case LoopNoticed() | WorkspaceNotKept() | ModelAwaited(waited_ms=0):
             return "warning"
         case ToolFinished(entry=entry) if entry.outcome is not Outcome.SUCCESS:
             return "warning"

@@ -217,7 +217,7 @@ class AgentRun:
         """Run to the end. Spent limits and model faults are stop reasons; a cancellation and bugs are raised."""
         error, limit = "", self._budget.limits.timeout_seconds
         try:
-            async with asyncio.timeout(self._budget.seconds_left):
+            async with self._budget.time_limit():
                 stop = await self._go_on()
         except TimeoutError:
             stop, error = StopReason.TIMEOUT, f"the limit of {limit:g} seconds was reached"

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.trajectory import StopReason
+
+
+class Clock:
+    """The time that a run has worked, in seconds: it stands while the run waits for a model server that is away."""
+
+    def __init__(self) -> None:
+        self._waits, self._stopped_at, self._stood = 0, 0.0, 0.0
+        self._limits: dict[asyncio.Timeout, float] = {}
+
+    def now(self) -> float:
+        """The seconds by this clock."""
+        return (self._stopped_at if self._waits else time.monotonic()) - self._stood
+
+    def stop(self) -> bool:
+        """Stand until `go` was called as often; whether it ran."""
+        self._waits += 1
+        if self._waits == 1:
+            self._stopped_at = time.monotonic()
+            self._set()
+        return self._waits == 1
+
+    def go(self) -> float:
+        """Run again, if nothing else waits; the seconds that it stood then, else 0."""
+        self._waits -= 1
+        if self._waits:
+            return 0.0
+        stood = time.monotonic() - self._stopped_at
+        self._stood += stood
+        self._set()
+        return stood
+
+    @asynccontextmanager
+    async def limit(self, seconds: float) -> AsyncGenerator[None]:
+        """Let the work inside take so long. Raises TimeoutError."""
+        async with asyncio.timeout(None) as limit:
+            self._limits[limit] = self.now() + seconds
+            self._set()
+            try:
+                yield
+            finally:
+                del self._limits[limit]
+
+    def _set(self) -> None:
+        at = asyncio.get_running_loop().time() - self.now()
+        for limit, ends in self._limits.items():
+            if not limit.expired():
+                limit.reschedule(None if self._waits else at + ends)
 
 
 class Budget:
@@ -18,24 +67,32 @@ class Budget:
         limits: What may be spent here and below.
         prices: What tokens cost; without them nothing costs anything.
         spent: What an earlier part of the same run spent already.
+        clock: The run's; None: one of its own.
     """
 
-    def __init__(self, limits: Limits, *, prices: Prices | None = None, spent: Usage | None = None) -> None:
+    def __init__(
+        self, limits: Limits, *, prices: Prices | None = None, spent: Usage | None = None, clock: Clock | None = None
+    ) -> None:
         self.limits = limits
+        self.clock = clock or Clock()
         self.usage = spent or Usage()
         self._prices = prices
         self._reserved = Usage()
-        self._started_at = time.monotonic() - self.usage.duration_ms / 1000
+        self._started_at = self.clock.now() - self.usage.duration_ms / 1000
 
     def begin(self, prices: Prices | None) -> None:
         """Start the clock, now that it is known what tokens cost; only what was spent before counts."""
         self._prices = prices
-        self._started_at = time.monotonic() - self.usage.duration_ms / 1000
+        self._started_at = self.clock.now() - self.usage.duration_ms / 1000
 
     @property
     def seconds_left(self) -> float:
         """How long the run may still take."""
-        return max(0.0, self.limits.timeout_seconds - (time.monotonic() - self._started_at))
+        return max(0.0, self.limits.timeout_seconds - (self.clock.now() - self._started_at))
+
+    def time_limit(self, most: float = math.inf) -> AbstractAsyncContextManager[None]:
+        """Lets the work inside take what is left, and `most` seconds at most. Raises TimeoutError."""
+        return self.clock.limit(min(most, self.seconds_left))
 
     @property
     def tool_calls_left(self) -> int:
@@ -80,7 +137,7 @@ class Budget:
 
     def total(self) -> Usage:
         """What was spent so far, with the time on the clock."""
-        return replace(self.usage, duration_ms=round((time.monotonic() - self._started_at) * 1000))
+        return replace(self.usage, duration_ms=round((self.clock.now() - self._started_at) * 1000))
 
     @contextmanager
     def child(self, limits: Limits) -> Generator[Budget]:
@@ -93,7 +150,7 @@ class Budget:
             timeout_seconds=min(limits.timeout_seconds, self.seconds_left),
         )
         reserved = Usage(prompt_tokens=granted.max_tokens, tool_calls=granted.max_tool_calls, cost=granted.max_cost)
-        child = Budget(granted, prices=self._prices)
+        child = Budget(granted, prices=self._prices, clock=self.clock)
         self._reserved += reserved
         try:
             yield child

@@ -6,7 +6,6 @@ subtasks: bounded, masked, under ids of our own making, and a graph that can be 
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -126,7 +125,7 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
             raise ValueError(str(error)[:_MAX_PROBLEM_CHARS]) from None
 
     try:
-        async with asyncio.timeout(budget.seconds_left):
+        async with budget.time_limit():
             perspective = Perspective(model_profile=next(iter(task.profiles), ""))
             questions, _ = await RecordedQuestions.opened(run, task, perspective, budget)
             messages = questions.begin(questions.opening or await _opening(assignment, clone, run))

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.ports import Baselines, ChatModel, LiveText, ModelSessions, Workspace
+from swe_ai_fleet.ports import Baselines, ChatModel, Hear, LiveText, ModelSessions, Patience, Workspace
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
@@ -70,9 +70,10 @@ class Equipment:
             return repository
         return self.remembering(task, repository)
 
-    def model(self, task: Task, perspective: Perspective, trail: AuditTrail) -> ChatModel:
+    def model(self, task: Task, perspective: Perspective, trail: AuditTrail, hear: Hear | None = None) -> ChatModel:
         """The model of one run, which stays with its server and is heard by whoever listens.
 
+        `hear` is told when it waits for a model server (see `Patience`).
         Raises InvalidRequest for a profile that is not there.
         """
         profile = perspective.model_profile
@@ -80,7 +81,9 @@ class Equipment:
             raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile")
         model = self.models[profile]
         if isinstance(model, ModelSessions):
-            model = model.session(f"{task.execution_id}/{trail.agent_id}", tenant=task.tenant, priority=task.priority)
+            patience = Patience(seconds=task.model_patience_seconds, hear=hear)
+            name = f"{task.execution_id}/{trail.agent_id}"
+            model = model.session(name, tenant=task.tenant, priority=task.priority, patience=patience)
         if self.live is None:
             return model
         return WatchedModel(

@@ -132,7 +132,7 @@ class ExternalRun:
         limit = assignment.task.constraints.limits.timeout_seconds
         record = OutsideRecord(run, model="external")
         try:
-            async with asyncio.timeout(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
+            async with run.clock.limit(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
                 left = await self._work(agents, assignment, clone, record)
         except TimeoutError:
             told = f"the limit of {limit:g} seconds was reached"

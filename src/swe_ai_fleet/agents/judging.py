@@ -6,7 +6,6 @@ guessed.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -216,7 +215,7 @@ class _Judging:
         budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
         try:
-            async with asyncio.timeout(budget.seconds_left):
+            async with budget.time_limit():
                 questions = await self._open(run, budget)
         except TimeoutError:
             self._fault = _late(budget)
@@ -257,7 +256,7 @@ class _Judging:
         letter, reason, error = "", "", ""
         with budget.child(budget.limits) as questions.budget:
             try:
-                async with asyncio.timeout(budget.seconds_left):
+                async with budget.time_limit():
                     letter, reason = await self._choice(vote, questions)
             except TimeoutError:
                 error = self._fault = _late(budget)

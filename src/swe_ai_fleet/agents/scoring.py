@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -124,7 +123,7 @@ class _Scoring:
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:
-            async with asyncio.timeout(budget.seconds_left):
+            async with budget.time_limit():
                 questions, found = await self._open(run, budget)
                 score = replace(score, model=found.model)
                 raw, reason = await self._ask(questions, logprobs=found.logprobs), StopReason.FINAL_ANSWER

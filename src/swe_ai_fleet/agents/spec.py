@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
-from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.budget import Budget, Clock
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
@@ -39,7 +39,7 @@ from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.event import EventBody, HistoryCondensed, RunFinished, RunStarted
+from swe_ai_fleet.domain.event import EventBody, HistoryCondensed, ModelAwaited, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
@@ -79,6 +79,7 @@ class RunContext:
         keeper: Keeps its workspace for another process; None: nothing does.
         earlier: What the log has of it.
         record: What this process did with its tools; None where an earlier one did something too.
+        clock: For budgets made beside it that share one.
     """
 
     equipment: Equipment
@@ -88,16 +89,28 @@ class RunContext:
     keeper: WorkspaceKeeper | None = None
     earlier: RunState = _NEW
     record: ToolRecord | None = None
+    clock: Clock = field(default_factory=Clock)
 
     async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
         """The model, and what it can do; from here on the budget's clock runs, at its prices.
 
         Raises ModelError, InvalidRequest (there is no such model).
         """
-        model = self.equipment.model(task, perspective, self.trail)
+        model = self.equipment.model(task, perspective, self.trail, self._waits(budget.clock))
         capabilities = await model.probe()
         budget.begin(self.equipment.price(capabilities.model))
         return model, capabilities
+
+    def _waits(self, clock: Clock) -> Callable[[bool], None]:
+        """Records that the run waits for a model server, for which its clock stands, and that it goes on."""
+
+        def hear(is_away: bool) -> None:
+            if is_away and clock.stop():
+                self.post(ModelAwaited())
+            elif not is_away and (stood := clock.go()):
+                self.post(ModelAwaited(waited_ms=max(1, round(stood * 1000))))
+
+        return hear
 
     def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
         """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""

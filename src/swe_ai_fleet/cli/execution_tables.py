@@ -63,8 +63,15 @@ def candidates_table(state: ExecutionState) -> Table:
 def without_patch(state: ExecutionState, agent: AgentProgress) -> str:
     """How an agent stands that has left no candidate."""
     if not state.status.terminal and agent.status in ("running", "awaiting_approval"):
-        return agent.status.replace("_", " ")
+        return standing(agent)
     return f"{agent.stop_reason or agent.status}; no patch"
+
+
+def standing(agent: AgentProgress) -> str:
+    """What an agent that has not ended does."""
+    if agent.model_awaited_since:
+        return f"waiting for a model server since {agent.model_awaited_since[11:19]}"
+    return agent.status.replace("_", " ")
 
 
 def examination_table(examination: Examination) -> Table:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
+from swe_ai_fleet.runtime.model_servers import ModelServers, shown_url
 from swe_ai_fleet.settings import Settings, on_loopback
 
 LEAST_FREE_BYTES = 1 << 30
@@ -137,7 +137,10 @@ async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
 
 async def silent_models(settings: Settings) -> list[Finding]:
     """A fault for each model server that nobody listens at, found in under a second."""
-    servers = model_endpoints(settings)
+    found = ModelServers(settings=settings)
+    servers = await found.look()
+    if not servers:
+        return [broken("model server", f"none is found at {found.source}", "start one there, or set FLEET_MODEL_URL")]
     faults = await asyncio.gather(*(_silent(one.base_url) for one in servers))
     mend = "start it, or set FLEET_MODEL_URL and FLEET_MODEL"
     return [

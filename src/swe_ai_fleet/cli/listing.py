@@ -309,7 +309,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "FLEET_SERVER": "HOST:PORT of the fleet, in place of the one on FLEET_HOME",
     "FLEET_TOKEN": "the token for it; without it, that of FLEET_HOME",
     "FLEET_HOME": "where a fleet on this machine keeps everything",
-    "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, with commas between",
+    "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, with commas between; or where they are found",
     "FLEET_MODEL": "the model that they serve",
 }
 """What people set most; docs/configuration.md has the others."""

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.execution_tables import standing
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
@@ -239,4 +240,4 @@ def _standing(state: ExecutionState, agent: AgentProgress) -> str:
         return report.verdict_word
     if agent.agent_id in state.candidates:
         return "being checked"
-    return agent.stop_reason or agent.status
+    return agent.stop_reason or standing(agent)

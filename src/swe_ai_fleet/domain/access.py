@@ -98,6 +98,7 @@ class TenantRules:
         approval: The least that people approve of its tasks; a caller may ask for more.
         require_verified: Whether only what evidence verifies may win; a caller may ask for it, too.
         default_repository: What tasks without a repository work on, a path or a URL; empty: they are refused.
+        model_patience_seconds: How long its runs wait while no model server serves; None: as the installation says.
         agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
         harnesses: Those of the installation that its tasks may use; None: all.
     """
@@ -107,6 +108,7 @@ class TenantRules:
     approval: ApprovalPolicy = ApprovalPolicy.NONE
     require_verified: bool = False
     default_repository: str = ""
+    model_patience_seconds: float | None = None
     agent_endpoints: tuple[str, ...] = ()
     harnesses: tuple[str, ...] | None = None
 

@@ -118,6 +118,14 @@ class ModelReplied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAwaited:
+    """The run waits, since no model server serves; with `waited_ms` it does no more."""
+
+    waited_ms: int = 0
+    type: Literal["model_awaited"] = "model_awaited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAdded:
     """The fleet itself said something to the model (a reminder, a correction)."""
 
@@ -533,6 +541,7 @@ EventBody = (
     | RunStarted
     | RunClaimed
     | ModelReplied
+    | ModelAwaited
     | MessageAdded
     | CallRepaired
     | HistoryCondensed

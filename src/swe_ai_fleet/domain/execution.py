@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStarted,
     ExecutionStatus,
     MessageAdded,
+    ModelAwaited,
     ModelReplied,
     NodeUpdated,
     RefusedKept,
@@ -78,6 +79,7 @@ class AgentProgress:
     """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
 
     `generation` is that of its last claim; `attempt` counts the processes that were lost under it, from 1.
+    `model_awaited_since` (ISO 8601, UTC) is there while it waits for a model server.
     """
 
     agent_id: str
@@ -91,6 +93,7 @@ class AgentProgress:
     model: str = ""
     generation: int = 0
     attempt: int = 1
+    model_awaited_since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +492,9 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
         case RunClaimed(generation=generation, resumes=resumes):
             if not resumes:
                 agent = AgentProgress(agent_id=agent.agent_id, model=agent.model, attempt=agent.attempt)
-            return replace(agent, generation=generation, status="running", stop_reason="")
+            return replace(agent, generation=generation, status="running", stop_reason="", model_awaited_since="")
+        case ModelAwaited(waited_ms=waited):
+            return replace(agent, model_awaited_since="" if waited else stored.event.at)
         case RunStarted(model=model):
             return AgentProgress(
                 agent_id=agent.agent_id,
@@ -519,6 +524,7 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
                 stop_reason=stop_reason,
                 usage=spent,
                 audit_head=audit_head or agent.audit_head,
+                model_awaited_since="",
             )
         case _:
             return agent

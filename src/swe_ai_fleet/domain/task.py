@@ -259,7 +259,8 @@ class Task:
     With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `custom_params`
     go before those of its council. `seats` say who sits in it instead, `fleet` or `acp:NAME` each. `patches` are what a
     task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work belongs to, where
-    somebody traces it.
+    somebody traces it. `model_patience_seconds` is how long its runs wait while no model server serves; None: as the
+    installation says.
     """
 
     task_id: str
@@ -297,6 +298,7 @@ class Task:
     patches: tuple[SubmittedPatch, ...] = ()
     seats: tuple[str, ...] = ()
     traceparent: str = ""
+    model_patience_seconds: float | None = None
 
     @property
     def execution_id(self) -> str:

@@ -153,7 +153,8 @@ class Acceptance:
     def _ruled(self, task: Task) -> Task:
         """A task as the rules of its tenant have it carried out."""
         rules = self._quotas.rules(task.tenant)
-        task = replace(task, approval=rules.approval_for(task.approval))
+        patience = rules.model_patience_seconds
+        task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=patience)
         if rules.require_verified and not task.constraints.require_verified:
             task = replace(task, constraints=replace(task.constraints, require_verified=True))
         if not task.repo.location.strip():

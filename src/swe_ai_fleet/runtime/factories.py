@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -39,10 +40,11 @@ from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
-from swe_ai_fleet.runtime.model_servers import model_endpoints
+from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
@@ -106,22 +108,55 @@ def other_model(
 
 
 @asynccontextmanager
-async def open_model(settings: Settings, *, admission: Admission | None = None) -> AsyncGenerator[ModelPool]:
+async def open_model(
+    settings: Settings, *, admission: Admission | None = None, look_every: float = LOOK_SECONDS
+) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
     `admission` holds several models of a process to limits they share; without it, settings have the limits of this
-    one. Raises ModelRejected for a URL that is none.
+    one. Where settings name where servers are found, it looks there every so many seconds. Raises ModelRejected for a
+    URL that is none, InvalidRequest for such an address.
     """
-    endpoints = model_endpoints(settings)
+    servers, members = ModelServers(settings=settings), dict[ModelEndpoint, Member]()
+
+    async def look() -> bool:
+        endpoints = await servers.look()
+        clients = {one: model_client(one, settings) for one in endpoints if one not in members}
+        gone = members.keys() - endpoints
+        for endpoint in gone:
+            del members[endpoint]
+        for endpoint, client in clients.items():
+            await client.__aenter__()
+            name, load = public_url(endpoint.base_url), VLLMMetrics(client.metrics)
+            members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
+        return bool(gone or clients)
+
+    async def follow(pool: ModelPool) -> None:
+        while True:
+            await asyncio.sleep(look_every)
+            try:
+                if await look():
+                    pool.renew(tuple(members.values()))
+            except ModelError as error:
+                _log.warning("model.server_unusable", reason=str(error))
+
     async with AsyncExitStack() as stack:
-        members = [await _member(stack, endpoint, settings) for endpoint in endpoints]
+        await look()
         own = model_admission(settings) if admission is None else None
         if own is not None:
             admission = await stack.enter_async_context(own)
-        rules = PoolRules(timeout=settings.model_patience_seconds)
-        yield await stack.enter_async_context(
-            ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), admission=admission, rules=rules)
+        pool = await stack.enter_async_context(
+            ModelPool(
+                tuple(members.values()),
+                read_fault=lambda error: Fault.of(*pushback(error)),
+                admission=admission,
+                rules=PoolRules(timeout=settings.model_patience_seconds),
+                source=servers.source,
+            )
         )
+        if servers.source:
+            await stack.enter_async_context(in_background(follow(pool), name="model servers"))
+        yield pool
 
 
 def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel:
@@ -136,12 +171,6 @@ def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel
         max_retries=1,
         session_headers=listed(settings.model_session_headers),
     )
-
-
-async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, settings: Settings) -> Member:
-    model = await stack.enter_async_context(model_client(endpoint, settings))
-    load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
-    return Member(name=public_url(endpoint.base_url), model=model, load=load)
 
 
 def connect_log(

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.model_pool import ModelPool, VLLMMetrics
-from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.adapters.model_pool import ModelPool
+from swe_ai_fleet.adapters.model_pool.load import Load, read_load
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
@@ -36,7 +36,7 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.job_fleet import JobFleet
-from swe_ai_fleet.runtime.model_servers import model_endpoints
+from swe_ai_fleet.runtime.model_servers import ModelServers
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
@@ -57,89 +57,91 @@ class EndpointProbe:
         url: Its base URL without credentials.
         model: The model it is asked for; empty: the first that it lists.
         profiles: What uses it.
-        metrics: Its load.
-        client: Whether it answers.
+        client: Tells its load, and whether it answers.
     """
 
     url: str
     model: str
     profiles: tuple[str, ...]
-    metrics: VLLMMetrics
     client: OpenAIChatModel
     _last: Load | None = None
-    _pinged_at: float = float("-inf")
-    _fault: str = ""
-    _took: float = field(default=0.0)
+    _answered_at: float = float("-inf")
+    _took: float = 0.0
 
     async def measure(self) -> EndpointStatus:
         """The server as it is now. Takes 5 seconds at most, and raises nothing that a server is to blame for."""
         asked_at = time.monotonic()
-        load = await self.metrics.load()
-        took = time.monotonic() - asked_at
-        if load is None:
-            await self._ping()
-            return self._status(ComponentState.DOWN if self._fault else ComponentState.UP, self._took)
-        rate, self._last = _hit_rate(load, self._last), load
-        self._fault = ""
-        return self._status(ComponentState.UP, took, load=load, rate=rate)
-
-    def _status(
-        self, state: ComponentState, seconds: float, *, load: Load | None = None, rate: float | None = None
-    ) -> EndpointStatus:
+        load, rate, fault = read_load(await self.client.metrics()), None, ""
+        if load is not None:
+            rate, self._last = _hit_rate(load, self._last), load
+        elif asked_at - self._answered_at >= _PING_KEPT_SECONDS:
+            fault = await self._ping()
+        if load is not None or fault or self._answered_at > asked_at:
+            self._took = time.monotonic() - asked_at
         return EndpointStatus(
             url=self.url,
             model=self.model,
             profiles=self.profiles,
-            state=state,
-            message=self._fault,
+            state=ComponentState.DOWN if fault else ComponentState.UP,
+            message=fault,
             running=load.running if load else None,
             waiting=load.waiting if load else None,
             kv_cache_usage=load.cache if load else None,
             prefix_cache_hit_rate=rate,
-            latency_ms=seconds * 1000,
+            latency_ms=self._took * 1000,
         )
 
-    async def _ping(self) -> None:
-        asked_at = time.monotonic()
-        if asked_at - self._pinged_at < _PING_KEPT_SECONDS and not self._fault:
-            return
+    async def _ping(self) -> str:
+        """What speaks against its answering; empty where it does."""
         try:
             async with asyncio.timeout(_PING_SECONDS):
                 await self.client.ping()
         except ModelError as error:
-            self._fault = str(error)
+            return str(error)
         except TimeoutError:
-            self._fault = f"no answer within {_PING_SECONDS:g} seconds"
-        else:
-            self._fault = ""
-        self._pinged_at = time.monotonic()
-        self._took = self._pinged_at - asked_at
+            return f"no answer within {_PING_SECONDS:g} seconds"
+        self._answered_at = time.monotonic()
+        return ""
 
 
-@asynccontextmanager
-async def open_endpoint_probes(settings: Settings) -> AsyncGenerator[tuple[EndpointProbe, ...]]:
-    """A probe for each model server that settings and their profiles name, until the context ends."""
-    found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
-    named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
-    for profile, chosen in named.items():
-        for endpoint in model_endpoints(chosen):
-            if endpoint.base_url:
-                key = (public_url(endpoint.base_url), endpoint.model)
-                found.setdefault(key, (endpoint, []))[1].append(profile)
-    async with AsyncExitStack() as stack:
-        probes: list[EndpointProbe] = []
-        for (url, model), (endpoint, profiles) in found.items():
-            client = OpenAIChatModel(
-                base_url=endpoint.base_url,
-                model=endpoint.model,
-                api_key=endpoint.api_key,
-                timeout_seconds=_PING_SECONDS,
-                max_retries=1,
-            )
-            await stack.enter_async_context(client)
-            metrics = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
-            probes.append(EndpointProbe(url=url, model=model, profiles=tuple(profiles), metrics=metrics, client=client))
-        yield tuple(probes)
+class EndpointProbes:
+    """Asks the model servers that settings and their profiles lead to now, those that come and go among them."""
+
+    def __init__(self, settings: Settings) -> None:
+        named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
+        self._servers = {profile: ModelServers(settings=chosen) for profile, chosen in named.items()}
+        self._probes: dict[tuple[str, str], EndpointProbe] = {}
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self._only(())
+
+    async def measure(self) -> tuple[EndpointStatus, ...]:
+        """Each server as it is now. One caller at a time."""
+        found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
+        for profile, servers in self._servers.items():
+            for endpoint in await servers.look():
+                if endpoint.base_url:
+                    key = (public_url(endpoint.base_url), endpoint.model)
+                    found.setdefault(key, (endpoint, []))[1].append(profile)
+        await self._only(found)
+        for key, (endpoint, profiles) in found.items():
+            if key not in self._probes:
+                client = OpenAIChatModel(
+                    base_url=endpoint.base_url,
+                    model=endpoint.model,
+                    api_key=endpoint.api_key,
+                    timeout_seconds=_PING_SECONDS,
+                    max_retries=1,
+                )
+                await client.__aenter__()
+                self._probes[key] = EndpointProbe(url=key[0], model=key[1], profiles=tuple(profiles), client=client)
+        measured = await asyncio.gather(*(_in_time(probe.measure(), None) for probe in self._probes.values()))
+        return tuple(status for status in measured if status is not None)
+
+    async def _only(self, keys: Collection[tuple[str, str]]) -> None:
+        for key in self._probes.keys() - keys:
+            await self._probes.pop(key).client.__aexit__()
 
 
 def _hit_rate(load: Load, before: Load | None) -> float | None:
@@ -178,7 +180,7 @@ class FleetView:
     room: LogRoom
     model: ModelPool
     store: KeyValue
-    endpoints: Sequence[EndpointProbe]
+    endpoints: EndpointProbes
     probe: NodeProbe
     stored: Callable[[], Iterable[StorageStatus]]
     started_at: float = field(default_factory=time.time)
@@ -214,7 +216,7 @@ class FleetView:
             self._report(),
             _in_time(self._others(), ()),
             self._machines(),
-            asyncio.gather(*(_in_time(one.measure(), None) for one in self.endpoints)),
+            self.endpoints.measure(),
             _in_time(self.room.storage(), ()),
         )
         replicas = (mine, *(one for one in others if one.name != self.me))
@@ -222,7 +224,7 @@ class FleetView:
             measured_at=time.time(),
             replicas=replicas,
             nodes=_measured(nodes, replicas),
-            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            endpoints=endpoints,
             storage=storage,
             tenants=tuple(self.stored()),
         )
@@ -298,23 +300,23 @@ async def open_fleet_view(
 ) -> AsyncGenerator[FleetView]:
     """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
-    async with open_endpoint_probes(settings) as endpoints:
-        view = FleetView(
-            replicas=replicas,
-            fleet=fleet,
-            room=room,
-            model=model,
-            store=store,
-            endpoints=endpoints,
-            probe=NodeProbe(ray_node()),
-            stored=stored,
-        )
-        try:
-            async with in_background(view.tell(), name="fleet view"):
-                yield view
-        finally:
-            # Others need not wait for its end.
-            await _in_time(store.delete(replicas.me), None)
+    view = FleetView(
+        replicas=replicas,
+        fleet=fleet,
+        room=room,
+        model=model,
+        store=store,
+        endpoints=EndpointProbes(settings),
+        probe=NodeProbe(ray_node()),
+        stored=stored,
+    )
+    try:
+        async with in_background(view.tell(), name="fleet view"):
+            yield view
+    finally:
+        await view.endpoints.close()
+        # Others need not wait for its end.
+        await _in_time(store.delete(replicas.me), None)
 
 
 def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:

@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import model_client, open_model, other_model
-from swe_ai_fleet.runtime.model_servers import model_endpoints
+from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 
@@ -56,7 +56,8 @@ class NamedModel:
         self._settings = other.model_copy(update={"model_timeout_seconds": timeout or chosen.model_timeout_seconds})
         self.parallel_calls = chosen.parallel_calls
         limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
-        self.pooled = limited or len(listed(self._settings.model_url)) > 1
+        servers = listed(self._settings.model_url)
+        self.pooled = limited or len(servers) > 1 or bool(ModelServers(settings=self._settings).source)
         """Whether a pool is asked, which tries again by itself."""
         self._retries = _taken(given, int, "num_retries")
         if self._retries is not None and (self._retries < 0 or self.pooled):

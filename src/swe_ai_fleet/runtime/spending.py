@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS
-from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions
+from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions, Patience
 from swe_ai_fleet.rewriting import rewritten
 
 SPENDING_BUCKET = "agent-spending"
@@ -81,11 +81,11 @@ class MeteredModel(ModelWrapper):
     tenant: str
     spending: Spending
 
-    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ChatModel:
+    def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
         """The model for one run, metered too."""
         if not isinstance(self.model, ModelSessions):
             return self
-        model = self.model.session(key, tenant=tenant or self.tenant, priority=priority)
+        model = self.model.session(key, tenant=tenant or self.tenant, priority=priority, patience=patience)
         return self.spending.metered(self.tenant, model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:

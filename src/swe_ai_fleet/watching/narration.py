@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.event import (
     HistoryCondensed,
     LoopNoticed,
     MessageAdded,
+    ModelAwaited,
     ModelReplied,
     NodeUpdated,
     PlanMade,
@@ -94,6 +95,9 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens{why}"
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
+        case ModelAwaited(waited_ms=waited):
+            went_on = f"goes on after {waited / 1000:.0f} s without a model server"
+            line = f"{agent}: {went_on if waited else 'waits: no model server answers'}"
         case RunStopped(stopped_agent_id=stopped, reason=reason):
             line = f"{stopped}: stopped: {reason}"
         case ContextGathered(context=context, error=error):

@@ -105,6 +105,8 @@ class Progress:
             return "applied"
         if state.status is ExecutionStatus.AWAITING_APPROVAL:
             return "awaiting approval"
+        if any(agent.model_awaited_since for agent in state.agents.values()):
+            return "waiting for a model server"
         if state.task.derive_subtasks:
             return split_step(state)
         if state.ranking:

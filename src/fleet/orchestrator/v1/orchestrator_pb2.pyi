@@ -1307,20 +1307,22 @@ class HandDelivery(_message.Message):
     def __init__(self, candidate_id: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AgentProgress(_message.Message):
-    __slots__ = ("agent_id", "status", "step", "last_tool", "usage", "stop_reason")
+    __slots__ = ("agent_id", "status", "step", "last_tool", "usage", "stop_reason", "model_awaited_since")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_TOOL_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_AWAITED_SINCE_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     status: AgentStatus
     step: int
     last_tool: str
     usage: Usage
     stop_reason: StopReason
-    def __init__(self, agent_id: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, str]] = ..., step: _Optional[int] = ..., last_tool: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ...) -> None: ...
+    model_awaited_since: str
+    def __init__(self, agent_id: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, str]] = ..., step: _Optional[int] = ..., last_tool: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., model_awaited_since: _Optional[str] = ...) -> None: ...
 
 class AuditHead(_message.Message):
     __slots__ = ("agent_id", "hash", "signature", "key_id", "entries", "run")

@@ -61,7 +61,7 @@ class HarnessAgents:
             store=run.store,
             limits=ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds),
         )
-        budget = Budget(task.constraints.limits, spent=run.earlier.usage)
+        budget = Budget(task.constraints.limits, spent=run.earlier.usage, clock=run.clock)
         model, capabilities = await run.model(task, handout.assignment.perspective, budget)
         handout.record.budget = budget
         async with ModelGateway(model, budget, mask=run.equipment.mask) as gateway:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,14 +23,13 @@ from swe_ai_fleet.adapters.model_pool.endpoint import (
     Window,
 )
 from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line
+from swe_ai_fleet.adapters.model_pool.routes import Routes
 from swe_ai_fleet.adapters.model_pool.status import Counters
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.ports import ChatModel, Patience
 
 _T = TypeVar("_T")
 _STALE_POLLS = 3
-_LOADED_MARGIN = 8
-_COLD_MARGIN = 2
 _SHORTEST_WAIT = 0.001
 _log = structlog.get_logger()
 
@@ -42,6 +41,8 @@ class PoolRules:
     Attributes:
         timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
         max_tries: how often a call may meet a server that breaks (5xx, no completion), wherever.
+        max_cuts: how often its reply may be cut off: more often than servers end, it is the call that ends them.
+        notice: how long no endpoint serves before a call that waits says so, doubled each further time.
         backoff: before the next try at the same endpoint, doubled each time, with jitter.
         longest_backoff: the longest of these waits.
         fault_threshold: faults in a row that open an endpoint's circuit.
@@ -55,6 +56,8 @@ class PoolRules:
 
     timeout: float = 120.0
     max_tries: int = 3
+    max_cuts: int = 8
+    notice: float = 5.0
     backoff: float = 1.0
     longest_backoff: float = 30.0
     fault_threshold: int = 3
@@ -72,61 +75,23 @@ class _Call:
 
     order: int
     session: Binding | None
+    patience: float
+    notice: float
+    hear: Callable[[bool], None] | None = None
+    is_away: bool = False
     place: asyncio.Future[Endpoint] | None = None
     tries: int = 0
     broken: int = 0
+    cut: int = 0
     deadline: float | None = None
     avoid: Endpoint | None = None
     error: ModelUnavailable | None = None
 
-
-class _Routes:
-    """Where calls can go at one moment: where their run is bound to while that serves, else where there is least to do.
-
-    A run leaves its endpoint where that has no room, or says that requests wait there, and another one is much less
-    busy; one whose prompt is no longer in the cache there has less to lose.
-    """
-
-    def __init__(self, endpoints: Sequence[Endpoint], now: float, *, stale_after: float) -> None:
-        self.ready = [endpoint for endpoint in endpoints if endpoint.admits(now)]
-        self._now, self._stale_after = now, stale_after
-        self._alone = len(endpoints) == 1
-        self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
-        if self.ready and not self._alone:
-            ranked = [(self._pressure(one), random.random(), one) for one in self.ready]  # noqa: S311
-            self._ranked = [(pressure, one) for pressure, _, one in sorted(ranked, key=lambda rank: rank[:2])]
-        self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
-
-    def of(self, call: _Call) -> Endpoint | None:
-        """Where a call can go now; None where it is to wait."""
-        if self._alone or not self.ready:
-            return self.ready[0] if self.ready else None
-        best = next((one for _, one in self._ranked if one is not call.avoid), self._ranked[0][1])
-        session = call.session
-        if session is None or session.endpoint is None:
-            return best
-        bound = session.endpoint
-        if bound is call.avoid:
-            return best
-        key = bound, session.is_cold
-        if key not in self._known:
-            self._known[key] = self._from(bound, is_cold=session.is_cold)
-        return self._known[key]
-
-    def _from(self, bound: Endpoint, *, is_cold: bool) -> Endpoint | None:
-        (best_full, least, _), best = self._ranked[0]
-        if bound is best or not bound.up(self._now):
-            return best
-        is_ready = bound in self.ready
-        if not is_ready or bound.queues(self._now, stale_after=self._stale_after):
-            full, pressure, _ = self._pressure(bound)
-            limit = least + _COLD_MARGIN if is_cold else 2 * least + _LOADED_MARGIN
-            if (full and not best_full) or pressure > limit:
-                return best
-        return bound if is_ready else None
-
-    def _pressure(self, endpoint: Endpoint) -> tuple[bool, float, float]:
-        return endpoint.pressure(self._now, stale_after=self._stale_after)
+    def tell(self, *, is_away: bool) -> None:
+        """Let who listens know, where it is news."""
+        if is_away is not self.is_away and self.hear is not None:
+            self.is_away = is_away
+            self.hear(is_away)
 
 
 class Dispatcher:
@@ -136,44 +101,71 @@ class Dispatcher:
     circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
-        members: the endpoints; at least one.
+        members: the endpoints.
         read_fault: what a failed call says about the server.
         rules: the numbers to go by.
+        source: where members come from that are not known yet; empty: these are all.
     """
 
     def __init__(
-        self, members: Sequence[Member], *, read_fault: Callable[[ModelUnavailable], Fault], rules: PoolRules
+        self,
+        members: Sequence[Member],
+        *,
+        read_fault: Callable[[ModelUnavailable], Fault],
+        rules: PoolRules,
+        source: str = "",
     ) -> None:
         self._read_fault = read_fault
         self._rules = rules
-        self.endpoints = tuple(
-            Endpoint(
-                member=member,
-                breaker=CircuitBreaker(
-                    threshold=rules.fault_threshold, open_seconds=rules.open_for, longest_seconds=rules.longest_open
-                ),
-                window=Window(ramp_seconds=rules.ramp),
-            )
-            for member in members
-        )
+        self._source = source
+        self.endpoints = tuple(map(self._endpoint, members))
         self.counters = Counters()
         self._stale_after = _STALE_POLLS * rules.poll_every
         self._orders = itertools.count()
         self._line: Line[_Call] = Line(rules.quantum)
         self._timer: asyncio.TimerHandle | None = None
-        self._recoveries: set[asyncio.Task[None]] = set()
+        self._recoveries: dict[asyncio.Task[None], Endpoint] = {}
 
     @property
     def waiting(self) -> int:
         """How many calls wait for an endpoint."""
         return len(self._line)
 
-    async def serve(self, operation: Callable[[ChatModel], Awaitable[_T]], binding: Binding | None = None) -> _T:
+    def renew(self, members: Collection[Member]) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Have these members from now on; the endpoints that came, and those that left.
+
+        One that comes is pinged first and gets more calls by and by; one that leaves ends what it has under way.
+        """
+        stay = [one for one in self.endpoints if one.member in members]
+        known = [one.member for one in stay]
+        left = [one for one in self.endpoints if one.member not in members]
+        came = [self._endpoint(member) for member in members if member not in known]
+        self.endpoints = (*stay, *came)
+        for endpoint in left:
+            endpoint.emptied = asyncio.Event()
+            if not endpoint.in_flight:
+                endpoint.emptied.set()
+        for recovery, endpoint in self._recoveries.items():
+            if endpoint in left:
+                recovery.cancel()
+        for endpoint in came:
+            endpoint.breaker.circuit = Circuit.OPEN
+            self._ping_until_back(endpoint)
+        self._dispatch()
+        return came, left
+
+    async def serve(
+        self,
+        operation: Callable[[ChatModel], Awaitable[_T]],
+        binding: Binding | None,
+        patience: Patience,
+    ) -> _T:
         """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
 
         Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the timeout or the tries are used up.
         """
-        call = _Call(next(self._orders), binding)
+        seconds = self._rules.timeout if patience.seconds is None else patience.seconds
+        call = _Call(next(self._orders), binding, seconds, self._rules.notice, patience.hear)
         while True:
             endpoint = await self._seat(call)
             self.counters.admitted += 1
@@ -190,7 +182,7 @@ class Dispatcher:
                 self._answered(endpoint, epoch)
                 return result
             finally:
-                endpoint.in_flight -= 1
+                endpoint.ended()
                 self._dispatch()
             await self._before_retry(call, endpoint, fault, failure)
 
@@ -208,7 +200,7 @@ class Dispatcher:
         await asyncio.gather(*recoveries, return_exceptions=True)
 
     async def _seat(self, call: _Call) -> Endpoint:
-        if not self._line and (endpoint := self._routes(_now()).of(call)) is not None:
+        if not self._line and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
             return self._seated(call, endpoint)
         call.place = place = asyncio.get_running_loop().create_future()
         self._line.add(call)
@@ -216,22 +208,31 @@ class Dispatcher:
         if place.done():
             return place.result()
         self.counters.waited += 1
-        limit = _now() + self._rules.timeout if call.deadline is None else call.deadline
+        limit = _now() + call.patience if call.deadline is None else call.deadline
         try:
             while not place.done():
                 now = _now()
-                if not any(one.up(now) or one.opens_at(now) <= limit for one in self.endpoints):
+                if not (self._source or any(one.up(now) or one.opens_at(now) <= limit for one in self.endpoints)):
                     raise self._timed_out(call)
-                await asyncio.wait((place,), timeout=max(0.0, limit - now))
-                if not place.done() and (now := _now()) >= limit:
-                    if not any(one.up(now) for one in self.endpoints):
+                looks_at = limit if call.hear is None else min(limit, now + call.notice)
+                await asyncio.wait((place,), timeout=max(0.0, looks_at - now))
+                if place.done():
+                    break
+                is_up = any(one.up(now := _now()) for one in self.endpoints)
+                if now >= limit:
+                    if not is_up:
                         raise self._timed_out(call)
                     # A server serves others: this call's turn has yet to come, which is no fault to give up for.
-                    limit = now + max(self._rules.timeout, 1.0)
+                    limit = now + max(call.patience, 1.0)
+                call.tell(is_away=not is_up)
+            if call.is_away:
+                call.notice *= 2
+                call.tell(is_away=False)
         except BaseException:
             if place.done() and not place.cancelled() and place.exception() is None:
-                place.result().in_flight -= 1
+                place.result().ended()
             place.cancel()
+            call.tell(is_away=False)
             self._line.remove(call)
             self._dispatch()
             raise
@@ -243,9 +244,10 @@ class Dispatcher:
             return
         now = _now()
         while self._line:
-            routes = self._routes(now)
-            call = self._line.first(lambda call, to=routes.of: to(call) is not None) if routes.ready else None
-            if call is None or call.place is None or (endpoint := routes.of(call)) is None:
+            if not (routes := self._routes(now)).ready:
+                break
+            call = self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
+            if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
             self._line.take(call)
             call.place.set_result(self._seated(call, endpoint))
@@ -262,8 +264,8 @@ class Dispatcher:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(max(at, now + _SHORTEST_WAIT), self._dispatch)
 
-    def _routes(self, now: float) -> _Routes:
-        return _Routes(self.endpoints, now, stale_after=self._stale_after)
+    def _routes(self, now: float) -> Routes:
+        return Routes(self.endpoints, now, stale_after=self._stale_after)
 
     def _seated(self, call: _Call, endpoint: Endpoint) -> Endpoint:
         endpoint.in_flight += 1
@@ -293,19 +295,26 @@ class Dispatcher:
                 _log.warning(
                     "a model server is not used for a while", server=endpoint.member.name, reason=error.message
                 )
-            recovery = asyncio.create_task(self._recover(endpoint))
-            self._recoveries.add(recovery)
-            recovery.add_done_callback(self._recoveries.discard)
+            self._ping_until_back(endpoint)
         return fault
+
+    def _ping_until_back(self, endpoint: Endpoint) -> None:
+        if endpoint.emptied is not None:
+            return
+        recovery = asyncio.create_task(self._recover(endpoint))
+        self._recoveries[recovery] = endpoint
+        recovery.add_done_callback(self._recoveries.pop)
 
     async def _before_retry(self, call: _Call, endpoint: Endpoint, fault: Fault, error: ModelUnavailable) -> None:
         """Wait as long as is due before the next try. Raises the fault where there is to be none."""
         now = _now()
         call.tries += 1
         call.broken += fault.kind is FaultKind.BROKEN
+        call.cut += fault.kind is FaultKind.CUT
         if call.deadline is None:
-            call.deadline = now + self._rules.timeout
-        if call.broken >= self._rules.max_tries or now >= call.deadline:
+            call.deadline = now + call.patience
+        rules = self._rules
+        if call.broken >= rules.max_tries or call.cut >= rules.max_cuts or now >= call.deadline:
             self.counters.gave_up += 1
             raise error
         call.avoid = endpoint
@@ -318,11 +327,21 @@ class Dispatcher:
     def _timed_out(self, call: _Call) -> ModelUnavailable:
         self.counters.gave_up += 1
         known = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
-        last = call.error or (
-            known[-1] if known else ModelUnavailable("no model server is available", field="model_url")
-        )
-        hint = last.hint or f"no server accepted the call within {self._rules.timeout:g} s"
+        last = call.error or (known[-1] if known else self.nobody())
+        hint = last.hint or f"no server accepted the call within {call.patience:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
+
+    def nobody(self) -> ModelUnavailable:
+        """The fault where no endpoint is known or has said why."""
+        where = f" at {self._source}" if self._source else ""
+        return ModelUnavailable(f"no model server is available{where}", field="model_url")
+
+    def _endpoint(self, member: Member) -> Endpoint:
+        rules = self._rules
+        breaker = CircuitBreaker(
+            threshold=rules.fault_threshold, open_seconds=rules.open_for, longest_seconds=rules.longest_open
+        )
+        return Endpoint(member=member, breaker=breaker, window=Window(ramp_seconds=rules.ramp))
 
     async def _recover(self, endpoint: Endpoint) -> None:
         """Ping an endpoint whose circuit is open, at longer and longer intervals, until it answers."""

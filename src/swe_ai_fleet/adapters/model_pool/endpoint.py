@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
@@ -173,9 +175,10 @@ class Window:
 
 
 class FaultKind(StrEnum):
-    """What an unavailable model means: nobody answered, the server broke, or it has too much to do."""
+    """What an unavailable model means: nobody answered, the answer was cut off, the server broke, or is overloaded."""
 
     UNREACHABLE = "unreachable"
+    CUT = "cut"
     BROKEN = "broken"
     OVERLOADED = "overloaded"
 
@@ -188,25 +191,29 @@ class Fault:
     retry_after: float | None = None
 
     @classmethod
-    def of(cls, status: int, retry_after: float | None) -> Self:
-        """The fault behind an HTTP status; 0 where no answer came."""
+    def of(cls, status: int, retry_after: float | None, reached: bool = False) -> Self:
+        """The fault behind an HTTP status; 0 where no whole answer came, though the server may have been `reached`."""
         if not status:
-            return cls()
+            return cls(kind=FaultKind.CUT if reached else FaultKind.UNREACHABLE)
         # 529 is what some providers answer instead of 503.
-        overloaded = status in (429, 503, 529) or retry_after is not None
-        return cls(kind=FaultKind.OVERLOADED if overloaded else FaultKind.BROKEN, retry_after=retry_after)
+        if status in (429, 503, 529) or retry_after is not None:
+            return cls(kind=FaultKind.OVERLOADED, retry_after=retry_after)
+        # 502 is what a router says while the server behind it is away.
+        return cls(kind=FaultKind.CUT if status == 502 else FaultKind.BROKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """What a pool is made of. `name` is shown to operators, so no secret may stand in it.
 
-    The model must not retry on its own. Without `load` the pool goes by what it has under way itself.
+    The model must not retry on its own. Without `load` the pool goes by what it has under way itself. `close` is called
+    once the member has left the pool and its last call has ended, or the pool is closed.
     """
 
     name: str
     model: ChatModel
     load: LoadProbe | None = None
+    close: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
@@ -248,7 +255,10 @@ class Binding:
 
 @dataclass(eq=False, kw_only=True)
 class Endpoint:
-    """A member's state in this process. Times are the event loop's."""
+    """A member's state in this process. Times are the event loop's.
+
+    `emptied` is there once it has left the pool, and set when its last call has ended.
+    """
 
     member: Member
     breaker: CircuitBreaker
@@ -260,19 +270,24 @@ class Endpoint:
     paused_until: float = 0.0
     load: Load | None = None
     caches: bool = False
+    emptied: asyncio.Event | None = None
     _loaded_at: float = 0.0
     _in_flight_then: int = 0
     _pauses: int = 0
 
     def admits(self, now: float) -> bool:
         """Whether a call may begin now."""
-        if self.breaker.circuit is Circuit.OPEN or now < self.paused_until:
-            return False
-        return self.in_flight + 1 <= self.window.limit(now)
+        return self.up(now) and self.in_flight + 1 <= self.window.limit(now)
 
     def up(self, now: float) -> bool:
         """Whether it serves, though there may be no room this moment."""
-        return self.breaker.circuit is not Circuit.OPEN and now >= self.paused_until
+        return self.emptied is None and self.breaker.circuit is not Circuit.OPEN and now >= self.paused_until
+
+    def ended(self) -> None:
+        """A call that was under way is no more."""
+        self.in_flight -= 1
+        if self.emptied is not None and not self.in_flight:
+            self.emptied.set()
 
     def opens_at(self, now: float) -> float:
         """The earliest time at which it may admit a call that no call under way has to end for."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
-from urllib.parse import urlsplit, urlunsplit
+from typing import Protocol
 
-import aiohttp
-
-_MOST_BYTES = 4 * 1024 * 1024
-_SECONDS = 2.0
 _RUNNING = b"vllm:num_requests_running"
 _WAITING = b"vllm:num_requests_waiting"
 # The second name is the one that servers before 0.10 use.
@@ -69,49 +64,18 @@ def read_load(metrics: bytes) -> Load | None:
 
 
 class VLLMMetrics:
-    """The `LoadProbe` of a vLLM server, by its `/metrics`. Use it as an async context manager.
+    """The `LoadProbe` of a vLLM server.
 
     Args:
-        base_url: of the API, as the chat model has it; a user and password in it are sent along.
-        api_key: sent as a bearer token where there is one.
+        page: gives its page of metrics; empty where there is none.
     """
 
-    def __init__(self, base_url: str, *, api_key: str = "") -> None:
-        parts = urlsplit(base_url)
-        path = parts.path.rstrip("/").removesuffix("/v1") + "/metrics"
-        self._url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", ""))
-        self._is_local = parts.hostname in ("127.0.0.1", "localhost", "::1")
-        self._headers: Mapping[str, str] = _authorization(parts.username or "", parts.password or "", api_key)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        # A proxy from the environment is never the way to this machine.
-        self._session = aiohttp.ClientSession(
-            headers=self._headers, timeout=aiohttp.ClientTimeout(total=_SECONDS), trust_env=not self._is_local
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    def __init__(self, page: Callable[[], Awaitable[bytes]]) -> None:
+        self._page = page
 
     async def load(self) -> Load | None:
-        """The server's load now; None where it does not answer within 2 seconds or has no such metrics."""
-        if self._session is None:
-            raise RuntimeError("VLLMMetricsis used outside of its `async with` block")
-        page = bytearray()
-        try:
-            async with self._session.get(self._url, allow_redirects=False) as response:
-                if response.status != 200:
-                    return None
-                async for chunk in response.content.iter_chunked(1 << 16):
-                    page += chunk
-                    if len(page) > _MOST_BYTES:
-                        return None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return None
-        return read_load(bytes(page))
+        """The server's load now; None where it does not say."""
+        return read_load(await self._page())
 
 
 def _sample(line: bytes) -> tuple[bytes, float]:
@@ -127,11 +91,3 @@ def _sample(line: bytes) -> tuple[bytes, float]:
     except ValueError:
         value = 0.0
     return name.strip(), value if math.isfinite(value) and 0 <= value < 1e15 else 0.0
-
-
-def _authorization(user: str, password: str, api_key: str) -> Mapping[str, str]:
-    if api_key:
-        return {"Authorization": f"Bearer {api_key}"}
-    if user:
-        return {"Authorization": aiohttp.BasicAuth(user, password).encode()}
-    return {}

@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.adapters.model_pool.admission import Admission, estimated_tokens
@@ -17,10 +17,11 @@ from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Circuit, Endpoint
 from swe_ai_fleet.adapters.model_pool.status import Counters, MemberStatus, PoolStatus
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
-from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.ports import ChatModel, Patience
 
 _GRACE_SECONDS = 2.0
 _LONGEST_UNASKED_SECONDS = 60.0
+_USUAL = Patience()
 
 
 def _unreachable(error: ModelUnavailable) -> Fault:
@@ -33,13 +34,14 @@ class ModelPool:
     Calls go to the least loaded endpoint; those of a `session` stay at one, whose prefix cache they warm. A failed
     call goes to another endpoint; while none serves, calls wait. All waiting and trying again happens here: the
     members' own retries are to be off. Use it as an async context manager, within one event loop; the members are
-    the caller's to open and close.
+    the caller's to open.
 
     Args:
-        members: the endpoints; at least one.
+        members: the endpoints; at least one where there is no `source`.
         read_fault: what a failed call says about its server; without it, that nobody answered.
         admission: holds calls to the fleet's limits; None where there are none.
         rules: how it waits, tries again and asks.
+        source: names where members are found, for messages; `renew` then says which there are.
     """
 
     def __init__(
@@ -49,36 +51,68 @@ class ModelPool:
         read_fault: Callable[[ModelUnavailable], Fault] = _unreachable,
         admission: Admission | None = None,
         rules: PoolRules | None = None,
+        source: str = "",
     ) -> None:
-        if not members:
+        if not members and not source:
             raise ValueError("a pool needs at least one server")
         self._rules = rules or PoolRules()
-        self._dispatcher = Dispatcher(members, read_fault=read_fault, rules=self._rules)
-        self._endpoints = self._dispatcher.endpoints
+        self._dispatcher = Dispatcher(members, read_fault=read_fault, rules=self._rules, source=source)
         self._admission = admission
         self._bindings: WeakValueDictionary[str, Binding] = WeakValueDictionary()
-        self._polling: list[asyncio.Task[None]] = []
+        self._polling: dict[Endpoint, asyncio.Task[None]] = {}
         self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
+        self._leaving: dict[asyncio.Task[None], Endpoint] = {}
 
     async def __aenter__(self) -> Self:
-        self._polling = [
-            asyncio.create_task(self._poll(endpoint)) for endpoint in self._endpoints if endpoint.member.load
-        ]
+        self._start_polling(self._endpoints)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in (*self._polling, *self._probing.values()):
-            task.cancel()
-        await asyncio.gather(*self._polling, return_exceptions=True)
-        await asyncio.gather(*self._probing.values(), return_exceptions=True)
+        tasks = (*self._polling.values(), *self._probing.values(), *self._leaving)
+        leaving = list(self._leaving.values())
+        await _cancel(tasks)
         await self._dispatcher.close()
+        for endpoint in (*self._endpoints, *leaving):
+            await _close(endpoint)
+
+    def renew(self, members: Collection[Member]) -> None:
+        """Have these members from now on, within the context.
+
+        Runs stay where they are, but for those of a member that leaves: their next calls go elsewhere, what it has
+        under way ends there. A member that comes gets calls once it answers a ping.
+        """
+        came, left = self._dispatcher.renew(members)
+        self._start_polling(came)
+        for endpoint in left:
+            leaving = asyncio.create_task(self._leave(endpoint))
+            self._leaving[leaving] = endpoint
+            leaving.add_done_callback(self._leaving.pop)
+
+    @property
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        return self._dispatcher.endpoints
+
+    def _start_polling(self, endpoints: Iterable[Endpoint]) -> None:
+        self._polling |= {one: asyncio.create_task(self._poll(one)) for one in endpoints if one.member.load}
+
+    async def _leave(self, endpoint: Endpoint) -> None:
+        """Close a member that has left, once nobody asks it any more."""
+        tasks = [task for tasks in (self._polling, self._probing) if (task := tasks.pop(endpoint, None)) is not None]
+        await _cancel(tasks)
+        assert endpoint.emptied is not None
+        await endpoint.emptied.wait()
+        # Whoever asks all endpoints for a sign of life may still be at it.
+        await asyncio.sleep(self._rules.ping_within)
+        await _close(endpoint)
 
     @property
     def counters(self) -> Counters:
         """What was counted since the pool was opened."""
         return self._dispatcher.counters
 
-    def session(self, key: str, *, tenant: str = "", priority: int = 0) -> ModelSession:
+    def session(
+        self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None
+    ) -> ModelSession:
         """A `ChatModel` for one agent run, whose calls stay at one endpoint while that serves and is not overloaded.
 
         Runs spread evenly over the endpoints. The binding lasts as long as a session with its key is held, so that
@@ -90,7 +124,7 @@ class ModelPool:
             name = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
             binding = Binding(name=name, tenant=tenant, priority=priority, started=time.monotonic())
             self._bindings[key] = binding
-        return ModelSession(self, binding)
+        return ModelSession(self, binding, patience or Patience())
 
     async def probe(self) -> ModelCapabilities:
         """What the first endpoint in order that answers can do, with the shortest context of all that answer.
@@ -99,8 +133,8 @@ class ModelPool:
         held to a schema, several calls in one reply) is left out. How tool calls travel each endpoint decides by
         itself. Raises the first endpoint's ModelError where none answers.
         """
-        if len(self._endpoints) == 1:
-            return await self._endpoints[0].member.model.probe()
+        if not self._endpoints:
+            raise self._dispatcher.nobody()
         await self._ask_all()
         if not any(one.capabilities for one in self._endpoints):
             # Every endpoint is slow or down: their own faults and time limits decide.
@@ -112,9 +146,8 @@ class ModelPool:
 
     async def ping(self) -> None:
         """Return as soon as one endpoint answers. Raises the first endpoint's ModelError where none does."""
-        if len(self._endpoints) == 1:
-            await self._endpoints[0].member.model.ping()
-            return
+        if not self._endpoints:
+            raise self._dispatcher.nobody()
         pings = [asyncio.create_task(endpoint.member.model.ping()) for endpoint in self._endpoints]
         try:
             for ping in asyncio.as_completed(pings):
@@ -137,7 +170,7 @@ class ModelPool:
         # Routers take all that have no session, or the same one, to one server.
         return await self.reply_at(None, replace(request, session=request.session or uuid.uuid4().hex))
 
-    async def reply_at(self, binding: Binding | None, request: ModelRequest) -> ModelReply:
+    async def reply_at(self, binding: Binding | None, request: ModelRequest, patience: Patience = _USUAL) -> ModelReply:
         """As `reply`, at the endpoint that a run is bound to."""
 
         async def ask(model: ChatModel) -> ModelReply:
@@ -148,11 +181,11 @@ class ModelPool:
 
         admission = self._admission
         if admission is None:
-            return await self._dispatcher.serve(ask, binding)
+            return await self._dispatcher.serve(ask, binding, patience)
         reserved = spent = estimated_tokens(request)
         await admission.admit(reserved, binding)
         try:
-            reply = await self._dispatcher.serve(ask, binding)
+            reply = await self._dispatcher.serve(ask, binding, patience)
             spent = reply.usage.total_tokens or reserved
             return reply
         except ModelError:
@@ -161,11 +194,9 @@ class ModelPool:
         finally:
             admission.settle(reserved, spent)
 
-    async def probe_at(self, binding: Binding | None) -> ModelCapabilities:
+    async def probe_at(self, binding: Binding | None, patience: Patience = _USUAL) -> ModelCapabilities:
         """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
-        found = await self._dispatcher.serve(lambda model: model.probe(), binding)
-        if len(self._endpoints) == 1:
-            return found
+        found = await self._dispatcher.serve(lambda model: model.probe(), binding, patience)
         await self._ask_all()
         return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else found
 
@@ -231,9 +262,10 @@ class ModelPool:
 class ModelSession:
     """The `ChatModel` of one agent run: the pool's, at one endpoint. Made by `ModelPool.session`."""
 
-    def __init__(self, pool: ModelPool, binding: Binding) -> None:
+    def __init__(self, pool: ModelPool, binding: Binding, patience: Patience) -> None:
         self._pool = pool
         self._binding = binding
+        self._patience = patience
 
     @property
     def endpoint(self) -> str:
@@ -242,7 +274,7 @@ class ModelSession:
 
     async def probe(self) -> ModelCapabilities:
         """What the pool's endpoints can do; waits while none serves. Raises ModelError."""
-        return await self._pool.probe_at(self._binding)
+        return await self._pool.probe_at(self._binding, self._patience)
 
     async def ping(self) -> None:
         """Whether any endpoint answers now. Raises ModelUnavailable, ModelRejected."""
@@ -250,7 +282,18 @@ class ModelSession:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, as `ModelPool.reply` gives it, from the endpoint this run is bound to."""
-        return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name))
+        return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name), self._patience)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in (tasks := list(tasks)):
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close(endpoint: Endpoint) -> None:
+    if endpoint.member.close is not None:
+        await endpoint.member.close()
 
 
 def _note(endpoint: Endpoint, done: asyncio.Task[ModelCapabilities]) -> None:

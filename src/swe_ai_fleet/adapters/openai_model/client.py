@@ -274,6 +274,10 @@ class OpenAIChatModel:
             if not (isinstance(error.__cause__, faults.StatusError) and error.__cause__.status in (404, 405)):
                 raise
 
+    async def metrics(self) -> bytes:
+        """The server's page of metrics for Prometheus; empty where it has none."""
+        return await self._connection.metrics()
+
     async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, its calls by whichever protocol the probe found.
 

@@ -27,12 +27,16 @@ _T = TypeVar("_T")
 _CHAT = "/chat/completions"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MODELS = "/models"
+_METRICS = "/metrics"
+_TEXT: Mapping[str, str] = MappingProxyType({"Accept": "text/plain"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _MOST_CONNECTIONS = 1000
 # Below uvicorn's 5 s, so that it is never us who write on a connection it just closed.
 _KEEP_ALIVE_SECONDS = 4.0
 _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
+_METRICS_SECONDS = 2.0
+_LONGEST_METRICS = 4 * 1024 * 1024
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _LONGEST_REFUSAL = 1024 * 1024
 _URL_HINT = "for example http://127.0.0.1:8000/v1"
@@ -81,7 +85,8 @@ class Connection:
         self._retry_wait_max_seconds = retry_wait_max_seconds
         self._max_retries = max_retries
         self._opened: aiohttp.ClientSession | None = None
-        self._places: dict[str, URL] = {}
+        root = self._url.raw_path.rstrip("/").removesuffix("/v1")
+        self._places = {_METRICS: self._url.with_path(root + _METRICS, encoded=True)}
         self._proxy: URL | None = None
         self._proxy_auth: aiohttp.BasicAuth | None = None
 
@@ -113,6 +118,19 @@ class Connection:
     async def models(self) -> bytes:
         """The answer to what models there are. Raises as `complete` does."""
         return await self._whole("GET", _MODELS)
+
+    async def metrics(self) -> bytes:
+        """The page of metrics beside the API; empty where there is none of at most 4 MiB within 2 seconds."""
+        answered_at = self.answered_at
+        try:
+            async with asyncio.timeout(_METRICS_SECONDS), self._answer("GET", _METRICS, None, _TEXT) as response:
+                page = await _beginning(response, _LONGEST_METRICS + 1)
+        except (ModelError, TimeoutError):
+            return b""
+        finally:
+            # Who has no key is told it, too: it says nothing of calls.
+            self.answered_at = answered_at
+        return page if len(page) <= _LONGEST_METRICS else b""
 
     async def complete(self, body: bytes, *, path: str = _CHAT, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
@@ -177,7 +195,7 @@ class Connection:
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer of the server to one request, where it is one of success."""
         if self._opened is None:
-            raise RuntimeError("OpenAIChatModelis used outside of its `async with` block")
+            raise RuntimeError("OpenAIChatModel is used outside of its `async with` block")
         if (url := self._places.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
             self._places[path] = url

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+import aiohttp
 import structlog
 
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
@@ -173,17 +174,22 @@ def _quote(text: str, secret: str) -> str:
     return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…"
 
 
-def pushback(error: ModelError) -> tuple[int, float | None]:
-    """(HTTP status, seconds that the server asks to wait if it does) behind a fault; status 0: no answer came."""
+def pushback(error: ModelError) -> tuple[int, float | None, bool]:
+    """(HTTP status, seconds that the server asks to wait if it does, whether it was reached) behind a fault.
+
+    Status 0: no answer came, or none that was whole.
+    """
     cause = error.__cause__
     if isinstance(cause, StatusError):
-        return cause.status, retry_after_seconds(cause)
+        return cause.status, retry_after_seconds(cause), True
     # An error in place of a completion, or in a stream that had begun well.
     refusal = getattr(cause, "refusal", None)
     if isinstance(refusal, Refusal):
-        return refusal.status, None
-    # An answer of success that is no completion is refused by whoever reads it.
-    return (200 if isinstance(cause, ValueError) else 0), None
+        return refusal.status, None, True
+    if cause is None or isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return 0, None, False
+    # An answer of success that is no completion is refused by whoever reads it; one that takes too long is none either.
+    return (200 if isinstance(cause, ValueError | TimeoutError) else 0), None, True
 
 
 class Feature(StrEnum):

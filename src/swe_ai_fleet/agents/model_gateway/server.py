@@ -207,7 +207,7 @@ class ModelGateway:
         self.calls += 1
         usage: Usage | None = None
         try:
-            async with asyncio.timeout(self._budget.seconds_left):
+            async with self._budget.time_limit():
                 # What a foreign agent says it tells its client; its further calls (a title, a summary) are no news.
                 reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
             usage = reply.usage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -60,7 +59,7 @@ class _Ways:
         planner = Planner(self.parts, Operations(self.parts.toolbox))
         # Whatever goes wrong here goes wrong once more in the run itself, which ends with the reason.
         with suppress(ModelError, TimeoutError):
-            async with asyncio.timeout(self.parts.budget.seconds_left):
+            async with self.parts.budget.time_limit():
                 await planner.outline()
 
     def direct(self) -> Plan | None:

@@ -167,7 +167,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         parts.history.add(again)
         form = AnswerForm(schema=self._schema, read=lambda texts: read_answer(self._shown, *texts), attempts=1)
         try:
-            async with asyncio.timeout(min(_FINAL_PROMPT_SECONDS, parts.budget.seconds_left)):
+            async with parts.budget.time_limit(_FINAL_PROMPT_SECONDS):
                 return await questions.answer(parts.history.messages, form, parts.affordable())
         except TimeoutError:
             raise ValueError("the reviewer did not answer in time") from None

@@ -5,7 +5,6 @@ A shape is read loosely; a reply is asked for with a schema, and once more where
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -215,7 +214,7 @@ async def reply_in_shape(
 
     questions = Questions(_Thrifty(model, budget), budget)
     try:
-        async with asyncio.timeout(budget.seconds_left):
+        async with budget.time_limit():
             return await questions.answer(messages, AnswerForm(schema=schema_of(shape), read=checked, again=AGAIN))
     except TimeoutError:
         limit = budget.limits.timeout_seconds

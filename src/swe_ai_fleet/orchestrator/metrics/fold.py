@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStarted,
     ExecutionStatus,
     LoopNoticed,
+    ModelAwaited,
     ModelReplied,
     RunClaimed,
     RunFinished,
@@ -230,6 +231,8 @@ class MetricsFold:
                 return Figures(change=Gauges(agents=-1)) if run is not None and run.pause(at) else None
             case ModelReplied():
                 return self._replied(run, body)
+            case ModelAwaited(waited_ms=waited) if waited:
+                return Figures().took("model_wait", waited)
             case ToolFinished(entry=entry):
                 return self._called(run, entry, cached=body.result.cached)
             case LoopNoticed(advice=advice):

@@ -1,0 +1,212 @@
+"""Many servers of one model that come, drain, die and saturate while agents are at work; a router before them."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, SystemMessage, UserMessage
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.script import Failure, Script, Turn
+
+SHARED, OWN, RESULT = "instructions " * 60, "the task ", "what a tool said " * 12
+LOOK_SECONDS = 0.05
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What agents had of the servers. `homes` are, by agent, the servers that it was bound to, in turn."""
+
+    replies: int = 0
+    failures: list[BaseException] = field(default_factory=list[BaseException])
+    prompted: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+    homes: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+
+    @property
+    def moves(self) -> Counter[str]:
+        """How many agents left each server."""
+        return Counter(home for homes in self.homes.values() for home in homes[:-1])
+
+    @property
+    def hits(self) -> float:
+        """The part of the prompts that was in a cache."""
+        return self.cached / self.prompted
+
+
+class Servers:
+    """Model servers and the file that names them."""
+
+    def __init__(self, path: Path, *, latency: float) -> None:
+        self.path, self._latency = path, latency
+        self.listed: list[ScriptedModelServer] = []
+        self.draining: list[ScriptedModelServer] = []
+        self._running: dict[ScriptedModelServer, AsyncExitStack] = {}
+
+    async def start(self, count: int) -> list[ScriptedModelServer]:
+        """Let so many more be there."""
+        came: list[ScriptedModelServer] = []
+        for _ in range(count):
+            stack = AsyncExitStack()
+            server = ScriptedModelServer(Script.of(Turn(content="done")), latency_seconds=self._latency, keep=0)
+            self._running[await stack.enter_async_context(server)] = stack
+            came.append(server)
+        self.listed += came
+        self.write()
+        return came
+
+    def drain(self, count: int) -> list[ScriptedModelServer]:
+        """Take so many out of the list, as Kubernetes does with a Pod that is to end; they answer what they have."""
+        left, self.listed = self.listed[:count], self.listed[count:]
+        self.draining += left
+        self.write()
+        return left
+
+    async def kill(self, count: int) -> list[ScriptedModelServer]:
+        """Let so many die in the middle of what they do; the list does not say so."""
+        died = self.listed[:count]
+        await asyncio.gather(*(self._running.pop(server).aclose() for server in died))
+        return died
+
+    def saturate(self, count: int) -> list[ScriptedModelServer]:
+        """Let so many of those that are left turn calls away, and say that others wait there."""
+        chosen = self.listed[count : 2 * count]
+        for server in chosen:
+            server.fail_next(Failure(status=503, times=3))
+            server.metrics = {"num_requests_running": 200, "num_requests_waiting": 100, "kv_cache_usage_perc": 0.99}
+        return chosen
+
+    def write(self) -> None:
+        """Write the list."""
+        lines = "".join(f"{server.url}\n" for server in self.listed)
+        part = self.path.with_suffix(".part")
+        part.write_text(f"# Servers\n{lines}")
+        part.replace(self.path)
+
+    async def close(self) -> None:
+        """Stop them all."""
+        await asyncio.gather(*(stack.aclose() for stack in self._running.values()))
+
+
+class Work:
+    """Agents that each take so many steps at one model, their prompts growing with each; `reached` says how far."""
+
+    def __init__(self, sessions: Sequence[ChatModel], *, steps: int) -> None:
+        self.outcome = Outcome()
+        self._steps, self._total = steps, len(sessions) * steps
+        self._progress = asyncio.Condition()
+        self.agents = [asyncio.create_task(self._agent(n, session)) for n, session in enumerate(sessions)]
+
+    async def reached(self, share: float) -> None:
+        """Wait until a part of all replies is there."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: self.outcome.replies >= share * self._total)
+
+    async def _agent(self, number: int, model: ChatModel) -> None:
+        told: list[Message] = [SystemMessage(content=SHARED), UserMessage(content=f"{number} {OWN * 20}")]
+        homes = self.outcome.homes.setdefault(number, [])
+        for _ in range(self._steps):
+            try:
+                reply = await model.reply(ModelRequest(tuple(told)))
+            except FleetError as error:
+                self.outcome.failures.append(error)
+                return
+            told += [AssistantMessage(content=reply.message.content), UserMessage(content=RESULT)]
+            self.outcome.prompted += reply.usage.prompt_tokens
+            self.outcome.cached += reply.usage.cached_tokens
+            if (home := str(getattr(model, "endpoint", ""))) not in homes[-1:]:
+                homes.append(home)
+            async with self._progress:
+                self.outcome.replies += 1
+                self._progress.notify_all()
+
+
+@dataclass(kw_only=True)
+class Upheaval:
+    """What happened to which servers."""
+
+    came: list[ScriptedModelServer]
+    drained: list[ScriptedModelServer]
+    died: list[ScriptedModelServer]
+    busy: list[ScriptedModelServer]
+
+
+async def play(
+    directory: Path, *, servers: int = 30, agents: int = 90, steps: int = 8, latency: float = 0.02
+) -> tuple[Outcome, Upheaval]:
+    """Agents at servers of which a third comes later, a sixth drains, a tenth dies and a tenth saturates meanwhile."""
+    house = Servers(directory / "servers", latency=latency)
+    await house.start(servers - servers // 3)
+    settings = Settings(model_url=f"file:{house.path}", model="scripted")
+    try:
+        async with open_model(settings, look_every=LOOK_SECONDS) as pool:
+            began = asyncio.get_running_loop().time()
+            work = Work([pool.session(f"agent-{number}") for number in range(agents)], steps=steps)
+            await work.reached(0.15)
+            came = await house.start(servers // 3)
+            while sum(one.circuit is not Circuit.OPEN for one in pool.status().endpoints) < servers:
+                await asyncio.sleep(LOOK_SECONDS)
+            await work.reached(0.3)
+            drained = house.drain(servers // 6)
+            # More agents begin: they go where there is least to do.
+            late = Work([pool.session(f"late-{number}") for number in range(agents // 3)], steps=steps)
+            await work.reached(0.5)
+            died = await house.kill(servers // 10)
+            await work.reached(0.6)
+            busy = house.saturate(servers // 10)
+            await asyncio.gather(*work.agents, *late.agents)
+            outcome = work.outcome
+            outcome.replies += late.outcome.replies
+            outcome.failures += late.outcome.failures
+            outcome.prompted, outcome.cached = (
+                outcome.prompted + late.outcome.prompted,
+                outcome.cached + late.outcome.cached,
+            )
+            outcome.homes |= {agents + number: homes for number, homes in late.outcome.homes.items()}
+            outcome.seconds = asyncio.get_running_loop().time() - began
+            return outcome, Upheaval(came=came, drained=drained, died=died, busy=busy)
+    finally:
+        await house.close()
+
+
+@asynccontextmanager
+async def router_to(servers: Sequence[str]) -> AsyncGenerator[str]:
+    """A router that takes a session to one of the servers by a hash of its header; 502 where that has gone away."""
+    away = set[str]()
+
+    async def forward(request: web.Request) -> web.Response:
+        key = request.headers.get("X-Session-ID", "")
+        there = [url for url in servers if url not in away] or list(servers)
+        url = max(there, key=lambda one: zlib.crc32(f"{one} {key}".encode()))
+        target = url.removesuffix("/v1") + request.path
+        try:
+            async with session.request(request.method, target, data=await request.read()) as answer:
+                return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
+        except aiohttp.ClientError:
+            away.add(url)
+            return web.Response(status=502, text="no healthy upstream")
+
+    application = web.Application(client_max_size=1 << 24)
+    application.router.add_route("*", "/{path:.*}", forward)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as session:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
