@@ -29,13 +29,14 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Unanswered,
 )
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, StoredMessage, as_batch
 from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient, head_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
 # A server that greets and then closes the connection refuses as well: over TLS its last word is lost at times.
 _REFUSALS = ("authorization", "authentication", "unexpected eof")
+_BATCHES_SINCE = (2, 12)
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
@@ -122,14 +123,26 @@ class Connection:
         version = self._client.connected_server_version
         return f"{version.major}.{version.minor}.{version.patch}"
 
+    @property
+    def batches(self) -> bool:
+        """Whether the server knows atomic batches; one that does not would store them as if they were none."""
+        version = self._client.connected_server_version if self._client is not None else None
+        return version is not None and (version.major, version.minor) >= _BATCHES_SINCE
+
     def inbox(self) -> str:
         """A subject that nobody else listens to, for a subscription that gets answers."""
         return f"{self._prefix}.{secrets.token_hex(12)}"
 
     async def request(
-        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = REQUEST_SECONDS
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        before: Sequence[Outgoing] = (),
+        seconds: float = REQUEST_SECONDS,
     ) -> Message:
-        """Ask once.
+        """Ask once, at the end of an atomic batch where there are messages `before` it.
 
         Raises:
             Unanswered: The connection is or gets lost, nobody listens, or the time is up.
@@ -137,8 +150,11 @@ class Connection:
             InvalidRequest: The payload is larger than the server takes.
         """
         client = self._connected()
-        head = head_of(headers)
-        size = len(payload) + len(head)
+        messages = [Outgoing(payload, headers or {})]
+        if before:
+            messages = as_batch([*before, *messages])
+        sent = [(message.payload, head_of(message.headers)) for message in messages]
+        size = max(len(payload) + len(head) for payload, head in sent)
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
             raise InvalidRequest(
@@ -151,7 +167,8 @@ class Connection:
         self._asked[inbox] = subject.lower()
         timer = loop.call_later(seconds, _expire, future)
         try:
-            await client.send(subject, payload, reply=inbox, head=head)
+            for number, (payload, head) in enumerate(sent, start=1):
+                await client.send(subject, payload, reply=inbox if number == len(sent) else "", head=head)
             message = await future
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
@@ -177,6 +194,7 @@ class Connection:
         backoff: Backoff,
         *,
         headers: dict[str, str] | None = None,
+        before: Sequence[Outgoing] = (),
         seconds: float = REQUEST_SECONDS,
     ) -> tuple[Message, int]:
         """The answer to a request that is sent until there is one, and how often it was sent. Raises Unavailable."""
@@ -185,7 +203,7 @@ class Connection:
             try:
                 await self._until_ready(backoff)
                 sent += 1
-                return await self.request(subject, payload, headers=headers, seconds=seconds), sent
+                return await self.request(subject, payload, headers=headers, before=before, seconds=seconds), sent
             except Unanswered as reason:
                 await backoff.wait(reason)
 
@@ -195,6 +213,7 @@ class Connection:
         payload: bytes,
         *,
         headers: dict[str, str],
+        before: Sequence[Outgoing] = (),
         timeout: float | None,
         backoff: Backoff | None = None,
     ) -> Ack:
@@ -204,25 +223,26 @@ class Connection:
             subject: Full subject.
             payload: At most the server's max_payload (1 MiB unless configured).
             headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
+            before: Messages of the same subject that are stored with it, all or none, in one atomic batch.
             timeout: Seconds to keep trying; None = for ever.
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
-            Refused: The sequence that the headers expect is not the last one.
+            Refused: The sequence that the headers expect is not the last one, or the batch is not taken.
             FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """
         backoff = backoff or Backoff.lasting(timeout)
         unanswered = -1
         while True:
-            message, sent = await self.answered(subject, payload, backoff, headers=headers)
+            message, sent = await self.answered(subject, payload, backoff, headers=headers, before=before)
             unanswered += sent
             answer = json.loads(message.data)
             if "error" not in answer:
                 duplicate = answer.get("duplicate", False)
                 return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered)
             fault = ApiFault.from_json(answer["error"])
-            if fault.conflict:
+            if fault.conflict or (before and not fault.passing):
                 raise Refused(fault, unanswered)
             if not fault.passing:
                 raise fault.as_fleet_error() from fault

@@ -3,16 +3,21 @@
 Each publish names the last sequence it expects on the subject. Whoever publishes in between makes that wrong, and the
 server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused in the same
 way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
+
+What is posted waits a moment for what must be durable, and goes with it as one atomic batch (ADR-50 of NATS), whose
+first message has the expected sequence and whose last one is answered. Where the server refuses a batch for another
+reason, its events go one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 import structlog
 
@@ -23,7 +28,7 @@ from swe_ai_fleet.adapters.jetstream.messages import (
     EXPECTED_SEQUENCE,
     MAX_EVENT_BYTES,
     MESSAGE_ID,
-    Ack,
+    Outgoing,
     message_id,
     place_of,
     spilled,
@@ -33,6 +38,10 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import BlobStore
+
+_WAIT_SECONDS = 0.02
+"""How long what is posted waits for more: a step's events are milliseconds apart."""
+_BATCH_EVENTS, _BATCH_BYTES = 100, 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
@@ -69,6 +78,8 @@ class JetStreamJournal:
         self._owner = False
         self._queue: deque[_Entry] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._batches = connection.batches
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fault: FleetError | None = None
 
@@ -84,8 +95,8 @@ class JetStreamJournal:
         event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
         self._queue.append(_Entry(ordinal=ordinal, event=event, payload=to_json(event)))
         self._ordinal = ordinal
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WAIT_SECONDS, self._begin)
         return event
 
     async def append(self, body: EventBody) -> Event:
@@ -101,6 +112,7 @@ class JetStreamJournal:
         if self._durable < self._ordinal:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((self._ordinal, future))
+            self._begin()
             await future
 
     async def close(self) -> None:
@@ -110,15 +122,20 @@ class JetStreamJournal:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._queue:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+
     async def _drain(self) -> None:
         try:
             while self._queue:
-                entry = self._queue[0]
-                await self._store(entry)
-                self._queue.popleft()
-                self._durable = entry.ordinal
+                for _ in range(await self._store(self._next())):
+                    self._durable = self._queue.popleft().ordinal
                 self._owner = True
-                while self._waiters and self._waiters[0][0] <= entry.ordinal:
+                while self._waiters and self._waiters[0][0] <= self._durable:
                     _, future = self._waiters.popleft()
                     if not future.done():
                         future.set_result(None)
@@ -129,58 +146,84 @@ class JetStreamJournal:
             if self._queue:
                 self._break(Unavailable("the journal's writer stopped"))
 
+    def _next(self) -> Sequence[_Entry]:
+        """What goes next: everything that waits, as far as it fits into a batch."""
+        entries, size = [self._queue[0]], 0
+        for entry in islice(self._queue, 1, _BATCH_EVENTS if self._batches else 1):
+            size += min(len(entry.payload), MAX_EVENT_BYTES)
+            if size > _BATCH_BYTES:
+                break
+            entries.append(entry)
+        return entries
+
     def _break(self, fault: FleetError) -> None:
         if self._fault is None:
             self._fault = fault
         self._queue.clear()
+        self._begin()
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_exception(_again(self._fault))
 
-    async def _store(self, entry: _Entry) -> None:
-        payload = entry.payload
-        if len(payload) > MAX_EVENT_BYTES:
-            payload = await spilled(entry.event, self._blobs)
+    async def _store(self, entries: Sequence[_Entry]) -> int:
+        """Store the first of some events, at least one; how many."""
+        messages = [await self._message(entry) for entry in entries]
         backoff = Backoff.lasting(self._timeout)
         unanswered = 0
         while True:
-            headers = {MESSAGE_ID: message_id(entry.event), EXPECTED_SEQUENCE: str(self._sequence)}
+            messages[0].headers[EXPECTED_SEQUENCE] = str(self._sequence)
             try:
                 ack = await self._connection.publish(
-                    self._subject, payload, headers=headers, timeout=None, backoff=backoff
+                    self._subject,
+                    messages[-1].payload,
+                    headers=messages[-1].headers,
+                    before=messages[:-1],
+                    timeout=None,
+                    backoff=backoff,
                 )
             except Refused as refusal:
                 unanswered += refusal.unanswered
-                settled = await self._settle(entry, payload, unanswered)
-                if settled is None:
+                if stored := await self._settle(messages, unanswered):
+                    return stored
+                if refusal.fault.conflict:
                     await backoff.wait(refusal)
-                    continue
-                ack = Ack(sequence=settled, duplicate=True, unanswered=unanswered)
+                else:
+                    self._batches = self._batches and refusal.fault.takes_batches
+                    messages = messages[:1]
             else:
-                unanswered += ack.unanswered
-                if ack.duplicate and not unanswered:
-                    raise Fenced(f"{self._subject} holds an event {entry.event.id} that this writer did not send")
-            self._sequence = ack.sequence
-            return
+                if ack.duplicate and not unanswered + ack.unanswered:
+                    identity = messages[0].headers[MESSAGE_ID]
+                    raise Fenced(f"{self._subject} holds an event {identity} that this writer did not send")
+                self._sequence = ack.sequence
+                return len(messages)
 
-    async def _settle(self, entry: _Entry, payload: bytes, unanswered: int) -> int | None:
-        """The sequence at which a refused event stands after all, None to send it again. Raises the fence."""
+    async def _message(self, entry: _Entry) -> Outgoing:
+        large = len(entry.payload) > MAX_EVENT_BYTES
+        payload = await spilled(entry.event, self._blobs) if large else entry.payload
+        return Outgoing(payload, {MESSAGE_ID: message_id(entry.event)})
+
+    async def _settle(self, messages: Sequence[Outgoing], unanswered: int) -> int:
+        """How many of refused events stand after all, 0 to send them again. Raises the fence."""
         last = await last_message(self._connection, subjects.EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
         first_of_fresh = self._fresh and not self._owner
-        if last is not None and last.data == payload and (unanswered or not first_of_fresh):
-            return sequence
+        if last is not None and (unanswered or not first_of_fresh):
+            # Of a batch it may be less than all: one copy on one server is no transaction when that is killed.
+            for count, message in enumerate(messages, start=1):
+                if message.payload == last.data:
+                    self._sequence = sequence
+                    return count
         if sequence == self._sequence:
             # Nobody else wrote: an earlier copy of this event is on its way through the cluster.
-            return None
+            return 0
         if first_of_fresh:
             raise AlreadyExists(f"{self._subject} already has events")
         holder = last.headers.get(MESSAGE_ID, "") if last is not None else ""
         if not self._owner and place_of(holder)[0] < self._writer.generation:
             # The old owner got one more event in before this first one, which is what will fence it.
             self._sequence = sequence
-            return None
+            return 0
         raise Fenced(f"{self._subject} was taken over by {holder or 'an unknown writer'}")
 
 

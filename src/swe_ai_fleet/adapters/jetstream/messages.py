@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.blob import BlobRef
@@ -28,6 +29,7 @@ from swe_ai_fleet.ports import BlobStore
 MAX_EVENT_BYTES = 256 * 1024
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_BATCH, _PLACE, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 _REFERENCE = b'"body_ref"'
 _MEDIA_TYPE = "application/json"
 
@@ -44,6 +46,13 @@ class Message:
     @property
     def status(self) -> str:
         return self.headers.get("Status", "") if self.headers else ""
+
+
+class Outgoing(NamedTuple):
+    """A message that is to be sent."""
+
+    payload: bytes
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,17 @@ def read_headers(raw: bytes | bytearray) -> dict[str, str]:
         if colon:
             headers[name] = value.strip()
     return headers
+
+
+def as_batch(messages: Sequence[Outgoing]) -> list[Outgoing]:
+    """Messages with the headers that make them one atomic batch: all of them are stored with the last one, or none."""
+    batch = secrets.token_hex(8)
+    marked = [
+        Outgoing(message.payload, {**message.headers, _BATCH: batch, _PLACE: str(place)})
+        for place, message in enumerate(messages, start=1)
+    ]
+    marked[-1].headers[_COMMIT] = "1"
+    return marked
 
 
 async def spilled(event: Event, blobs: BlobStore) -> bytes:

@@ -169,6 +169,7 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
             max_bytes=limits.get(name, 0),
         )
         | ({"max_age": 0} if name in _KEPT else {})
+        | ({"allow_atomic": True} if name == subjects.EVENTS else {})
         for name, patterns in subjects.STREAM_SUBJECTS.items()
     ]
     bucket = settings.bucket
