@@ -37,6 +37,7 @@ REQUEST_SECONDS = 5.0
 # A server that greets and then closes the connection refuses as well: over TLS its last word is lost at times.
 _REFUSALS = ("authorization", "authentication", "unexpected eof")
 _BATCHES_SINCE = (2, 12)
+"""An older server would store the messages of a batch one by one, as if they were none."""
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
@@ -71,6 +72,8 @@ class Connection:
         self._pending: dict[str, asyncio.Future[Message]] = {}
         self._asked: dict[str, str] = {}
         self._subscriptions: set[Subscription] = set()
+        self.batches = False
+        """Whether to try atomic batches: the server knows them, and no stream has refused them yet."""
 
     @classmethod
     @asynccontextmanager
@@ -122,12 +125,6 @@ class Connection:
             return ""
         version = self._client.connected_server_version
         return f"{version.major}.{version.minor}.{version.patch}"
-
-    @property
-    def batches(self) -> bool:
-        """Whether the server knows atomic batches; one that does not would store them as if they were none."""
-        version = self._client.connected_server_version if self._client is not None else None
-        return version is not None and (version.major, version.minor) >= _BATCHES_SINCE
 
     def inbox(self) -> str:
         """A subject that nobody else listens to, for a subscription that gets answers."""
@@ -242,6 +239,7 @@ class Connection:
                 duplicate = answer.get("duplicate", False)
                 return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered)
             fault = ApiFault.from_json(answer["error"])
+            self.batches = self.batches and not fault.no_batches
             if fault.conflict or (before and not fault.passing):
                 raise Refused(fault, unanswered)
             if not fault.passing:
@@ -392,6 +390,8 @@ class Connection:
                 f"no NATS server answers at {self._servers}: {error or 'timeout'}",
                 hint="is the server running and reachable?",
             ) from error
+        version = client.connected_server_version
+        self.batches = (version.major, version.minor) >= _BATCHES_SINCE
         self._client = client
         self._inbox = f"{inbox}."
         self._ready.set()

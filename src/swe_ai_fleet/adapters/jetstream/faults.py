@@ -83,9 +83,9 @@ class ApiFault(Exception):
         return self.error_code in _WRONG_LAST_SEQUENCE
 
     @property
-    def takes_batches(self) -> bool:
-        """Whether the stream takes atomic batches, as ours have them, even if it took none this time."""
-        return self.error_code not in _NO_BATCHES
+    def no_batches(self) -> bool:
+        """The stream takes no atomic batches, or none with what ours need."""
+        return self.error_code in _NO_BATCHES
 
     @property
     def full(self) -> bool:

@@ -4,8 +4,8 @@ Each publish names the last sequence it expects on the subject. Whoever publishe
 server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused in the same
 way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
 
-What is posted waits a moment for what must be durable, and goes with it as one atomic batch (ADR-50 of NATS), whose
-first message has the expected sequence and whose last one is answered. Where the server refuses a batch for another
+On a stream that takes atomic batches (ADR-50 of NATS) what is posted waits a moment for what must be durable and goes
+with it: the first message has the expected sequence, the last one is answered. Where a batch is refused for another
 reason, its events go one by one.
 """
 
@@ -78,7 +78,6 @@ class JetStreamJournal:
         self._owner = False
         self._queue: deque[_Entry] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._batches = connection.batches
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fault: FleetError | None = None
@@ -96,7 +95,8 @@ class JetStreamJournal:
         self._queue.append(_Entry(ordinal=ordinal, event=event, payload=to_json(event)))
         self._ordinal = ordinal
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WAIT_SECONDS, self._begin)
+            wait = _WAIT_SECONDS if self._connection.batches else 0.0
+            self._timer = asyncio.get_running_loop().call_later(wait, self._begin)
         return event
 
     async def append(self, body: EventBody) -> Event:
@@ -149,7 +149,7 @@ class JetStreamJournal:
     def _next(self) -> Sequence[_Entry]:
         """What goes next: everything that waits, as far as it fits into a batch."""
         entries, size = [self._queue[0]], 0
-        for entry in islice(self._queue, 1, _BATCH_EVENTS if self._batches else 1):
+        for entry in islice(self._queue, 1, _BATCH_EVENTS if self._connection.batches else 1):
             size += min(len(entry.payload), MAX_EVENT_BYTES)
             if size > _BATCH_BYTES:
                 break
@@ -170,17 +170,13 @@ class JetStreamJournal:
         """Store the first of some events, at least one; how many."""
         messages = [await self._message(entry) for entry in entries]
         backoff = Backoff.lasting(self._timeout)
-        unanswered = 0
+        unanswered, together = 0, len(messages)
         while True:
             messages[0].headers[EXPECTED_SEQUENCE] = str(self._sequence)
+            *before, (payload, headers) = messages[:together]
             try:
                 ack = await self._connection.publish(
-                    self._subject,
-                    messages[-1].payload,
-                    headers=messages[-1].headers,
-                    before=messages[:-1],
-                    timeout=None,
-                    backoff=backoff,
+                    self._subject, payload, headers=headers, before=before, timeout=None, backoff=backoff
                 )
             except Refused as refusal:
                 unanswered += refusal.unanswered
@@ -189,14 +185,13 @@ class JetStreamJournal:
                 if refusal.fault.conflict:
                     await backoff.wait(refusal)
                 else:
-                    self._batches = self._batches and refusal.fault.takes_batches
-                    messages = messages[:1]
+                    together = 1
             else:
                 if ack.duplicate and not unanswered + ack.unanswered:
                     identity = messages[0].headers[MESSAGE_ID]
                     raise Fenced(f"{self._subject} holds an event {identity} that this writer did not send")
                 self._sequence = ack.sequence
-                return len(messages)
+                return together
 
     async def _message(self, entry: _Entry) -> Outgoing:
         large = len(entry.payload) > MAX_EVENT_BYTES
