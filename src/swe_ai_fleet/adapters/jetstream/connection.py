@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import nats.errors
 import structlog
+from nats.aio.subscription import Subscription as NatsSubscription
 
 from swe_ai_fleet.adapters.jetstream.faults import (
     FIRST_SECONDS,
@@ -29,8 +30,8 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Unanswered,
 )
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, StoredMessage, as_batch
-from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient, head_of
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, StoredMessage, as_batch, size_of
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
@@ -48,7 +49,7 @@ class Subscription:
 
     def __init__(self, deliver: Callable[[Message | None], None]) -> None:
         self.deliver = deliver
-        self.number = 0
+        self.heard: NatsSubscription | None = None
 
 
 class Connection:
@@ -150,8 +151,7 @@ class Connection:
         messages = [Outgoing(payload, headers or {})]
         if before:
             messages = as_batch([*before, *messages])
-        sent = [(message.payload, head_of(message.headers)) for message in messages]
-        size = max(len(payload) + len(head) for payload, head in sent)
+        size = max(map(size_of, messages))
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
             raise InvalidRequest(
@@ -164,8 +164,9 @@ class Connection:
         self._asked[inbox] = subject.lower()
         timer = loop.call_later(seconds, _expire, future)
         try:
-            for number, (payload, head) in enumerate(sent, start=1):
-                await client.send(subject, payload, reply=inbox if number == len(sent) else "", head=head)
+            for message in messages[:-1]:
+                await client.publish(subject, message.payload, headers=message.headers)
+            await client.publish(subject, payload, inbox, messages[-1].headers or None)
             message = await future
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
@@ -180,7 +181,7 @@ class Connection:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
         client = self._connected()
         try:
-            await client.send(subject, payload, reply=reply)
+            await client.publish(subject, payload, reply)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
 
@@ -301,7 +302,7 @@ class Connection:
         client = self._connected()
         subscription = Subscription(deliver)
         try:
-            subscription.number = await client.hear(subject, deliver, queue)
+            subscription.heard = await client.hear(subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
         self._subscriptions.add(subscription)
@@ -310,9 +311,9 @@ class Connection:
     async def unsubscribe(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.discard(subscription)
-            if self._client is not None:
+            if self._client is not None and subscription.heard is not None:
                 with suppress(nats.errors.Error, OSError):
-                    await self._client.forget(subscription.number)
+                    await self._client.forget(subscription.heard)
 
     def _connected(self) -> NatsClient:
         if self._client is not None and self._client.is_closed:

@@ -110,6 +110,12 @@ def as_batch(messages: Sequence[Outgoing]) -> list[Outgoing]:
     return marked
 
 
+def size_of(message: Outgoing) -> int:
+    """Its bytes as a server counts them, head and payload."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+    return len(f"NATS/1.0\r\n{lines}\r\n".encode()) + len(message.payload)
+
+
 async def spilled(event: Event, blobs: BlobStore) -> bytes:
     """The message for an event that is too large, its body put into the blob store first."""
     ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
