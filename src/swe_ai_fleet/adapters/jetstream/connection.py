@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import nats.errors
 import structlog
-from nats.aio.subscription import Subscription as NatsSubscription
+from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.faults import (
     FIRST_SECONDS,
@@ -44,14 +44,6 @@ _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 _log = structlog.get_logger(__name__)
 
 
-class Subscription:
-    """Interest in a subject on the connection it was made on; `deliver(None)` says that this connection is lost."""
-
-    def __init__(self, deliver: Callable[[Message | None], None]) -> None:
-        self.deliver = deliver
-        self.heard: NatsSubscription | None = None
-
-
 class Connection:
     """A connection that reconnects for ever. Made by `Connection.open`."""
 
@@ -72,7 +64,7 @@ class Connection:
         self._requests = 0
         self._pending: dict[str, asyncio.Future[Message]] = {}
         self._asked: dict[str, str] = {}
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: dict[Subscription, Callable[[Message | None], None]] = {}
         self.batches = False
         """Whether to try atomic batches: the server knows them, and no stream has refused them yet."""
 
@@ -298,22 +290,22 @@ class Connection:
     async def subscribe(
         self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
     ) -> Subscription:
-        """Hear a subject until the connection is lost, in turns with others of a `queue`. Raises Unanswered."""
+        """Hear a subject, in turns with others of a `queue`, until the connection is lost, which is told by a None.
+
+        Raises Unanswered.
+        """
         client = self._connected()
-        subscription = Subscription(deliver)
         try:
-            subscription.heard = await client.hear(subject, deliver, queue)
+            subscription = await client.hear(subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription] = deliver
         return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.discard(subscription)
-            if self._client is not None and subscription.heard is not None:
-                with suppress(nats.errors.Error, OSError):
-                    await self._client.forget(subscription.heard)
+        if self._subscriptions.pop(subscription, None) is not None and self._client is not None:
+            with suppress(nats.errors.Error, OSError):
+                await self._client.forget(subscription)
 
     def _connected(self) -> NatsClient:
         if self._client is not None and self._client.is_closed:
@@ -425,9 +417,9 @@ class Connection:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(Unanswered("the connection was lost"))
-        subscriptions, self._subscriptions = self._subscriptions, set()
-        for subscription in subscriptions:
-            subscription.deliver(None)
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for deliver in subscriptions.values():
+            deliver(None)
         if not self._closing:
             if not self._expired:
                 _log.warning("nats.connection_lost", servers=self._servers)

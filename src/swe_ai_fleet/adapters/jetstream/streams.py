@@ -169,7 +169,7 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
             max_bytes=limits.get(name, 0),
         )
         | ({"max_age": 0} if name in _KEPT else {})
-        # With one copy the server makes a store of files for each batch: 27 times the CPU of a step's single messages.
+        # With one copy the server makes a store of files for each batch: over thirty times the CPU of single messages.
         | ({"allow_atomic": True} if name == subjects.EVENTS and settings.replicas > 1 else {})
         for name, patterns in subjects.STREAM_SUBJECTS.items()
     ]
