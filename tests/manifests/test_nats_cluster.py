@@ -108,7 +108,8 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             if name.endswith("_BYTES")
         }
         assert limits.keys() == {"event_bytes", "result_bytes", "blob_bytes"}
-        settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls, **limits)
+        urls = ",".join(f"tls://127.0.0.1:{port}" for port in ports[:SERVERS])
+        settings = Settings(nats_url=urls, stream_replicas=SERVERS, **tls, **limits)
         async with connect_log(settings, name="test", timeout=30, waits=30) as log:
             async with asyncio.timeout(60):
                 while True:
@@ -123,15 +124,16 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == limits["event_bytes"]
             await _probed(ports[2 * SERVERS :])
+            leader = servers[int(info["cluster"]["leader"].removeprefix("fleet-nats-"))]
             who = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
             async with log.journal(who, fresh=True) as journal:
                 for number in range(100):
                     journal.post(CancelRequested(reason=str(number)))
                     if number == 50:
-                        servers[2].kill()
+                        leader.kill()
                     if number % 5 == 0:
                         await journal.flush()
-            await servers[2].wait()
+            await leader.wait()
             events = [stored.event.body async for stored in log.read("default", "e")]
             assert events == [CancelRequested(reason=str(number)) for number in range(100)]
             assert log.connection.batches

@@ -15,9 +15,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import accumulate, islice
 
 import structlog
 
@@ -29,9 +28,8 @@ from swe_ai_fleet.adapters.jetstream.messages import (
     MAX_EVENT_BYTES,
     MESSAGE_ID,
     Outgoing,
-    message_id,
+    outgoing,
     place_of,
-    spilled,
 )
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import to_json
@@ -44,13 +42,6 @@ _WAIT_SECONDS = 0.02
 _BATCH_EVENTS, _BATCH_BYTES = 100, 1024 * 1024
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    ordinal: int
-    event: Event
-    payload: bytes
 
 
 class JetStreamJournal:
@@ -76,7 +67,7 @@ class JetStreamJournal:
         self._ordinal = 0
         self._durable = 0
         self._owner = False
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[tuple[Event, bytes]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,7 +83,7 @@ class JetStreamJournal:
             raise _again(self._fault)
         ordinal = self._ordinal + 1
         event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
-        self._queue.append(_Entry(ordinal=ordinal, event=event, payload=to_json(event)))
+        self._queue.append((event, to_json(event)))
         self._ordinal = ordinal
         if self._timer is None:
             wait = _WAIT_SECONDS if self._connection.batches else 0.0
@@ -133,7 +124,8 @@ class JetStreamJournal:
         try:
             while self._queue:
                 for _ in range(await self._store(self._next())):
-                    self._durable = self._queue.popleft().ordinal
+                    self._queue.popleft()
+                    self._durable += 1
                 self._owner = True
                 while self._waiters and self._waiters[0][0] <= self._durable:
                     _, future = self._waiters.popleft()
@@ -146,15 +138,11 @@ class JetStreamJournal:
             if self._queue:
                 self._break(Unavailable("the journal's writer stopped"))
 
-    def _next(self) -> Sequence[_Entry]:
+    def _next(self) -> Sequence[tuple[Event, bytes]]:
         """What goes next: everything that waits, as far as it fits into a batch."""
-        entries, size = [self._queue[0]], 0
-        for entry in islice(self._queue, 1, _BATCH_EVENTS if self._connection.batches else 1):
-            size += min(len(entry.payload), MAX_EVENT_BYTES)
-            if size > _BATCH_BYTES:
-                break
-            entries.append(entry)
-        return entries
+        queued = list(islice(self._queue, _BATCH_EVENTS if self._connection.batches else 1))
+        sizes = accumulate(min(len(payload), MAX_EVENT_BYTES) for _, payload in queued)
+        return queued[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
 
     def _break(self, fault: FleetError) -> None:
         if self._fault is None:
@@ -166,9 +154,9 @@ class JetStreamJournal:
             if not future.done():
                 future.set_exception(_again(self._fault))
 
-    async def _store(self, entries: Sequence[_Entry]) -> int:
+    async def _store(self, queued: Sequence[tuple[Event, bytes]]) -> int:
         """Store the first of some events, at least one; how many."""
-        messages = [await self._message(entry) for entry in entries]
+        messages = [await outgoing(event, payload, self._blobs) for event, payload in queued]
         backoff = Backoff.lasting(self._timeout)
         unanswered, together = 0, len(messages)
         while True:
@@ -192,11 +180,6 @@ class JetStreamJournal:
                     raise Fenced(f"{self._subject} holds an event {identity} that this writer did not send")
                 self._sequence = ack.sequence
                 return together
-
-    async def _message(self, entry: _Entry) -> Outgoing:
-        large = len(entry.payload) > MAX_EVENT_BYTES
-        payload = await spilled(entry.event, self._blobs) if large else entry.payload
-        return Outgoing(payload, {MESSAGE_ID: message_id(entry.event)})
 
     async def _settle(self, messages: Sequence[Outgoing], unanswered: int) -> int:
         """How many of refused events stand after all, 0 to send them again. Raises the fence."""
@@ -279,10 +262,8 @@ async def tell(
             return StoredEvent(sequence=last.sequence, event=sent[last.data])
         _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
         event = writer.event(body, ordinal=ordinal + 1, at=at)
-        payload = to_json(event)
-        if len(payload) > MAX_EVENT_BYTES:
-            payload = await spilled(event, blobs)
-        headers = {MESSAGE_ID: message_id(event), EXPECTED_SEQUENCE: str(last.sequence if last else 0)}
+        payload, headers = await outgoing(event, to_json(event), blobs)
+        headers[EXPECTED_SEQUENCE] = str(last.sequence if last else 0)
         sent[payload] = event
         try:
             ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)

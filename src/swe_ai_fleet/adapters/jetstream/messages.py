@@ -116,11 +116,11 @@ def size_of(message: Outgoing) -> int:
     return len(f"NATS/1.0\r\n{lines}\r\n".encode()) + len(message.payload)
 
 
-async def spilled(event: Event, blobs: BlobStore) -> bytes:
-    """The message for an event that is too large, its body put into the blob store first."""
-    ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
-    return json.dumps(
-        {
+async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
+    """The message for an event and its JSON; where that is too large, its body is put into the blob store first."""
+    if len(payload) > MAX_EVENT_BYTES:
+        ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
+        told = {
             "id": event.id,
             "tenant": event.tenant,
             "execution_id": event.execution_id,
@@ -129,7 +129,8 @@ async def spilled(event: Event, blobs: BlobStore) -> bytes:
             "at": event.at,
             "body_ref": to_plain(ref),
         }
-    ).encode()
+        payload = json.dumps(told).encode()
+    return Outgoing(payload, {MESSAGE_ID: f"{event.tenant}/{event.id}"})
 
 
 async def event_of(data: bytes, blobs: BlobStore) -> Event:
@@ -142,11 +143,6 @@ async def event_of(data: bytes, blobs: BlobStore) -> Event:
             body = await blobs.get(from_plain(BlobRef, reference))
             return from_json(Event, json.dumps(envelope)[:-1].encode() + b',"body":' + body + b"}")
     return from_json(Event, data)
-
-
-def message_id(event: Event) -> str:
-    """What makes a repeated message of this event known to the server."""
-    return f"{event.tenant}/{event.id}"
 
 
 def place_of(message_id: str) -> tuple[int, int]:
