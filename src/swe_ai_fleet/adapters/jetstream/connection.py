@@ -30,7 +30,7 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Unanswered,
 )
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, StoredMessage, as_batch, size_of
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, as_batch, size_of
 from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
@@ -273,19 +273,6 @@ class Connection:
         if "error" in info:
             raise ApiFault.from_json(info["error"])
         return info
-
-    async def direct(self, stream: str, subject: str, *, timeout: float | None) -> StoredMessage | None:
-        """The last message on a subject from any server that has the stream. Raises Unavailable."""
-        place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
-        message, _ = await self.answered(place, b"", Backoff.lasting(timeout))
-        if message.status == "404":
-            return None
-        return StoredMessage(
-            sequence=int(message.headers["Nats-Sequence"]),
-            subject=message.headers["Nats-Subject"],
-            data=message.data,
-            headers=message.headers,
-        )
 
     async def subscribe(
         self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
