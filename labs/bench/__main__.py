@@ -34,6 +34,7 @@ from labs.bench.idle import TARGET_SHARE as IDLE_TARGET_SHARE
 from labs.bench.idle import idle_figures
 from labs.bench.images import TARGET_MS as IMAGE_TARGET_MS
 from labs.bench.images import image_figures
+from labs.bench.nats_log import nats_figures
 from labs.bench.planning import planning_figures
 from labs.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from labs.bench.processes import measured
@@ -212,6 +213,7 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[dict[str, float]]]] = {
     "scale": scale_figures,
     "cli": command_line_figures,
     "idle": idle_figures,
+    "nats": lambda _: nats_figures(),
     "planning": planning_figures,
     "profiles": _profiles,
     "prefix": prefix_cache_figures,

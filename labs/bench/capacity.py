@@ -42,7 +42,7 @@ def table(bench: dict[str, float], ceilings: dict[str, float], *, cpus: int, loa
         share = events / (AGENTS * STEPS)
         rows.append(("events of a step", f"{share:.1f}", "fleet_100_events / 2,000"))
         limit = ceilings["nats_events_per_s"] / share
-        rows.append(("steps a second that one NATS takes (R1)", f"{limit:.0f}", "events/s over events of a step"))
+        rows.append(("steps a second that one process writes (R1)", f"{limit:.0f}", "events/s over events of a step"))
     first = "\n".join(f"| {name} | {value} | {source} |" for name, value, source in rows)
     names = {
         "nats_events_alone_per_s": "events a second, one writer (one publish in flight)",

@@ -19,6 +19,8 @@ import structlog.testing
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
 from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
@@ -30,6 +32,7 @@ from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
 from tests.confinement import until
+from tests.contract.test_event_log import take_batches
 from tests.secured import secured_nats
 
 SECRET = b"what tenant b wrote" * 20_000
@@ -156,9 +159,13 @@ async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
     """The control of everything below."""
     with structlog.testing.capture_logs() as told:
         async with world.host(await world.logins.grant("a")) as host:
+            await take_batches(world.log)
             async with host.journal(_writer("a", "agent-2")) as journal:
+                journal.post(_claim())
                 await journal.append(_claim())
-            assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim()]
+            assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim(), _claim()]
+            last = await last_message(host.connection, EVENTS, event_subject("a", "e-a", "agent-2"), timeout=5)
+            assert last is not None and last.headers["Nats-Batch-Commit"] == "1"
             assert await _events(host, "a", CONTROL_SUBJECT) == []
             for place in ("", "checkpoint"):
                 blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)

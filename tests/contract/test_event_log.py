@@ -26,7 +26,13 @@ class Log(EventLog, BlobStore, ResultBus, Protocol):
     ) -> AsyncGenerator[StoredEvent | None, None]: ...
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+async def take_batches(log: JetStream) -> None:
+    """Have the stream take atomic batches, which it does by itself where it has copies."""
+    config = (await log.connection.api("STREAM.INFO.AGENT_EVENTS", timeout=10))["config"] | {"allow_atomic": True}
+    await log.connection.api("STREAM.UPDATE.AGENT_EVENTS", config, timeout=10)
+
+
+@pytest.fixture(params=["memory", "jetstream", "batches"])
 async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> AsyncIterator[Log]:
     if request.param == "memory":
         yield MemoryLog()
@@ -35,7 +41,10 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
     async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=5.0) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
+        if request.param == "batches":
+            await take_batches(jetstream)
         yield jetstream
+        assert jetstream.connection.batches or request.param == "jetstream"
 
 
 def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1, tenant: str = "acme") -> Writer:

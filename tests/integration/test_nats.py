@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
 from swe_ai_fleet.settings import without_login
 from tests.confinement import until
-from tests.contract.test_event_log import everything, note, notes, write, writer
+from tests.contract.test_event_log import everything, note, notes, take_batches, write, writer
 from tests.lost_answers import Proxy
 
 
@@ -152,18 +153,23 @@ asyncio.run(main())
 # --- the log ---
 
 
-async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batches", [False, True])
+async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path, batches: bool) -> None:
     count, writers = 60, [writer(f"agent-{number}", execution_id="run") for number in range(8)]
     heard: list[StoredEvent] = []
     async with AsyncExitStack() as stack:
         first = await EmbeddedNats(tmp_path).__aenter__()
         port = int(first.address.url.rsplit(":", 1)[1])
         log = await stack.enter_async_context(connected(first.address))
+        if batches:
+            await take_batches(log)
 
         async def write_slowly(who: Writer) -> None:
             async with log.journal(who, fresh=True) as journal:
                 for number in range(count):
-                    await journal.append(note(f"{who.agent_id}:{number}"))
+                    journal.post(note(f"{who.agent_id}:{number}"))
+                    if number % 3 == 0:
+                        await journal.flush()
 
         async def follow() -> None:
             async with aclosing(log.read("acme", "run", follow=True)) as events:
@@ -227,14 +233,16 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
             proxy.cut()
             return await acting
 
-        for fresh in (True, False):
+        for fresh, batches in itertools.product((True, False), repeat=2):
+            await (take_batches(log) if batches else log.ensure_streams())
             who = writer()
             async with log.journal(who, fresh=fresh) as journal:
+                journal.post(note("zero"))
                 await unanswered(journal.append(note("one")))
                 await journal.append(note("two"))
             stored = await everything(log, who)
-            assert notes(stored) == ["one", "two"]
-            assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2"]
+            assert notes(stored) == ["zero", "one", "two"]
+            assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2", "3"]
         task = str(uuid.uuid4())
         assert await unanswered(log.publish(**result, task_id=task, payload=b'{"n": 1}')) is True
         assert await log.publish(**result, task_id=task, payload=b'{"n": 1}') is False
@@ -244,6 +252,24 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
             who = writer()
             await write(log, who, "one", "two")
             assert notes(await everything(log, who)) == ["one", "two"]
+
+
+async def test_batches_that_a_stranger_leaves_open_stop_nobody(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    """The server holds fifty for ten seconds each."""
+    await take_batches(jetstream)
+    who, stranger = writer(), await nats.connect(nats_server.address.url)
+    try:
+        for number in range(60):
+            batch = {"Nats-Batch-Id": str(number), "Nats-Batch-Sequence": "1"}
+            await stranger.publish(event_subject("other", "e", f"a{number}"), b"{}", headers=batch)
+        await stranger.flush()
+        async with jetstream.journal(who, fresh=True) as journal:
+            for text in ("one", "two", "three"):
+                journal.post(note(text))
+        assert notes(await everything(jetstream, who)) == ["one", "two", "three"]
+        assert jetstream.connection.batches
+    finally:
+        await stranger.close()
 
 
 async def test_ids_that_a_stranger_took_are_fences(nats_server: EmbeddedNats, jetstream: JetStream) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
@@ -43,9 +46,11 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.approvals import control
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
+from tests.contract.test_event_log import take_batches
 from tests.environments import provider_at
 from tests.recorded_runs import cut
 
@@ -160,7 +165,9 @@ class World:
         async with self.provider.open(task.execution_id, AGENT, pinned, self.environment) as clone:
             yield clone
 
-    async def run(self, log: MemoryLog, task: Task, *, generation: int = 1, resume: bool = False) -> Candidate:
+    async def run(
+        self, log: MemoryLog | JetStream, task: Task, *, generation: int = 1, resume: bool = False
+    ) -> Candidate:
         pinned = await self.provider.pin(task.tenant, task.repo)
         assignment = CodingAssignment(
             execution_id=task.execution_id,
@@ -241,6 +248,31 @@ async def test_cut_off_anywhere_it_goes_on_and_loses_nothing_silently(world: Wor
         assert ended.count(Outcome.INTERRUPTED) == len(before.dangling)
         spent = [body.reply.usage.total_tokens for body in bodies(log, ModelReplied)]
         assert after.usage.total_tokens == sum(spent)
+
+
+async def test_a_step_waits_for_nats_once_before_its_tool_runs_and_once_after(
+    world: World, nats_server: EmbeddedNats
+) -> None:
+    task, address = world.task("[count]"), nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        await log.ensure_streams()
+        await take_batches(log)
+        await world.run(log, task)
+        stored = messages(
+            log.connection, EVENTS, event_subject(task.tenant, task.execution_id, AGENT), follow=False, timeout=10
+        )
+        publishes: dict[str, list[str]] = {}
+        async for message in stored:
+            if message is not None:
+                publish = message.headers.get("Nats-Batch-Id", str(message.sequence))
+                publishes.setdefault(publish, []).append(json.loads(message.data)["body"]["type"])
+    told = list(publishes.values())
+    # A reply is stored with the start of what it calls, in one message to NATS and one answer.
+    calling = next(kinds for kinds in told if "tool_started" in kinds)
+    assert calling[calling.index("tool_started") - 1] == "model_replied"
+    steps = sum(kinds.count("model_replied") for kinds in told)
+    claim_start_and_end = 3
+    assert steps == 4 and len(told) <= 2 * steps + claim_start_and_end < sum(map(len, told))
 
 
 async def test_the_last_owner_is_fenced_and_a_finished_run_is_handed_in_again(world: World) -> None:

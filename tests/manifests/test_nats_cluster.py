@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import CancelRequested, Writer
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
@@ -107,7 +108,8 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             if name.endswith("_BYTES")
         }
         assert limits.keys() == {"event_bytes", "result_bytes", "blob_bytes"}
-        settings = Settings(nats_url=f"tls://127.0.0.1:{ports[0]}", stream_replicas=SERVERS, **tls, **limits)
+        urls = ",".join(f"tls://127.0.0.1:{port}" for port in ports[:SERVERS])
+        settings = Settings(nats_url=urls, stream_replicas=SERVERS, **tls, **limits)
         async with connect_log(settings, name="test", timeout=30, waits=30) as log:
             async with asyncio.timeout(60):
                 while True:
@@ -118,12 +120,23 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
                         # Until the three have chosen a leader.
                         await asyncio.sleep(0.2)
             info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", timeout=10)
-            assert info["config"]["num_replicas"] == SERVERS
+            assert info["config"]["num_replicas"] == SERVERS and info["config"]["allow_atomic"]
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
             assert (await log.usage())["AGENT_EVENTS"].max_bytes == limits["event_bytes"]
             await _probed(ports[2 * SERVERS :])
-            servers[2].kill()
-            await servers[2].wait()
+            leader = servers[int(info["cluster"]["leader"].removeprefix("fleet-nats-"))]
+            who = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
+            async with log.journal(who, fresh=True) as journal:
+                for number in range(100):
+                    journal.post(CancelRequested(reason=str(number)))
+                    if number == 50:
+                        leader.kill()
+                    if number % 5 == 0:
+                        await journal.flush()
+            await leader.wait()
+            events = [stored.event.body async for stored in log.read("default", "e")]
+            assert events == [CancelRequested(reason=str(number)) for number in range(100)]
+            assert log.connection.batches
             store = await log.bucket("cluster-test")
             await store.put("key", b"kept")
             entry = await store.get("key")

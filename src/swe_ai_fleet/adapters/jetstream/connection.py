@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import nats.errors
 import structlog
+from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.faults import (
     FIRST_SECONDS,
@@ -29,24 +30,18 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Unanswered,
 )
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, StoredMessage
-from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient, head_of
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, as_batch, size_of
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
 # A server that greets and then closes the connection refuses as well: over TLS its last word is lost at times.
 _REFUSALS = ("authorization", "authentication", "unexpected eof")
+_BATCHES_SINCE = (2, 12)
+"""An older server would store the messages of a batch one by one, as if they were none."""
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
-
-
-class Subscription:
-    """Interest in a subject on the connection it was made on; `deliver(None)` says that this connection is lost."""
-
-    def __init__(self, deliver: Callable[[Message | None], None]) -> None:
-        self.deliver = deliver
-        self.number = 0
 
 
 class Connection:
@@ -69,7 +64,9 @@ class Connection:
         self._requests = 0
         self._pending: dict[str, asyncio.Future[Message]] = {}
         self._asked: dict[str, str] = {}
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: dict[Subscription, Callable[[Message | None], None]] = {}
+        self.batches = False
+        """Whether to try atomic batches: the server knows them, and no stream has refused them yet."""
 
     @classmethod
     @asynccontextmanager
@@ -127,9 +124,15 @@ class Connection:
         return f"{self._prefix}.{secrets.token_hex(12)}"
 
     async def request(
-        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = REQUEST_SECONDS
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        before: Sequence[Outgoing] = (),
+        seconds: float = REQUEST_SECONDS,
     ) -> Message:
-        """Ask once.
+        """Ask once, at the end of an atomic batch where there are messages `before` it.
 
         Raises:
             Unanswered: The connection is or gets lost, nobody listens, or the time is up.
@@ -137,8 +140,10 @@ class Connection:
             InvalidRequest: The payload is larger than the server takes.
         """
         client = self._connected()
-        head = head_of(headers)
-        size = len(payload) + len(head)
+        messages = [Outgoing(payload, headers or {})]
+        if before:
+            messages = as_batch([*before, *messages])
+        size = max(map(size_of, messages))
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
             raise InvalidRequest(
@@ -151,7 +156,9 @@ class Connection:
         self._asked[inbox] = subject.lower()
         timer = loop.call_later(seconds, _expire, future)
         try:
-            await client.send(subject, payload, reply=inbox, head=head)
+            for message in messages[:-1]:
+                await client.publish(subject, message.payload, headers=message.headers)
+            await client.publish(subject, payload, inbox, messages[-1].headers or None)
             message = await future
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
@@ -166,7 +173,7 @@ class Connection:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
         client = self._connected()
         try:
-            await client.send(subject, payload, reply=reply)
+            await client.publish(subject, payload, reply)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
 
@@ -177,6 +184,7 @@ class Connection:
         backoff: Backoff,
         *,
         headers: dict[str, str] | None = None,
+        before: Sequence[Outgoing] = (),
         seconds: float = REQUEST_SECONDS,
     ) -> tuple[Message, int]:
         """The answer to a request that is sent until there is one, and how often it was sent. Raises Unavailable."""
@@ -185,7 +193,7 @@ class Connection:
             try:
                 await self._until_ready(backoff)
                 sent += 1
-                return await self.request(subject, payload, headers=headers, seconds=seconds), sent
+                return await self.request(subject, payload, headers=headers, before=before, seconds=seconds), sent
             except Unanswered as reason:
                 await backoff.wait(reason)
 
@@ -195,6 +203,7 @@ class Connection:
         payload: bytes,
         *,
         headers: dict[str, str],
+        before: Sequence[Outgoing] = (),
         timeout: float | None,
         backoff: Backoff | None = None,
     ) -> Ack:
@@ -204,25 +213,27 @@ class Connection:
             subject: Full subject.
             payload: At most the server's max_payload (1 MiB unless configured).
             headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
+            before: Messages of the same subject that are stored with it, all or none, in one atomic batch.
             timeout: Seconds to keep trying; None = for ever.
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
-            Refused: The sequence that the headers expect is not the last one.
+            Refused: The sequence that the headers expect is not the last one, or the batch is not taken.
             FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """
         backoff = backoff or Backoff.lasting(timeout)
         unanswered = -1
         while True:
-            message, sent = await self.answered(subject, payload, backoff, headers=headers)
+            message, sent = await self.answered(subject, payload, backoff, headers=headers, before=before)
             unanswered += sent
             answer = json.loads(message.data)
             if "error" not in answer:
                 duplicate = answer.get("duplicate", False)
                 return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered)
             fault = ApiFault.from_json(answer["error"])
-            if fault.conflict:
+            self.batches = self.batches and not fault.no_batches
+            if fault.conflict or (before and not fault.passing):
                 raise Refused(fault, unanswered)
             if not fault.passing:
                 raise fault.as_fleet_error() from fault
@@ -263,38 +274,25 @@ class Connection:
             raise ApiFault.from_json(info["error"])
         return info
 
-    async def direct(self, stream: str, subject: str, *, timeout: float | None) -> StoredMessage | None:
-        """The last message on a subject from any server that has the stream. Raises Unavailable."""
-        place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
-        message, _ = await self.answered(place, b"", Backoff.lasting(timeout))
-        if message.status == "404":
-            return None
-        return StoredMessage(
-            sequence=int(message.headers["Nats-Sequence"]),
-            subject=message.headers["Nats-Subject"],
-            data=message.data,
-            headers=message.headers,
-        )
-
     async def subscribe(
         self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
     ) -> Subscription:
-        """Hear a subject until the connection is lost, in turns with others of a `queue`. Raises Unanswered."""
+        """Hear a subject, in turns with others of a `queue`, until the connection is lost, which is told by a None.
+
+        Raises Unanswered.
+        """
         client = self._connected()
-        subscription = Subscription(deliver)
         try:
-            subscription.number = await client.hear(subject, deliver, queue)
+            subscription = await client.hear(subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription] = deliver
         return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.discard(subscription)
-            if self._client is not None:
-                with suppress(nats.errors.Error, OSError):
-                    await self._client.forget(subscription.number)
+        if self._subscriptions.pop(subscription, None) is not None and self._client is not None:
+            with suppress(nats.errors.Error, OSError):
+                await self._client.forget(subscription)
 
     def _connected(self) -> NatsClient:
         if self._client is not None and self._client.is_closed:
@@ -372,6 +370,8 @@ class Connection:
                 f"no NATS server answers at {self._servers}: {error or 'timeout'}",
                 hint="is the server running and reachable?",
             ) from error
+        version = client.connected_server_version
+        self.batches = (version.major, version.minor) >= _BATCHES_SINCE
         self._client = client
         self._inbox = f"{inbox}."
         self._ready.set()
@@ -404,9 +404,9 @@ class Connection:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(Unanswered("the connection was lost"))
-        subscriptions, self._subscriptions = self._subscriptions, set()
-        for subscription in subscriptions:
-            subscription.deliver(None)
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for deliver in subscriptions.values():
+            deliver(None)
         if not self._closing:
             if not self._expired:
                 _log.warning("nats.connection_lost", servers=self._servers)

@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed,
 FIRST_SECONDS = 0.05
 LAST_SECONDS = 2.0
 _WRONG_LAST_SEQUENCE = (10071, 10164)
+_NO_BATCHES = (10174, 10177)
 _STORE_FAILED = 10077
 _EXHAUSTED = (10002, 10023, 10028, 10047)
 _NOT_ENABLED = (10039, 10076)
@@ -82,6 +83,11 @@ class ApiFault(Exception):
         return self.error_code in _WRONG_LAST_SEQUENCE
 
     @property
+    def no_batches(self) -> bool:
+        """The stream takes no atomic batches, or none with what ours need."""
+        return self.error_code in _NO_BATCHES
+
+    @property
     def full(self) -> bool:
         """A stream, an account or the disk has no room."""
         return self.error_code in _EXHAUSTED or (self.error_code == _STORE_FAILED and "maximum" in self.description)
@@ -108,8 +114,12 @@ class ApiFault(Exception):
 
 
 class Refused(Exception):
-    """Another message stands where a publish expected one; `unanswered` is how often it had been sent before."""
+    """Another message stands where a publish expected one, or a batch is not taken.
+
+    `unanswered` is how often it had been sent before.
+    """
 
     def __init__(self, fault: ApiFault, unanswered: int) -> None:
         super().__init__(str(fault))
+        self.fault = fault
         self.unanswered = unanswered

@@ -3,16 +3,20 @@
 Each publish names the last sequence it expects on the subject. Whoever publishes in between makes that wrong, and the
 server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused in the same
 way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
+
+On a stream that takes atomic batches (ADR-50 of NATS) what is posted waits a moment for what must be durable and goes
+with it: the first message has the expected sequence, the last one is answered. Where a batch is refused for another
+reason, its events go one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate, islice
 
 import structlog
 
@@ -23,10 +27,9 @@ from swe_ai_fleet.adapters.jetstream.messages import (
     EXPECTED_SEQUENCE,
     MAX_EVENT_BYTES,
     MESSAGE_ID,
-    Ack,
-    message_id,
+    Outgoing,
+    outgoing,
     place_of,
-    spilled,
 )
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import to_json
@@ -34,14 +37,11 @@ from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavai
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import BlobStore
 
+_WAIT_SECONDS = 0.02
+"""How long what is posted waits for more: a step's events are milliseconds apart."""
+_BATCH_EVENTS, _BATCH_BYTES = 100, 1024 * 1024
+
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    ordinal: int
-    event: Event
-    payload: bytes
 
 
 class JetStreamJournal:
@@ -67,8 +67,9 @@ class JetStreamJournal:
         self._ordinal = 0
         self._durable = 0
         self._owner = False
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[tuple[Event, bytes]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fault: FleetError | None = None
 
@@ -82,10 +83,11 @@ class JetStreamJournal:
             raise _again(self._fault)
         ordinal = self._ordinal + 1
         event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
-        self._queue.append(_Entry(ordinal=ordinal, event=event, payload=to_json(event)))
+        self._queue.append((event, to_json(event)))
         self._ordinal = ordinal
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        if self._timer is None:
+            wait = _WAIT_SECONDS if self._connection.batches else 0.0
+            self._timer = asyncio.get_running_loop().call_later(wait, self._begin)
         return event
 
     async def append(self, body: EventBody) -> Event:
@@ -101,6 +103,7 @@ class JetStreamJournal:
         if self._durable < self._ordinal:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((self._ordinal, future))
+            self._begin()
             await future
 
     async def close(self) -> None:
@@ -110,15 +113,21 @@ class JetStreamJournal:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._queue:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+
     async def _drain(self) -> None:
         try:
             while self._queue:
-                entry = self._queue[0]
-                await self._store(entry)
-                self._queue.popleft()
-                self._durable = entry.ordinal
+                for _ in range(await self._store(self._next())):
+                    self._queue.popleft()
+                    self._durable += 1
                 self._owner = True
-                while self._waiters and self._waiters[0][0] <= entry.ordinal:
+                while self._waiters and self._waiters[0][0] <= self._durable:
                     _, future = self._waiters.popleft()
                     if not future.done():
                         future.set_result(None)
@@ -129,58 +138,70 @@ class JetStreamJournal:
             if self._queue:
                 self._break(Unavailable("the journal's writer stopped"))
 
+    def _next(self) -> Sequence[tuple[Event, bytes]]:
+        """What goes next: everything that waits, as far as it fits into a batch."""
+        queued = list(islice(self._queue, _BATCH_EVENTS if self._connection.batches else 1))
+        sizes = accumulate(min(len(payload), MAX_EVENT_BYTES) for _, payload in queued)
+        return queued[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
+
     def _break(self, fault: FleetError) -> None:
         if self._fault is None:
             self._fault = fault
         self._queue.clear()
+        self._begin()
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
                 future.set_exception(_again(self._fault))
 
-    async def _store(self, entry: _Entry) -> None:
-        payload = entry.payload
-        if len(payload) > MAX_EVENT_BYTES:
-            payload = await spilled(entry.event, self._blobs)
+    async def _store(self, queued: Sequence[tuple[Event, bytes]]) -> int:
+        """Store the first of some events, at least one; how many."""
+        messages = [await outgoing(event, payload, self._blobs) for event, payload in queued]
         backoff = Backoff.lasting(self._timeout)
-        unanswered = 0
+        unanswered, together = 0, len(messages)
         while True:
-            headers = {MESSAGE_ID: message_id(entry.event), EXPECTED_SEQUENCE: str(self._sequence)}
+            messages[0].headers[EXPECTED_SEQUENCE] = str(self._sequence)
+            *before, (payload, headers) = messages[:together]
             try:
                 ack = await self._connection.publish(
-                    self._subject, payload, headers=headers, timeout=None, backoff=backoff
+                    self._subject, payload, headers=headers, before=before, timeout=None, backoff=backoff
                 )
             except Refused as refusal:
                 unanswered += refusal.unanswered
-                settled = await self._settle(entry, payload, unanswered)
-                if settled is None:
+                if stored := await self._settle(messages, unanswered):
+                    return stored
+                if refusal.fault.conflict:
                     await backoff.wait(refusal)
-                    continue
-                ack = Ack(sequence=settled, duplicate=True, unanswered=unanswered)
+                else:
+                    together = 1
             else:
-                unanswered += ack.unanswered
-                if ack.duplicate and not unanswered:
-                    raise Fenced(f"{self._subject} holds an event {entry.event.id} that this writer did not send")
-            self._sequence = ack.sequence
-            return
+                if ack.duplicate and not unanswered + ack.unanswered:
+                    identity = messages[0].headers[MESSAGE_ID]
+                    raise Fenced(f"{self._subject} holds an event {identity} that this writer did not send")
+                self._sequence = ack.sequence
+                return together
 
-    async def _settle(self, entry: _Entry, payload: bytes, unanswered: int) -> int | None:
-        """The sequence at which a refused event stands after all, None to send it again. Raises the fence."""
+    async def _settle(self, messages: Sequence[Outgoing], unanswered: int) -> int:
+        """How many of refused events stand after all, 0 to send them again. Raises the fence."""
         last = await last_message(self._connection, subjects.EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
         first_of_fresh = self._fresh and not self._owner
-        if last is not None and last.data == payload and (unanswered or not first_of_fresh):
-            return sequence
+        if last is not None and (unanswered or not first_of_fresh):
+            # Of a batch it may be less than all: one copy on one server is no transaction when that is killed.
+            for count, message in enumerate(messages, start=1):
+                if message.payload == last.data:
+                    self._sequence = sequence
+                    return count
         if sequence == self._sequence:
             # Nobody else wrote: an earlier copy of this event is on its way through the cluster.
-            return None
+            return 0
         if first_of_fresh:
             raise AlreadyExists(f"{self._subject} already has events")
         holder = last.headers.get(MESSAGE_ID, "") if last is not None else ""
         if not self._owner and place_of(holder)[0] < self._writer.generation:
             # The old owner got one more event in before this first one, which is what will fence it.
             self._sequence = sequence
-            return None
+            return 0
         raise Fenced(f"{self._subject} was taken over by {holder or 'an unknown writer'}")
 
 
@@ -241,10 +262,8 @@ async def tell(
             return StoredEvent(sequence=last.sequence, event=sent[last.data])
         _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
         event = writer.event(body, ordinal=ordinal + 1, at=at)
-        payload = to_json(event)
-        if len(payload) > MAX_EVENT_BYTES:
-            payload = await spilled(event, blobs)
-        headers = {MESSAGE_ID: message_id(event), EXPECTED_SEQUENCE: str(last.sequence if last else 0)}
+        payload, headers = await outgoing(event, to_json(event), blobs)
+        headers[EXPECTED_SEQUENCE] = str(last.sequence if last else 0)
         sent[payload] = event
         try:
             ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.blob import BlobRef
@@ -28,6 +29,7 @@ from swe_ai_fleet.ports import BlobStore
 MAX_EVENT_BYTES = 256 * 1024
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_BATCH, _PLACE, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 _REFERENCE = b'"body_ref"'
 _MEDIA_TYPE = "application/json"
 
@@ -44,6 +46,13 @@ class Message:
     @property
     def status(self) -> str:
         return self.headers.get("Status", "") if self.headers else ""
+
+
+class Outgoing(NamedTuple):
+    """A message that is to be sent."""
+
+    payload: bytes
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +99,28 @@ def read_headers(raw: bytes | bytearray) -> dict[str, str]:
     return headers
 
 
-async def spilled(event: Event, blobs: BlobStore) -> bytes:
-    """The message for an event that is too large, its body put into the blob store first."""
-    ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
-    return json.dumps(
-        {
+def as_batch(messages: Sequence[Outgoing]) -> list[Outgoing]:
+    """Messages with the headers that make them one atomic batch: all of them are stored with the last one, or none."""
+    batch = secrets.token_hex(8)
+    marked = [
+        Outgoing(message.payload, {**message.headers, _BATCH: batch, _PLACE: str(place)})
+        for place, message in enumerate(messages, start=1)
+    ]
+    marked[-1].headers[_COMMIT] = "1"
+    return marked
+
+
+def size_of(message: Outgoing) -> int:
+    """Its bytes as a server counts them, head and payload."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+    return len(f"NATS/1.0\r\n{lines}\r\n".encode()) + len(message.payload)
+
+
+async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
+    """The message for an event and its JSON; where that is too large, its body is put into the blob store first."""
+    if len(payload) > MAX_EVENT_BYTES:
+        ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
+        told = {
             "id": event.id,
             "tenant": event.tenant,
             "execution_id": event.execution_id,
@@ -103,7 +129,8 @@ async def spilled(event: Event, blobs: BlobStore) -> bytes:
             "at": event.at,
             "body_ref": to_plain(ref),
         }
-    ).encode()
+        payload = json.dumps(told).encode()
+    return Outgoing(payload, {MESSAGE_ID: f"{event.tenant}/{event.id}"})
 
 
 async def event_of(data: bytes, blobs: BlobStore) -> Event:
@@ -116,11 +143,6 @@ async def event_of(data: bytes, blobs: BlobStore) -> Event:
             body = await blobs.get(from_plain(BlobRef, reference))
             return from_json(Event, json.dumps(envelope)[:-1].encode() + b',"body":' + body + b"}")
     return from_json(Event, data)
-
-
-def message_id(event: Event) -> str:
-    """What makes a repeated message of this event known to the server."""
-    return f"{event.tenant}/{event.id}"
 
 
 def place_of(message_id: str) -> tuple[int, int]:

@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
+from nats.aio.subscription import Subscription
 
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Subscription
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
 from swe_ai_fleet.adapters.jetstream.streams import last_message

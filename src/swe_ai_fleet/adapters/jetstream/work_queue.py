@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import structlog
+from nats.aio.subscription import Subscription
 
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Subscription
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, Message
 from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, pull, pulled
