@@ -104,6 +104,7 @@ class TenantTable(_Table):
     require_verified: StrictBool = False
     default_repository: str = ""
     agent_endpoints: tuple[Text, ...] = ()
+    retention_days: StrictInt = Field(default=0, ge=0, le=36_500)
 
     @field_validator("agent_endpoints")
     @classmethod
@@ -191,6 +192,7 @@ class AccessFile(_Table):
                 require_verified=table.require_verified,
                 default_repository=table.default_repository,
                 agent_endpoints=table.agent_endpoints,
+                retention_days=table.retention_days,
             )
             for name, table in self.tenants.items()
         }

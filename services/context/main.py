@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.memory.admission import MemoryLimits
 from swe_ai_fleet.memory.following import origin
-from swe_ai_fleet.memory.shared import SharedMemories
+from swe_ai_fleet.memory.shared import MEMORIES_BUCKET, SharedMemories
 from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageUsage
 from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
@@ -46,7 +46,6 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
-MEMORIES_BUCKET = "agent-memories"
 CARD = "context.json"
 _log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -38,10 +38,17 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.runtime.erasure import Erasure, Erasures, Kind
 from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ERASED: Mapping[str, Kind] = {
+    "execution_id": "execution",
+    "caller": "caller",
+    "tenant": "tenant",
+    "memories": "memory",
+}
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
@@ -62,6 +69,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Has figures over time.
         fleet: Tells of hosts, machines, model servers.
         uploads: Takes repositories.
+        erasures: Erases.
         audit_keys: The public keys whose signatures of audit heads count.
     """
 
@@ -80,6 +88,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Metrics,
         fleet: FleetStatuses,
         uploads: Uploads,
+        erasures: Erasures,
         audit_keys: PublicKeys,
     ) -> None:
         self._executions = executions
@@ -90,6 +99,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self._metrics = metrics
         self._fleet = fleet
         self._uploads = uploads
+        self._erasures = erasures
         self._audit_keys = [pb.AuditKey(key_id=name, public_key=raw) for name, raw in audit_keys.keys.items()]
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
@@ -155,6 +165,27 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
+
+    async def Erase(self, request: pb.EraseRequest, context: Context) -> pb.EraseResponse:
+        kind = request.WhichOneof("what")
+        if kind is None or not (getattr(request, kind) if kind != "memories" else _some(request.memories)):
+            hint = "set one of execution_id, caller, tenant and memories"
+            raise InvalidRequest("nothing to erase is named", field=kind or "execution_id", hint=hint)
+        erased = await self._erasures.erase(
+            Erasure(
+                tenant=tenant(),
+                kind=_ERASED[kind],
+                name=getattr(request, kind) if kind != "memories" else "",
+                memory_ids=tuple(request.memories.memory_ids),
+                namespaces=tuple(request.memories.namespaces),
+                by=principal().name or caller_of(context),
+                reason=request.reason,
+                dry_run=request.dry_run,
+                cancel=request.cancel,
+            )
+        )
+        stores = (pb.ErasedStore(store=name, items=n, bytes=size) for name, (n, size) in erased.stores.items())
+        return pb.EraseResponse(record_id=erased.record_id, execution_ids=erased.executions, stores=stores)
 
     async def GetDeliberationResult(
         self, request: pb.GetDeliberationResultRequest, context: Context
@@ -327,6 +358,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 if progress.candidate_id:
                     update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
                 yield update, progress.state if _ends(stored) else None
+
+
+def _some(memories: pb.ErasedMemories) -> bool:
+    return bool(memories.memory_ids or memories.namespaces)
 
 
 def _ends(stored: StoredEvent) -> bool:

@@ -99,6 +99,7 @@ class TenantRules:
         require_verified: Whether only what evidence verifies may win; a caller may ask for it, too.
         default_repository: What tasks without a repository work on, a path or a URL; empty: they are refused.
         agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
+        retention_days: How long executions are kept once they have ended, with all that came of them; 0: as events are.
     """
 
     tenant: str
@@ -107,6 +108,7 @@ class TenantRules:
     require_verified: bool = False
     default_repository: str = ""
     agent_endpoints: tuple[str, ...] = ()
+    retention_days: int = 0
 
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:
         """What people approve of a task whose caller asked for this: whichever asks for more."""

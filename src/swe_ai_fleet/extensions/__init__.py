@@ -49,6 +49,8 @@ class Extension:
         commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
+        fleet_buckets: Its buckets that are of no tenant, which no erasure touches. In others keys begin with the
+            tenant's name (behind `list.` or `pending.`), and values name the executions that they are about.
     """
 
     services: str = ""
@@ -56,6 +58,7 @@ class Extension:
     commands: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     workflows: str = ""
     exports: tuple[str, ...] = ()
+    fleet_buckets: tuple[str, ...] = ()
 
 
 @cache

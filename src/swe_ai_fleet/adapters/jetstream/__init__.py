@@ -7,9 +7,10 @@ import base64
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import structlog
 
@@ -17,6 +18,7 @@ from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.erasing import Erasing
 from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, bucket_held, held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
@@ -166,6 +168,17 @@ class JetStream:
     def made_bucket(self, name: str) -> KeyValue:
         """A key-value bucket that somebody else has made, for those who may not."""
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
+
+    def erasing(self, whose: Mapping[str, str], *, memories: str) -> Erasing:
+        """What finds and erases; `whose` says which buckets are not the tenants', see `Erasing`."""
+        return Erasing(
+            connection=self.connection,
+            blobs=self._blobs,
+            bucket=self._settings.bucket,
+            whose=whose,
+            memories=memories,
+            timeout=self._timeout,
+        )
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
@@ -394,4 +407,8 @@ class JetStream:
                 f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
                 hint="it may be of a newer version of the fleet",
             ) from error
+        writer = message.subject.rpartition(".")[2]
+        if event.agent_id != writer and subjects.token(event.agent_id or "-") != writer:
+            # NATS lets each write on subjects of its own alone, whatever it says in the message.
+            event = replace(event, agent_id=unquote(writer))
         return StoredEvent(sequence=message.sequence, event=event)

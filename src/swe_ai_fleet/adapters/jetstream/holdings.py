@@ -74,13 +74,18 @@ async def held(
                 yield None
             else:
                 size = len(head.subject) + int(head.headers.get(_SIZE, "0"))
-                yield StoredPiece(sequence=head.sequence, tenant=_tenant(head.subject), bytes=size, at=head.at)
+                yield StoredPiece(sequence=head.sequence, tenant=tenant_of(head.subject), bytes=size, at=head.at)
 
 
-def _tenant(subject: str) -> str:
-    """Whose an event (`agent.events.<tenant>.…`), a change or a result (`agent.results[._<tenant>].…`) is."""
-    third = subject.split(".")[2]
+def tenant_of(subject: str) -> str:
+    """Whose a message of a stream of ours is, as its subject says."""
+    tokens = subject.split(".")
+    # Where no tenant is named, it is the default one's.
+    rest = tokens[3:] if subject.startswith("agent.cmd.") else tokens[2:]
+    named = unquote(rest[0]) if rest else ""
     if subject.startswith("agent.results."):
         # No task id begins as the name of a tenant does.
-        return unquote(third[1:]) if third.startswith("_") else DEFAULT_TENANT
-    return unquote(third)
+        return named[1:] if named.startswith("_") else DEFAULT_TENANT
+    if subject.startswith("agent.cmd.") and (named in ("high", "normal", "low") or named.isdigit()):
+        return DEFAULT_TENANT
+    return named or DEFAULT_TENANT
