@@ -198,9 +198,11 @@ class ContextGraph:
     def _erase(self, execution_id: str, sequence: int) -> bool:
         if execution_id:
             work = self._work.pop(execution_id, None)
-            for node in dict.fromkeys(_worked_on(work.record)) if work else ():
+            if work is None:
+                return False
+            for node in dict.fromkeys(_worked_on(work.record)):
                 self._work_of[node].remove((work.sequence, execution_id))
-            return work is not None
+            return True
         if sequence <= self._erased_at:
             return False
         self._erased_at = sequence

@@ -132,7 +132,7 @@ class Executions:
             raise NotFound(
                 f"execution {execution_id} was erased on {tombstone.event.at[:10]} by {erased.by or 'a caller'}",
                 field="execution_id",
-                hint=f"the reason given: {erased.reason[:200]!r}; `fleet audit verify {execution_id}` shows what is left",
+                hint=f"the reason: {erased.reason[:200]!r}; `fleet audit verify {execution_id}` shows what is left",
             )
         if state is None:
             raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")

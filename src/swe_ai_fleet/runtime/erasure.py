@@ -1,4 +1,4 @@
-"""Erases what the fleet keeps of an execution, a caller, a tenant or in memories, and what tenants keep for so long only.
+"""Erases what the fleet keeps of executions, callers, tenants and in memories; enforces for how long tenants keep it.
 
 Each execution gets a tombstone first, the one event that stays: from then on everybody answers that it is erased, and
 what an interrupted erasure left goes with the next one of the tenant.
@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope, Piece, totals
+from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.context import NO_STORY, Change, KnowledgeErased
@@ -45,11 +44,8 @@ from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime import fleet_view, lease_keeper
 from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
-from swe_ai_fleet.runtime.job_fleet import JobFleet
-from swe_ai_fleet.runtime.ray_fleet import RayFleet
 
 _SETTLING_SECONDS = 60.0
-_BATCH = 512
 _LOOK_SECONDS = 3_600.0
 _log = structlog.get_logger(__name__)
 
@@ -96,14 +92,27 @@ class Erased:
     stores: Mapping[str, tuple[int, int]]
 
 
+class Forgets(Protocol):
+    """Something that keeps files on nodes."""
+
+    async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
+        """Remove what is kept of ended executions and uploads; `whole`: of the tenant. Raises Unavailable."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Erasures:
-    """Erases; several at a time are one after the other."""
+    """Erases; several at a time are one after the other.
+
+    Attributes:
+        executions: Knows which there are, and is told that they are gone.
+        log: Everything that NATS has.
+        nodes: What keeps files.
+    """
 
     executions: Executions
     log: JetStream
-    fleet: RayFleet | JobFleet
-    workspaces: GitWorkspaceProvider
+    nodes: Sequence[Forgets]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def erase(self, erasure: Erasure) -> Erased:
@@ -124,18 +133,17 @@ class Erasures:
             await asyncio.gather(*(self._ended(erasure, execution_id) for execution_id in running))
         async with self._turn:
             scope = self._scope(erasure, targets)
-            found = self.log.erasing(_whose(), memories=MEMORIES_BUCKET)
+            erasing = self.log.erasing(_whose(), memories=MEMORIES_BUCKET)
             if erasure.dry_run:
-                pieces = [piece async for piece in found.find(scope)]
-                return Erased(record_id="", executions=_ids(targets), stores=totals(pieces))
+                return Erased(record_id="", executions=_ids(targets), stores=await erasing.count(scope))
             for state in targets:
                 await self._bury(erasure, state)
-            stores = await self._erased(scope)
+            stores = await erasing.erase(scope)
             if erasure.kind != "memory":
                 await self._unlearn(scope, everything=erasure.kind == "tenant")
                 about = erasure.tenant, sorted(scope.executions), sorted(scope.uploads)
-                await self.workspaces.forget(*about, whole=scope.everything)
-                await self.fleet.forget(*about, whole=scope.everything)
+                for node in self.nodes:
+                    await node.forget(*about, whole=scope.everything)
             single = erasure.kind in ("execution", "retention")
             record = erasure.name if single else await self._record(erasure)
             _log.info("erased", kind=erasure.kind, tenant=erasure.tenant, executions=len(targets), record=record)
@@ -215,23 +223,6 @@ class Erasures:
         )
         async with self.log.journal(writer) as journal:
             await journal.append(body)
-
-    async def _erased(self, scope: ErasureScope) -> Mapping[str, tuple[int, int]]:
-        erasing, stores, batch = self.log.erasing(_whose(), memories=MEMORIES_BUCKET), dict[str, tuple[int, int]](), []
-        async with aclosing(erasing.find(scope)) as pieces:
-            async for piece in pieces:
-                batch.append(piece)
-                if len(batch) >= _BATCH:
-                    await self._gone(batch, stores)
-        await self._gone(batch, stores)
-        return stores
-
-    async def _gone(self, batch: list[Piece], stores: dict[str, tuple[int, int]]) -> None:
-        await self.log.erasing(_whose(), memories=MEMORIES_BUCKET).erase(batch)
-        for stream, (items, size) in totals(batch).items():
-            before = stores.get(stream, (0, 0))
-            stores[stream] = before[0] + items, before[1] + size
-        batch.clear()
 
     async def _unlearn(self, scope: ErasureScope, *, everything: bool) -> None:
         """Have context services forget what they keep in memory, and take no late record."""

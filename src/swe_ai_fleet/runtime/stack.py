@@ -233,7 +233,7 @@ async def open_stack(
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
-        erasures = Erasures(executions=executions, log=log, fleet=fleet, workspaces=workspaces)
+        erasures = Erasures(executions=executions, log=log, nodes=(workspaces, fleet))
         leads = erasures.keep_all(lambda: min(replicas.alive(), default="") == replicas.me)
         await stack.enter_async_context(in_background(leads, name="retention"))
         await fleet.warm()

@@ -54,6 +54,7 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
             "signing": str(verdict.signing),
             "signed_entries": verdict.signed_entries,
             "key_id": verdict.key_id,
+            "redacted": verdict.redacted,
         }
         for verdict in verdicts
     ]

@@ -11,7 +11,7 @@ import json
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -38,6 +38,8 @@ _ONE_BY_ONE = 50
 """Of more executions than that the events of the whole tenant are read once, not those of each by itself."""
 _IDS = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{48,}={0,2}")
+Held = tuple[int, int]
+"""Pieces and bytes."""
 _PREFIXES = ("card.", "event.", "list.", "pending.")
 """What stands before the tenant in keys of some buckets."""
 
@@ -115,11 +117,30 @@ class Erasing:
                 async for piece in pieces:
                     yield piece
 
-    async def erase(self, pieces: Iterable[Piece]) -> None:
-        """Erase; what is gone already is none the worse. Raises Unavailable, Forbidden without the right."""
-        waiting = list(pieces)
-        for start in range(0, len(waiting), _AT_ONCE):
-            await asyncio.gather(*(self._erase(piece) for piece in waiting[start : start + _AT_ONCE]))
+    async def count(self, scope: ErasureScope) -> Mapping[str, Held]:
+        """What `erase` would take, by stream. Raises Unavailable."""
+        held: dict[str, Held] = {}
+        async with aclosing(self.find(scope)) as pieces:
+            async for piece in pieces:
+                _count(held, piece)
+        return held
+
+    async def erase(self, scope: ErasureScope) -> Mapping[str, Held]:
+        """Erase everything that `find` finds; what it was, by stream.
+
+        What is gone already is none the worse. Raises Unavailable, also without the right to delete.
+        """
+        held: dict[str, Held] = {}
+        batch: list[Piece] = []
+        async with aclosing(self.find(scope)) as pieces:
+            async for piece in pieces:
+                _count(held, piece)
+                batch.append(piece)
+                if len(batch) >= _AT_ONCE:
+                    await asyncio.gather(*map(self._erase, batch))
+                    batch.clear()
+        await asyncio.gather(*map(self._erase, batch))
+        return held
 
     async def _erase(self, piece: Piece) -> None:
         if piece.key:
@@ -272,10 +293,6 @@ def _told(text: bytes) -> Mapping[str, object]:
     return cast("dict[str, object]", read) if isinstance(read, dict) else {}
 
 
-def totals(pieces: Collection[Piece]) -> Mapping[str, tuple[int, int]]:
-    """Pieces and bytes by stream."""
-    found: dict[str, tuple[int, int]] = {}
-    for piece in pieces:
-        items, size = found.get(piece.stream, (0, 0))
-        found[piece.stream] = items + 1, size + piece.bytes
-    return found
+def _count(held: dict[str, Held], piece: Piece) -> None:
+    items, size = held.get(piece.stream, (0, 0))
+    held[piece.stream] = items + 1, size + piece.bytes
