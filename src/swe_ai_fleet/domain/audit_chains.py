@@ -213,18 +213,19 @@ class AuditChains:
         chain.broken = AuditFault(seq=chain.count, reason=redacted.fault) if redacted.fault else None
         self._signed.extend(redacted.signed)
 
-    def redacted(self) -> tuple[RedactedChain, ...]:
-        """Every chain without its entries."""
-        return tuple(
-            RedactedChain(
-                agent_id=verdict.agent_id,
-                run=verdict.run,
-                hashes="".join(self._hashes(verdict.agent_id, verdict.run)),
-                recorded=self.recorded(verdict.agent_id, verdict.run),
-                signed=self.signed(verdict.agent_id, verdict.run),
-                fault=verdict.fault.reason if verdict.fault else "",
-            )
-            for verdict in self.verdicts()
+    def redacted(self, agent_id: str, run: int) -> RedactedChain:
+        """One chain without its entries."""
+        known = self._runs.get(agent_id, ())
+        chain = known[run - 1] if run <= len(known) else _Chain(agent_id=agent_id, run=run)
+        fault = chain.fault()
+        return RedactedChain(
+            agent_id=agent_id,
+            run=run,
+            # What is no digest breaks the chain, which is said beside it.
+            hashes="".join(digest.hex() if len(digest) * 2 == len(GENESIS) else GENESIS for digest in chain.hashes),
+            recorded=self.recorded(agent_id, run),
+            signed=self.signed(agent_id, run),
+            fault=fault.reason if fault is not None else "",
         )
 
     def sign(self, head: SignedHead) -> None:
@@ -260,12 +261,6 @@ class AuditChains:
             chains.setdefault((head.agent_id, head.run), _Chain(agent_id=head.agent_id, run=head.run))
         keys = self._fault if self._keys is not None else None
         return tuple(chain.verdict(self.signed(*name), keys) for name, chain in chains.items())
-
-    def _hashes(self, agent_id: str, run: int) -> Iterator[str]:
-        known = self._runs.get(agent_id, ())
-        for digest in known[run - 1].hashes if run <= len(known) else ():
-            # What is no digest breaks the chain, which is said beside it.
-            yield digest.hex() if len(digest) == len(GENESIS) // 2 else GENESIS
 
     def _fault(self, head: SignedHead) -> str:
         if self._keys is None:

@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionErased, ResultPublished, Writer
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionClaimed, ExecutionErased, ResultPublished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
@@ -210,17 +210,18 @@ class Erasures:
 
     async def _bury(self, erasure: Erasure, state: ExecutionState) -> None:
         """Write the tombstone of an execution behind all that it said, with the hashes of its audit."""
-        chains = AuditChains()
+        chains, generation = AuditChains(), state.generation
         try:
             async with aclosing(self.log.read(erasure.tenant, state.execution_id)) as events:
                 async for stored in events:
                     chains.take(stored)
+                    if isinstance(stored.event.body, ExecutionClaimed):
+                        generation = max(generation, stored.event.body.generation)
         except (PreconditionFailed, NotFound) as fault:
             chains.unreadable(EXECUTION_SUBJECT, fault.message[:200])
-        body = ExecutionErased(scope=erasure.kind, by=erasure.by, reason=erasure.reason, chains=chains.redacted())
-        writer = Writer(
-            tenant=erasure.tenant, execution_id=state.execution_id, task_id="", generation=state.generation + 1
-        )
+        left = tuple(chains.redacted(verdict.agent_id, verdict.run) for verdict in chains.verdicts())
+        body = ExecutionErased(scope=erasure.kind, by=erasure.by, reason=erasure.reason, chains=left)
+        writer = Writer(tenant=erasure.tenant, execution_id=state.execution_id, task_id="", generation=generation + 1)
         async with self.log.journal(writer) as journal:
             await journal.append(body)
 

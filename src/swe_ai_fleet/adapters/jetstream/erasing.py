@@ -52,7 +52,7 @@ class ErasureScope:
         tenant: Whose it is.
         executions: Ids of executions, each with whatever names it.
         uploads: Digests of uploaded repositories.
-        source: Who put memories and values there, as these say.
+        source: The caller whose memories go, too.
         memories: Ids of memories, and none of what else the scope names.
         namespaces: Likewise whole namespaces of memories.
     """
@@ -268,7 +268,7 @@ def _owns(tenant: str, key: str) -> bool:
 def _names(scope: ErasureScope, text: bytes) -> bool:
     if scope.everything:
         return True
-    if scope.source and any(_told(text).get(name) == scope.source for name in ("source", "caller", "started_by")):
+    if scope.source and f"caller:{scope.source}" in str(_told(text).get("source", "")).split(", "):
         return True
     return any(one in scope.executions for one in _ids(text))
 
