@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -38,17 +38,12 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
-from swe_ai_fleet.runtime.erasure import Erasure, Erasures, Kind
+from swe_ai_fleet.runtime.erasure import Erasure, Erasures
 from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ERASED: Mapping[str, Kind] = {
-    "execution_id": "execution",
-    "caller": "caller",
-    "tenant": "tenant",
-    "memories": "memory",
-}
+
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
@@ -167,25 +162,24 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         )
 
     async def Erase(self, request: pb.EraseRequest, context: Context) -> pb.EraseResponse:
-        kind = request.WhichOneof("what")
-        if kind is None or not (getattr(request, kind) if kind != "memories" else _some(request.memories)):
+        kind, named = request.WhichOneof("what") or "execution_id", request.memories
+        if not (getattr(request, kind) if kind != "memories" else named.memory_ids or named.namespaces):
             hint = "set one of execution_id, caller, tenant and memories"
-            raise InvalidRequest("nothing to erase is named", field=kind or "execution_id", hint=hint)
-        erased = await self._erasures.erase(
-            Erasure(
-                tenant=tenant(),
-                kind=_ERASED[kind],
-                name=getattr(request, kind) if kind != "memories" else "",
-                memory_ids=tuple(request.memories.memory_ids),
-                namespaces=tuple(request.memories.namespaces),
-                by=principal().name or caller_of(context),
-                reason=request.reason,
-                dry_run=request.dry_run,
-                cancel=request.cancel,
-            )
+            raise InvalidRequest("nothing to erase is named", field=kind, hint=hint)
+        erasure = Erasure(
+            tenant=tenant(),
+            kind=kind,
+            name=getattr(request, kind) if kind != "memories" else "",
+            memory_ids=frozenset(named.memory_ids),
+            namespaces=frozenset(named.namespaces),
+            by=principal().name or caller_of(context),
+            reason=request.reason,
+            dry_run=request.dry_run,
+            cancel=request.cancel,
         )
-        stores = (pb.ErasedStore(store=name, items=n, bytes=size) for name, (n, size) in erased.stores.items())
-        return pb.EraseResponse(record_id=erased.record_id, execution_ids=erased.executions, stores=stores)
+        erased = await self._erasures.erase(erasure)
+        stores = [pb.ErasedStore(store=name, items=n, bytes=size) for name, (n, size) in erased.stores.items()]
+        return pb.EraseResponse(record_id=erased.record_id, execution_ids=erased.execution_ids, stores=stores)
 
     async def GetDeliberationResult(
         self, request: pb.GetDeliberationResultRequest, context: Context
@@ -358,10 +352,6 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 if progress.candidate_id:
                     update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
                 yield update, progress.state if _ends(stored) else None
-
-
-def _some(memories: pb.ErasedMemories) -> bool:
-    return bool(memories.memory_ids or memories.namespaces)
 
 
 def _ends(stored: StoredEvent) -> bool:

@@ -66,7 +66,12 @@ async def everywhere(world: World, marker: str, home: Path) -> list[str]:
             if any(marker.encode() in part for part in (text, _unwrapped(stored.data))):
                 found.append(f"{stream.name} {stored.subject}")
     files = [path for path in home.rglob("*") if path.is_file() and (home / "nats") not in path.parents]
-    return found + [str(path) for path in files if marker.encode() in path.read_bytes()]
+    return found + sorted({_file(path) for path in files if marker.encode() in path.read_bytes()})
+
+
+def _file(path: Path) -> str:
+    # SQLite moves texts from its log into the database when it likes.
+    return str(path).removesuffix("-wal")
 
 
 def _unwrapped(data: bytes) -> bytes:
@@ -182,7 +187,7 @@ async def test_who_may_erase_what_and_what_runs_is_refused(world: World) -> None
         assert refusal[0] is code and words in refusal[1], (fields, refusal)
     assert (await erase(zoe, execution_id=waiting, dry_run=True)).execution_ids == [waiting]
     await erase(zoe, execution_id=waiting, cancel=True)
-    assert await everywhere(world, marker, world.home) == []
+    assert not (left := await everywhere(world, marker, world.home)), left
 
 
 async def test_what_an_interrupted_erasure_left_goes_with_the_next(
@@ -199,7 +204,7 @@ async def test_what_an_interrupted_erasure_left_goes_with_the_next(
     assert code is grpc.StatusCode.NOT_FOUND and "was erased" in words
     assert await everywhere(world, marker, world.home)
     await erase(zoe, caller="nobody")
-    assert await everywhere(world, marker, world.home) == []
+    assert not (left := await everywhere(world, marker, world.home)), left
 
 
 async def test_erasing_memories_and_a_caller(world: World) -> None:
@@ -246,8 +251,8 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
     }
     others = await everywhere(world, kept, world.home)
     await erase(zoe, tenant=SOUTH, cancel=True)
-    assert await everywhere(world, marker, world.home) == []
-    assert await everywhere(world, kept, world.home) == others
+    assert not (left := await everywhere(world, marker, world.home)), left
+    assert not (changed := set(others) - set(await everywhere(world, kept, world.home))), changed
     assert not (await zoe.call("ListExecutions", pb.ListExecutionsRequest())).executions
     for tenant, there in ((SOUTH, False), (NORTH, True)):
         name = f"{tenant}/{UPLOADS}/{uploads[tenant].upload_id}"

@@ -196,7 +196,9 @@ class Projection:
             del self._states[key]
             self._ends.pop(key, None)
 
-    async def _erase(self, key: tuple[str, str]) -> None:
+    async def erase(self, stored: StoredEvent) -> None:
+        """Forget an execution that is erased, and remember only that."""
+        key = (stored.event.tenant, stored.event.execution_id)
         async with self._changed:
             for known in (self._states, self._open, self._ends):
                 known.pop(key, None)
@@ -215,7 +217,7 @@ class Projection:
                 key = (stored.event.tenant, stored.event.execution_id)
                 state = advance(self._states.get(key), _light(stored))
                 if isinstance(stored.event.body, ExecutionErased):
-                    await self._erase(key)
+                    await self.erase(stored)
                 elif state is not None:
                     self._states[key] = state = _slim(state)
                     if over(state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -55,9 +55,6 @@ class JobFleet:
                 report=None,
             ),
         )
-
-    async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
-        """There is nothing to forget: what a container has ends with it."""
 
     async def warm(self) -> None:
         """There is nothing to warm: containers start with their jobs."""

@@ -99,27 +99,18 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        if whole:
-            for host in [host for host in self._hosts if host.tenant == tenant and not host.busy]:
-                self._end(host)
-        if not self.settings.ray_address:
-            # All of its hosts share this process's home.
-            return
-        sent, remote = self.host_settings(), cast("Any", ray.remote(_forget))
-        nodes = [str(node["NodeID"]) for node in cast("list[dict[str, Any]]", ray.nodes()) if node["Alive"]]
-        here = [
-            remote.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote(
-                sent, tenant, list(executions), list(uploads), whole
+        nodes = cast("list[dict[str, Any]]", ray.nodes()) if self.settings.ray_address else []
+        task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
+        about = self.host_settings(), tenant, list(executions), list(uploads), whole
+        places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
+        try:
+            await asyncio.gather(
+                *(_awaited(task.options(num_cpus=0, scheduling_strategy=one).remote(*about)) for one in places)
             )
-            for name in nodes
-        ]
-        for name, reference in zip(nodes, here, strict=True):
-            try:
-                await _awaited(reference)
-            except RayError as error:
-                raise Unavailable(
-                    f"the Ray node {name[:12]} did not erase its caches: {type(error).__name__}", hint="erase again"
-                ) from error
+        except RayError as error:
+            raise Unavailable(
+                f"a Ray node did not erase its caches: {type(error).__name__}", hint="erase again"
+            ) from None
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""

@@ -233,9 +233,12 @@ async def open_stack(
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
-        erasures = Erasures(executions=executions, log=log, nodes=(workspaces, fleet))
-        leads = erasures.keep_all(lambda: min(replicas.alive(), default="") == replicas.me)
-        await stack.enter_async_context(in_background(leads, name="retention"))
+        disks = (workspaces,) if isinstance(fleet, JobFleet) else (workspaces, fleet)
+        erasures = Erasures(executions=executions, log=log, nodes=disks)
+            executions=executions, log=log, nodes=(workspaces, *(() if isinstance(fleet, JobFleet) else (fleet,)))
+        )
+        retention = erasures.keep(lambda: min(replicas.alive(), default="") == replicas.me)
+        await stack.enter_async_context(in_background(retention, name="retention"))
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(

@@ -3,7 +3,7 @@
 from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
-    fleet_buckets=("TELEGRAM",),
+    buckets={"TELEGRAM": "fleet"},
     commands={
         "telegram": entry(
             "extensions.telegram.commands:telegram",
