@@ -107,6 +107,7 @@ class World:
     running: RunningContext
     nats: EmbeddedNats
     planning: PlanningEvents
+    erasures: Erasures
     home: Path
     stubs: dict[type, Any] = field(default_factory=dict[type, Any])
 
@@ -229,6 +230,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             Derivations(fleet=executions.fleet, log=log, workspaces=deps.workspaces)
         )
         events = PlanningEvents(executions=executions, derivations=derivations, store=await log.bucket(PLANNING_BUCKET))
+        erasures = Erasures(executions=executions, log=log, nodes=(workspace_provider(settings),))
         servicer = servicer_of(
             executions,
             log,
@@ -238,7 +240,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
             fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
-            erasures=Erasures(executions=executions, log=log, nodes=(workspace_provider(settings),)),
+            erasures=erasures,
         )
 
         def view(tenant: str) -> ExecutionsView:
@@ -270,6 +272,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             running=running,
             nats=server,
             planning=events,
+            erasures=erasures,
             home=home,
         )
         for kind in _SERVICES.values():

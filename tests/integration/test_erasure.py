@@ -8,6 +8,7 @@ import uuid
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc.aio
@@ -19,12 +20,14 @@ from fleet.notification.v1 import notification_pb2 as hooks
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1 import planning_pb2 as planning
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.adapters.jetstream.messages import from_api
 from swe_ai_fleet.adapters.jetstream.snapshots import stream_heads
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionErased, Writer
+from swe_ai_fleet.domain.task import UPLOAD, RepoRef
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import audit_document
 from tests.plan_script import PLAN_GOAL
@@ -216,7 +219,7 @@ async def test_erasing_memories_and_a_caller(world: World) -> None:
     did = await erase(zoe, memories=pb.ErasedMemories(memory_ids=[facts[0].memory_id], namespaces=["agent:two"]))
     assert [(one.store, one.items) for one in did.stores] == [("KV_agent-memories", 2)] and did.record_id
     [record] = [stored.event.body async for stored in world.log.read(NORTH, did.record_id)]
-    assert isinstance(record, ExecutionErased) and (record.scope, record.by) == ("memory", "zoe.north")
+    assert isinstance(record, ExecutionErased) and (record.scope, record.by) == ("memories", "zoe.north")
     left = await zoe.call("Recall", context.RecallRequest(query=marker, limit=9))
     assert {one.memory.text.split()[0] for one in left.recollections} == {"three", "four"}
     mine = await submitted(ann, marker)
@@ -242,7 +245,10 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
         await zoe.call("ExecutePlan", planning.ExecutePlanRequest(goal=PLAN_GOAL, session_id=text))
         pieces = (pb.UploadRepositoryRequest(header=pb.UploadRepositoryHeader(ref="main")), bundle(tmp_path, text))
         stub = world.stubs[OrchestratorServiceStub]
+        [workspaces] = world.erasures.nodes
+        assert isinstance(workspaces, GitWorkspaceProvider)
         uploads[tenant] = await stub.UploadRepository(iter(pieces), metadata=zoe.metadata, timeout=30)
+        await workspaces.pin(tenant, RepoRef(location=f"{UPLOAD}{uploads[tenant].upload_id}"))
     zoe = world.by(SOUTH, "zoe")
     places = {place.partition(" ")[0] for place in await everywhere(world, marker, world.home)}
     assert places >= {
@@ -263,3 +269,21 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
     await zoe.call("CreateStory", context.CreateStoryRequest(story=context.Story(story_id=f"S-{marker}", title="Anew")))
     listed = await zoe.call("ListStories", context.ListStoriesRequest(page_size=100))
     assert [(one.story_id, one.title) for one in listed.stories] == [(f"S-{marker}", "Anew")]
+
+
+async def test_a_tenant_keeps_executions_for_so_many_days(world: World) -> None:
+    zoe, marker = world.by(NORTH, "zoe"), a_marker()
+    mine = await submitted(zoe, marker)
+    await zoe.ended(mine)
+    await settled(world, NORTH, mine)
+    access = world.home / "access.toml"
+    access.write_text(access.read_text().replace("[tenants.north]\n", "[tenants.north]\nretention_days = 30\n"))
+    while world.executions.rules(NORTH).retention_days != 30:
+        await asyncio.sleep(0.05)
+    ended = datetime.fromisoformat((await world.executions.get(NORTH, mine)).finished_at)
+    await world.erasures.retain(NORTH, ended + timedelta(days=29))
+    assert (await zoe.ended(mine)).execution_id == mine
+    await world.erasures.retain(NORTH, ended + timedelta(days=31))
+    code, words = await refused(zoe.call("GetExecution", pb.GetExecutionRequest(execution_id=mine)))
+    assert code is grpc.StatusCode.NOT_FOUND and "by retention" in words
+    assert not (left := await everywhere(world, marker, world.home)), left

@@ -50,8 +50,8 @@ class Extension:
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
-            processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or `pending.`), and
-            values name the executions that they are about.
+            processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
+            `pending.`), and values name the executions that they are about.
     """
 
     services: str = ""

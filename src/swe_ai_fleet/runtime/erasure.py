@@ -48,7 +48,7 @@ from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
 
 _SETTLING_SECONDS = 60.0
 _AT_ONCE = 500
-"""Executions that are buried before anything of them goes, so that the next erasure finds those of one that broke off."""
+"""Executions that are buried before anything of them goes: the next erasure finds those of one that broke off."""
 _LOOK_SECONDS = 3_600.0
 _log = structlog.get_logger(__name__)
 

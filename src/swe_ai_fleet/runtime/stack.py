@@ -235,8 +235,6 @@ async def open_stack(
         )
         disks = (workspaces,) if isinstance(fleet, JobFleet) else (workspaces, fleet)
         erasures = Erasures(executions=executions, log=log, nodes=disks)
-            executions=executions, log=log, nodes=(workspaces, *(() if isinstance(fleet, JobFleet) else (fleet,)))
-        )
         retention = erasures.keep(lambda: min(replicas.alive(), default="") == replicas.me)
         await stack.enter_async_context(in_background(retention, name="retention"))
         await fleet.warm()
