@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import subprocess
 import uuid
-import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,19 +23,18 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1 import planning_pb2 as planning
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
-from swe_ai_fleet.adapters.jetstream.messages import from_api
-from swe_ai_fleet.adapters.jetstream.snapshots import stream_heads
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionErased, Writer
 from swe_ai_fleet.domain.task import UPLOAD, RepoRef
+from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import audit_document
+from tests.erasure import everywhere
 from tests.plan_script import PLAN_GOAL
 from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants
 
 SECONDS = 90
-NO_MESSAGE = 10037
 REASON = "a key was printed"
 
 
@@ -52,37 +52,6 @@ async def in_time() -> AsyncIterator[None]:
 
 def a_marker() -> str:
     return f"marker-{uuid.uuid4().hex[:12]}"
-
-
-async def everywhere(world: World, marker: str, home: Path) -> list[str]:
-    """The streams whose messages have a text in a subject, header or body, and the files apart from NATS' own."""
-    found: list[str] = []
-    connection = world.log.connection
-    for stream in await stream_heads(connection, timeout=10):
-        asked, sequence = f"STREAM.MSG.GET.{stream.name}", 0
-        while answer := await connection.api_unless(
-            NO_MESSAGE, asked, {"seq": sequence + 1, "next_by_subj": ">"}, timeout=10
-        ):
-            stored = from_api(answer)
-            sequence = stored.sequence
-            text = f"{stored.subject} {stored.headers}".encode() + stored.data
-            if any(marker.encode() in part for part in (text, _unwrapped(stored.data))):
-                found.append(f"{stream.name} {stored.subject}")
-    files = [path for path in home.rglob("*") if path.is_file() and (home / "nats") not in path.parents]
-    return found + sorted({_file(path) for path in files if marker.encode() in path.read_bytes()})
-
-
-def _file(path: Path) -> str:
-    # SQLite moves texts from its log into the database when it likes.
-    return str(path).removesuffix("-wal")
-
-
-def _unwrapped(data: bytes) -> bytes:
-    """What is deflated, or a NATS subject in base64."""
-    try:
-        return zlib.decompress(data)
-    except zlib.error:
-        return b""
 
 
 async def settled(world: World, tenant: str, execution_id: str) -> None:
@@ -136,9 +105,26 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
         await settled(world, NORTH, execution)
     before = audit_document(mine, [stored async for stored in world.log.read(NORTH, mine)]).verdicts(None)
     assert {"AGENT_EVENTS", "CONTEXT_CHANGES", "KV_agent-outcomes", "KV_agent-memories"} <= {
-        place.partition(" ")[0] for place in await everywhere(world, marker, home)
+        place.partition(" ")[0] for place in await everywhere(world.log, marker, home)
     }
     assert world.running.outcomes.outcomes(NORTH)
+
+    # What names it goes as a whole; how a store spells it makes no difference.
+    record = f'{{"execution": "{mine}", "said": "{marker}"}}'.encode()
+    answer = json.dumps({"said": marker, "body": base64.b64encode(b"-" * 31 + record * 2).decode()}).encode()
+    for bucket, key, value in (
+        ("CHATS", "north.c-1", record),
+        ("CHATS", "card.north.c-1", record),
+        ("agent-planning", "event.north.e-1", record),
+        ("agent-webhook-deliveries", "list.north.w-1", record),
+        ("HTTP_KEYS", f"north.{'a' * 64}", answer),
+        ("PLAN_SESSIONS", f"north.{mine.replace('-', '')}", marker.encode()),
+        ("agent-test-runs", f"{tenant_key(NORTH)}.{'b' * 64}", marker.encode()),
+    ):
+        await (await world.log.bucket(bucket)).put(key, value)
+    about = {"Fleet-Subject": f"agent.events.north.{mine}._"}
+    await world.log.connection.publish("agent.dlq.context-recorder", marker.encode(), headers=about, timeout=5)
+    await (await world.log.bucket("CHATS")).put("south.c-1", record.replace(marker.encode(), b"other"))
 
     would = await erase(zoe, execution_id=mine, dry_run=True)
     assert (list(would.execution_ids), would.record_id) == ([mine], "")
@@ -147,7 +133,7 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
     did = await erase(zoe, execution_id=mine)
     assert did.record_id == mine
     assert {one.store: one.items for one in did.stores}.keys() == {one.store: one.items for one in would.stores}.keys()
-    assert await everywhere(world, marker, home) == []
+    assert await everywhere(world.log, marker, home) == []
 
     code, words = await refused(zoe.call("GetExecution", pb.GetExecutionRequest(execution_id=mine)))
     assert code is grpc.StatusCode.NOT_FOUND and "was erased on" in words and "zoe.north" in words
@@ -159,6 +145,7 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
     after = audit_document(mine, [stored async for stored in world.log.read(NORTH, mine)]).verdicts(None)
     assert [replace(verdict, redacted=True) for verdict in before] == list(after), (before, after)
 
+    assert await (await world.log.bucket("CHATS")).get("south.c-1") is not None
     # Nothing of the others went, and processes that run have forgotten.
     assert (await zoe.ended(other)).status == pb.DELIBERATION_STATUS_COMPLETED
     graph = world.running.store.graph(NORTH)
@@ -190,7 +177,7 @@ async def test_who_may_erase_what_and_what_runs_is_refused(world: World) -> None
         assert refusal[0] is code and words in refusal[1], (fields, refusal)
     assert (await erase(zoe, execution_id=waiting, dry_run=True)).execution_ids == [waiting]
     await erase(zoe, execution_id=waiting, cancel=True)
-    assert not (left := await everywhere(world, marker, world.home)), left
+    assert not (left := await everywhere(world.log, marker, world.home)), left
 
 
 async def test_what_an_interrupted_erasure_left_goes_with_the_next(
@@ -205,9 +192,9 @@ async def test_what_an_interrupted_erasure_left_goes_with_the_next(
         await journal.append(ExecutionErased(scope="execution", by="zoe.north", reason=REASON))
     code, words = await refused(zoe.call("GetExecution", pb.GetExecutionRequest(execution_id=mine)))
     assert code is grpc.StatusCode.NOT_FOUND and "was erased" in words
-    assert await everywhere(world, marker, world.home)
+    assert await everywhere(world.log, marker, world.home)
     await erase(zoe, caller="nobody")
-    assert not (left := await everywhere(world, marker, world.home)), left
+    assert not (left := await everywhere(world.log, marker, world.home)), left
 
 
 async def test_erasing_memories_and_a_caller(world: World) -> None:
@@ -250,15 +237,15 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
         uploads[tenant] = await stub.UploadRepository(iter(pieces), metadata=zoe.metadata, timeout=30)
         await workspaces.pin(tenant, RepoRef(location=f"{UPLOAD}{uploads[tenant].upload_id}"))
     zoe = world.by(SOUTH, "zoe")
-    places = {place.partition(" ")[0] for place in await everywhere(world, marker, world.home)}
+    places = {place.partition(" ")[0] for place in await everywhere(world.log, marker, world.home)}
     assert places >= {
         *("AGENT_EVENTS", "CONTEXT_CHANGES", "KV_agent-memories", "KV_agent-webhooks"),
         *("KV_CHATS", "KV_PLAN_SESSIONS", "KV_PLAN_SESSION_PARTS"),
     }
-    others = await everywhere(world, kept, world.home)
+    others = await everywhere(world.log, kept, world.home)
     await erase(zoe, tenant=SOUTH, cancel=True)
-    assert not (left := await everywhere(world, marker, world.home)), left
-    assert not (changed := set(others) - set(await everywhere(world, kept, world.home))), changed
+    assert not (left := await everywhere(world.log, marker, world.home)), left
+    assert not (changed := set(others) - set(await everywhere(world.log, kept, world.home))), changed
     assert not (await zoe.call("ListExecutions", pb.ListExecutionsRequest())).executions
     for tenant, there in ((SOUTH, False), (NORTH, True)):
         name = f"{tenant}/{UPLOADS}/{uploads[tenant].upload_id}"
@@ -286,4 +273,4 @@ async def test_a_tenant_keeps_executions_for_so_many_days(world: World) -> None:
     await world.erasures.retain(NORTH, ended + timedelta(days=31))
     code, words = await refused(zoe.call("GetExecution", pb.GetExecutionRequest(execution_id=mine)))
     assert code is grpc.StatusCode.NOT_FOUND and "by retention" in words
-    assert not (left := await everywhere(world, marker, world.home)), left
+    assert not (left := await everywhere(world.log, marker, world.home)), left
