@@ -23,6 +23,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1 import planning_pb2 as planning
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionErased, Writer
@@ -125,6 +126,11 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
     about = {"Fleet-Subject": f"agent.events.north.{mine}._"}
     await world.log.connection.publish("agent.dlq.context-recorder", marker.encode(), headers=about, timeout=5)
     await (await world.log.bucket("CHATS")).put("south.c-1", record.replace(marker.encode(), b"other"))
+
+    # What a host of agents says is no tombstone, whomever it claims to be.
+    said = ExecutionErased(scope="execution", by="zoe.north", reason=marker)
+    forged = to_json(replace(_writer(mine), agent_id="_").event(said, ordinal=1, at="2026-01-01T00:00:00+00:00"))
+    await world.log.connection.publish(f"agent.events.north.{mine}.mallory", forged, headers={}, timeout=5)
 
     would = await erase(zoe, execution_id=mine, dry_run=True)
     assert (list(would.execution_ids), would.record_id) == ([mine], "")
