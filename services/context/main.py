@@ -12,7 +12,6 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -118,8 +117,8 @@ async def open_context(
         quotas = Quotas()
         if rules is not None:
             streams: dict[str, Pieces] = {
-                "context": log.changes_held,
-                **{name: partial(log.bucket_held, name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
+                "context": log.held("CONTEXT_CHANGES"),
+                **{name: log.held(f"KV_{name}") for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
             quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageUsage(streams))).bytes_of)
         servicer = ContextServicer(

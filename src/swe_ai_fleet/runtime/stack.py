@@ -199,7 +199,7 @@ async def open_stack(
 
         storage = await stack.enter_async_context(
             StorageUsage(
-                {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
+                {"events": log.held("AGENT_EVENTS"), "results": log.held("AGENT_RESULTS"), "blobs": log.held()},
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )

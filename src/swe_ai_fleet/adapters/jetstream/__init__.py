@@ -19,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.erasing import Erasing
-from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, bucket_held, held
+from swe_ai_fleet.adapters.jetstream.holdings import held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
@@ -257,25 +257,13 @@ class JetStream:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
-    def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
-        return held(self.connection, subjects.EVENTS, start, timeout=self._timeout)
+    def held(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
+        """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
 
-    def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of results."""
-        return held(self.connection, subjects.RESULTS, start, timeout=self._timeout)
-
-    def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of blobs."""
-        return blobs_held(self.connection, self._settings.bucket, start, timeout=self._timeout)
-
-    def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of what projects know."""
-        return held(self.connection, subjects.CONTEXT_CHANGES, start, timeout=self._timeout)
-
-    def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of a key-value bucket whose keys begin with a tenant."""
-        return bucket_held(self.connection, bucket, start, timeout=self._timeout)
+        Without an end; None once what was stored before is told.
+        """
+        name = stream or streams.object_stream(self._settings.bucket)
+        return lambda start: held(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""
