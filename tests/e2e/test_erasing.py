@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
+
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -14,6 +16,7 @@ from tests.memory_script import RECALLS
 from tests.scripts import HELLO_FILES
 
 
+@pytest.mark.slow  # quick: integration/test_erasure.py
 async def test_a_leaked_secret_is_erased_from_a_fleet_at_work(
     fleet: FleetUnderTest, shell: Shell, tmp_path: Path
 ) -> None:
@@ -29,8 +32,10 @@ async def test_a_leaked_secret_is_erased_from_a_fleet_at_work(
     running = fleet.running
     settings = fleet.settings.model_copy(update={"nats_url": running.nats_url, "nats_token": running.nats_token})
     async with connect_log(settings, name="scan") as log:
-        while "KV_agent-outcomes" not in {one.partition(" ")[0] for one in await everywhere(log, marker, home)}:
+        # It is recorded a moment after its end, the work last.
+        while not [one async for one in log.changes().read() if one and execution in str(one.change)]:
             pass
+        assert len(await everywhere(log, marker, home)) > 5
         before = await shell.fleet("audit", "verify", name, "--json")
         dry = await shell.fleet("erase", "execution", name, "--reason", "a key", "--dry-run")
         assert dry.code == 0 and "AGENT_EVENTS" in dry.out and "OBJ_agent-blobs" in dry.out and "would go" in dry.out
