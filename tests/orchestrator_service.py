@@ -68,6 +68,7 @@ def servicer_of(
         "metrics": Metrics(meter=Meter(lambda start: log.everything(from_sequence=start)), councils=councils.counts),
         "fleet": FleetStatuses(executions=executions, measure=_no_fleet, use=lambda _: {}, me="test"),
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
+        "erasures": None,
         "contexts": None,
         "audit_keys": PublicKeys(),
     }

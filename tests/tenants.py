@@ -29,11 +29,13 @@ from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.conversation import ConversationServicer
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.intake import PLANNING_BUCKET
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
 from swe_ai_fleet.extensions import load_parts
@@ -47,12 +49,12 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.orchestrator_service import servicer_of
@@ -106,6 +108,8 @@ class World:
     running: RunningContext
     nats: EmbeddedNats
     planning: PlanningEvents
+    erasures: Erasures
+    home: Path
     stubs: dict[type, Any] = field(default_factory=dict[type, Any])
 
     def by(self, tenant: str, name: str) -> Caller:
@@ -202,6 +206,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             model=ScriptedModel(),
             owner="test",
             pauses=(0.0,),
+            context=knowledge,
+            memories=knowledge,
             workflows=next(iter(load_parts("workflows")), None),
         )
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
@@ -219,7 +225,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         derivations = await stack.enter_async_context(
             Derivations(fleet=executions.fleet, log=log, workspaces=deps.workspaces)
         )
-        events = PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue())
+        events = PlanningEvents(executions=executions, derivations=derivations, store=await log.bucket(PLANNING_BUCKET))
+        erasures = Erasures(executions=executions, log=log, nodes=(workspace_provider(settings),))
         servicer = servicer_of(
             executions,
             log,
@@ -229,13 +236,14 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
             fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
+            erasures=erasures,
         )
 
         def view(tenant: str) -> ExecutionsView:
             return ExecutionsView(executions, tenant=tenant)
 
         chats = await stack.enter_async_context(
-            open_chats(settings, store=MemoryKeyValue(), fleet=view, starter=view, memories=knowledge)
+            open_chats(settings, store=await log.bucket(CHATS_BUCKET), fleet=view, starter=view, memories=knowledge)
         )
         plans = await stack.enter_async_context(
             open_tenant_plan_services(
@@ -260,6 +268,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             running=running,
             nats=server,
             planning=events,
+            erasures=erasures,
+            home=home,
         )
         for kind in _SERVICES.values():
             made.stubs[kind] = kind(second if kind is ContextServiceStub else first)

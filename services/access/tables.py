@@ -106,6 +106,7 @@ class TenantTable(_Table):
     model_patience_seconds: StrictInt | StrictFloat | None = Field(default=None, ge=0)
     agent_endpoints: tuple[Text, ...] = ()
     harnesses: tuple[Text, ...] | None = None
+    retention_days: StrictInt = Field(default=0, ge=0, le=36_500)
 
     @field_validator("agent_endpoints")
     @classmethod
@@ -195,6 +196,7 @@ class AccessFile(_Table):
                 model_patience_seconds=table.model_patience_seconds,
                 agent_endpoints=table.agent_endpoints,
                 harnesses=table.harnesses,
+                retention_days=table.retention_days,
             )
             for name, table in self.tenants.items()
         }

@@ -12,7 +12,6 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -34,7 +33,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.memory.admission import MemoryLimits
 from swe_ai_fleet.memory.following import origin
-from swe_ai_fleet.memory.shared import SharedMemories
+from swe_ai_fleet.memory.shared import MEMORIES_BUCKET, SharedMemories
 from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageUsage
 from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
@@ -46,7 +45,6 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
-MEMORIES_BUCKET = "agent-memories"
 CARD = "context.json"
 _log = structlog.get_logger(__name__)
 
@@ -119,8 +117,8 @@ async def open_context(
         quotas = Quotas()
         if rules is not None:
             streams: dict[str, Pieces] = {
-                "context": log.changes_held,
-                **{name: partial(log.bucket_held, name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
+                "context": log.held("CONTEXT_CHANGES"),
+                **{name: log.held(f"KV_{name}") for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
             quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageUsage(streams))).bytes_of)
         servicer = ContextServicer(

@@ -131,6 +131,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             ),
             derivations=derivations,
             planning=planning,
+            erasures=stack.erasures,
             audit_keys=keys.public,
             contexts=TaskContexts(source=stack.context, executions=stack.executions, workspaces=stack.workspaces)
             if stack.context

@@ -38,10 +38,12 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.runtime.erasure import Erasure, Erasures
 from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
@@ -62,6 +64,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Has figures over time.
         fleet: Tells of hosts, machines, model servers.
         uploads: Takes repositories.
+        erasures: Erases.
         audit_keys: The public keys whose signatures of audit heads count.
     """
 
@@ -80,6 +83,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         metrics: Metrics,
         fleet: FleetStatuses,
         uploads: Uploads,
+        erasures: Erasures,
         audit_keys: PublicKeys,
     ) -> None:
         self._executions = executions
@@ -90,6 +94,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self._metrics = metrics
         self._fleet = fleet
         self._uploads = uploads
+        self._erasures = erasures
         self._audit_keys = [pb.AuditKey(key_id=name, public_key=raw) for name, raw in audit_keys.keys.items()]
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
@@ -155,6 +160,26 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
+
+    async def Erase(self, request: pb.EraseRequest, context: Context) -> pb.EraseResponse:
+        kind, named = request.WhichOneof("what") or "execution_id", request.memories
+        if not (getattr(request, kind) if kind != "memories" else named.memory_ids or named.namespaces):
+            hint = "set one of execution_id, caller, tenant and memories"
+            raise InvalidRequest("nothing to erase is named", field=kind, hint=hint)
+        erasure = Erasure(
+            tenant=tenant(),
+            kind=kind,
+            name=getattr(request, kind) if kind != "memories" else "",
+            memory_ids=frozenset(named.memory_ids),
+            namespaces=frozenset(named.namespaces),
+            by=principal().name or caller_of(context),
+            reason=request.reason,
+            dry_run=request.dry_run,
+            cancel=request.cancel,
+        )
+        erased = await self._erasures.erase(erasure)
+        stores = [pb.ErasedStore(store=name, items=n, bytes=size) for name, (n, size) in erased.stores.items()]
+        return pb.EraseResponse(record_id=erased.record_id, execution_ids=erased.execution_ids, stores=stores)
 
     async def GetDeliberationResult(
         self, request: pb.GetDeliberationResultRequest, context: Context

@@ -276,8 +276,18 @@ async def test_services_write_their_own_buckets_only(secured: SecuredNats, user:
         refused = await service.refused(every_subject(), "publish")
         assert await service.refused({*FILTERS, inbox}, "subscription") == {*FILTERS, inbox}
     assert {f"$KV.{bucket}.key" for bucket in BUCKETS} - refused == sends
-    assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in ("DELETE", "PURGE") for stream in STREAMS} <= refused
+    deleting = ("DELETE", "PURGE", "MSG.DELETE")
+    assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in deleting for stream in STREAMS} <= refused
     assert {one for one in every_subject() if one.startswith(("agent.events.", "agent.cmd.", "agent.plans"))} <= refused
+
+
+async def test_an_orchestrator_deletes_messages_and_no_stream(secured: SecuredNats) -> None:
+    async with client_of(secured, "orchestrator") as orchestrator:
+        refused = await orchestrator.refused(every_subject(), "publish")
+    verbs = {verb: {f"$JS.API.STREAM.{verb}.{stream}" for stream in STREAMS} for verb in STREAM_VERBS}
+    assert not verbs["MSG.DELETE"] & refused
+    for verb in ("DELETE", "PURGE", "SNAPSHOT", "RESTORE", "LEADER.STEPDOWN", "PEER.REMOVE"):
+        assert verbs[verb] <= refused, verb
 
 
 async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:

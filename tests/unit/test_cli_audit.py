@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_plain, to_json
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, RedactedChain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.event import CandidateSubmitted, EventBody, RunClaimed, RunFinished, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.event import (
+    CandidateSubmitted,
+    EventBody,
+    ExecutionErased,
+    RunClaimed,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+)
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.watching.audit import Chains, verify_events
@@ -144,6 +153,33 @@ def test_a_head_forged_in_the_run_differs_from_the_candidates_and_what_is_lost_a
     assert (verdict.entries, verdict.intact) == (5, False)
     assert verdict.fault is not None and verdict.fault.seq == 5
     assert verdict.recorded_head not in ("", verdict.head)
+
+
+def test_of_erased_entries_the_hashes_verify_and_nothing_else_passes_for_them() -> None:
+    chains = Chains()
+    log = events(*run_of("a"), *run_of("b", 4))
+    for event in log:
+        chains.add(event)
+    broken = Chains()
+    change_argument(log)
+    for event in log:
+        broken.add(event)
+    whole = [chains.redacted(verdict.agent_id, verdict.run) for verdict in chains.verdicts()]
+
+    def verdicts(*left: RedactedChain, by: str = "_") -> list[ChainVerdict]:
+        body = ExecutionErased(scope="execution", by="zoe", reason="a key", chains=left)
+        return list(verify_events(events((by, body))))
+
+    assert verdicts(*whole) == [replace(one, redacted=True) for one in chains.verdicts()]
+    first = whole[0]
+    for forged in (
+        replace(first, hashes=first.hashes[: -len(GENESIS)]),
+        replace(first, hashes=first.hashes[: -len(GENESIS)] + GENESIS),
+        broken.redacted("a", 1),
+    ):
+        assert [one.intact for one in verdicts(forged, whole[1])] == [False, True]
+    # An agent that says so erases nothing.
+    assert verdicts(*whole, by="a") == []
 
 
 def test_entries_of_another_agent_do_not_count() -> None:

@@ -111,7 +111,7 @@ class Answers:
             secret: Whether what is answered must not be kept anywhere.
         """
         target = scope["raw_path"] + b"?" + scope["query_string"]
-        name = _hash(*(part.encode() for part in owner), scope["method"].encode(), target, key)
+        name = f"{who.tenant}." + _hash(*(part.encode() for part in owner), scope["method"].encode(), target, key)
         fingerprint = _hash(b",".join(values(scope["headers"], b"content-type")), body)
         revision = 0
         entry = await self._keys.get(name)

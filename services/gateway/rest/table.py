@@ -71,6 +71,7 @@ OPERATIONS: tuple[Operation, ...] = (
         location=_EXECUTION,
     ),
     _row(_FLEET, "DeliverCandidate", "POST", f"{_EXECUTION}/deliveries", "Deliver a candidate"),
+    _row(_FLEET, "Erase", "POST", "/api/erasures", "Erase for good", seconds=_HOUR),
     _row(_FLEET, "GetDeliberationResult", "GET", "/api/tasks/{task_id}/result", "Get a task's result"),
     _row(
         _FLEET,

@@ -104,7 +104,9 @@ def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
         run = f" (run {verdict.run})" if verdict.run > 1 else ""
         fault = verdict.fault
         told = "intact" if fault is None else f"BROKEN at entry {fault.seq}: {fault.reason}"
-        if fault is None and not verdict.recorded_head:
+        if fault is None and verdict.redacted:
+            told = "intact; its entries were erased, their hashes are left"
+        elif fault is None and not verdict.recorded_head:
             told = "intact so far; the run has recorded no head"
         style = "green" if verdict.intact else "bold red"
         head = verdict.head[:_HASH_SHOWN] or "-"

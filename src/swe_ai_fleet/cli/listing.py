@@ -17,6 +17,7 @@ GROUPS: Mapping[str, str] = {
     "context": "Stories, their tasks and decisions, and what agents are told of them.",
     "memory": "What agents remember from one run to the next.",
     "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
+    "erase": "Erase for good what the fleet keeps, from every store.",
     "dlq": "Messages on NATS that could not be handled.",
     "access": "Who may come in: the access file.",
     "access token": "Tokens of people, programs and services.",
@@ -27,7 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
     "What agents did": "export replay audit",
     "What they know and can do": "context memory tools env councils",
-    "Run a fleet": "up doctor status metrics init access backup restore dlq",
+    "Run a fleet": "up doctor status metrics init access backup restore erase dlq",
     "Connect others": "mcp telegram webhooks",
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
@@ -111,6 +112,24 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.rows",
         "Stop an execution's agents and their processes.",
         "fleet cancel fix-dates --reason 'asked for the wrong thing'",
+    ),
+    "erase execution": entry(
+        "cli.rows",
+        "Erase an execution and its parts; a tombstone and the hashes of its audit stay.",
+        "fleet erase execution fix-dates --reason 'a key was printed' --dry-run",
+    ),
+    "erase caller": entry(
+        "cli.rows",
+        "Erase all that a caller handed in.",
+        "fleet erase caller alice --reason 'request of 3 May'",
+    ),
+    "erase tenant": entry(
+        "cli.rows", "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
+    ),
+    "erase memory": entry(
+        "cli.rows",
+        "Erase memories, by id or by namespace.",
+        "fleet erase memory --namespace repository:app --reason 'wrong lessons'",
     ),
     "export": entry(
         "cli.execution_commands:export",

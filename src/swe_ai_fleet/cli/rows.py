@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import SUBMIT_SECONDS
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS
 from swe_ai_fleet.cli.command import Given, Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
@@ -15,6 +15,7 @@ from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, o
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.client_settings import ClientSettings
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
 
 _FLEET = "fleet.orchestrator.v1.OrchestratorService"
@@ -99,7 +100,38 @@ def _resolving(decision: str, field: str = "comment") -> Row:
     )
 
 
+def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
+    executions = counted(len(answer.execution_ids), "execution")
+    done = "would go" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
+    screen.line(f"{executions} and what came of them: {done}")
+    stores = [(one.store, str(one.items), f"{one.bytes:,}") for one in answer.stores]
+    if stores:
+        screen.out.print(plain_table(("store", "items", "bytes"), stores))
+
+
+def _erasing(**what: Any) -> Row:
+    """The command that erases this."""
+    return Row(
+        rpc=f"{_FLEET}.Erase",
+        takes={
+            **what,
+            "reason": option("Why, for the tombstone that stays. Do not quote what is erased.", metavar="TEXT"),
+            "dry_run": option("Only show what would go."),
+            "cancel": option("Cancel what still runs."),
+        },
+        view=show_erased,
+        seconds=UPLOAD_SECONDS,
+    )
+
+
 ROWS: Mapping[str, Row] = {
+    "erase execution": _erasing(execution=Execution),
+    "erase caller": _erasing(caller=argument("The caller's name.", metavar="NAME")),
+    "erase tenant": _erasing(tenant=argument("The name of your tenant.", metavar="NAME")),
+    "erase memory": _erasing(
+        memory_ids=argument("These memories.", "memories.memory_ids", metavar="[ID]...", default=()),
+        namespace=option("All of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"),
+    ),
     "status": Row(
         rpc=f"{_FLEET}.GetStatus",
         fixed={"include_stats": True, "include_fleet": True},

@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.context import (
     NO_STORY,
     Decision,
     DecisionAdded,
+    KnowledgeErased,
     StoredChange,
     StoryCreated,
     StoryTask,
@@ -68,6 +69,7 @@ class ContextGraph:
         self._cases: dict[str, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[str]] = {}
         self._work_of: dict[str, list[tuple[int, str]]] = {}
+        self._erased_at = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ContextGraph):
@@ -175,6 +177,8 @@ class ContextGraph:
         change = stored.change
         if isinstance(change.body, WorkRecorded):
             return self._record(change.body.record, stored.sequence)
+        if isinstance(change.body, KnowledgeErased):
+            return self._erase(change.body.execution_id, stored.sequence)
         state = self._stories.get(change.story_id) or StoryState(story_id=change.story_id)
         if change.version <= state.version:
             return False
@@ -189,6 +193,21 @@ class ContextGraph:
                 self._holders.setdefault(f"decision:{decision.decision_id}", set()).add(change.story_id)
             case _:
                 pass
+        return True
+
+    def _erase(self, execution_id: str, sequence: int) -> bool:
+        if execution_id:
+            work = self._work.pop(execution_id, None)
+            if work is None:
+                return False
+            for node in dict.fromkeys(_worked_on(work.record)):
+                self._work_of[node].remove((work.sequence, execution_id))
+            return True
+        if sequence <= self._erased_at:
+            return False
+        self._erased_at = sequence
+        for known in (self._stories, self._work, self._cases, self._holders, self._work_of):
+            known.clear()
         return True
 
     def _record(self, record: WorkRecord, sequence: int) -> bool:

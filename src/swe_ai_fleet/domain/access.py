@@ -101,6 +101,7 @@ class TenantRules:
         model_patience_seconds: How long its runs wait while no model server serves; None: as the installation says.
         agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
         harnesses: Those of the installation that its tasks may use; None: all.
+        retention_days: How long executions are kept once they have ended, with all that came of them; 0: as events are.
     """
 
     tenant: str
@@ -111,6 +112,7 @@ class TenantRules:
     model_patience_seconds: float | None = None
     agent_endpoints: tuple[str, ...] = ()
     harnesses: tuple[str, ...] | None = None
+    retention_days: int = 0
 
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:
         """What people approve of a task whose caller asked for this: whichever asks for more."""

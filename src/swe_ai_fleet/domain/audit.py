@@ -93,6 +93,26 @@ class SignedHead:
         return _SIGNED_CONTEXT + _CANONICAL.encode(fields).encode("utf-8", "surrogatepass")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactedChain:
+    """A chain of which only the hashes are left, hexadecimal, one behind the other, with what was said of its end.
+
+    `fault` is what was wrong with it before its entries went.
+    """
+
+    agent_id: str
+    run: int
+    hashes: str
+    recorded: tuple[str, ...] = ()
+    signed: tuple[SignedHead, ...] = ()
+    fault: str = ""
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The hash of each entry, in order."""
+        return tuple(self.hashes[start : start + len(GENESIS)] for start in range(0, len(self.hashes), len(GENESIS)))
+
+
 class HeadVerifier(Protocol):
     """Knows the public keys that count."""
 

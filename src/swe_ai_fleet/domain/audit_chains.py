@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.audit import (
     AuditEntry,
     AuditFault,
     HeadVerifier,
+    RedactedChain,
     SignedHead,
     head_fault,
     link_fault,
@@ -19,6 +20,7 @@ from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     AuditHeadSigned,
     CandidateSubmitted,
+    ExecutionErased,
     RunClaimed,
     RunFinished,
     StoredEvent,
@@ -45,7 +47,7 @@ class ChainVerdict:
 
     `run` counts the runs of an agent from 1: a host that takes over begins a chain of its own, unless it resumes the
     run, whose chain then goes on. `recorded_head` is empty for a run that has not ended. `key_id` is that of the last
-    signature, which is about the first `signed_entries`.
+    signature, which is about the first `signed_entries`. Of a `redacted` chain only hashes are left to compare.
     """
 
     agent_id: str
@@ -57,6 +59,7 @@ class ChainVerdict:
     signing: Signing = Signing.NONE
     signed_entries: int = 0
     key_id: str = ""
+    redacted: bool = False
 
     @property
     def intact(self) -> bool:
@@ -83,6 +86,7 @@ class _Chain:
     broken: AuditFault | None = None
     foreign: AuditFault | None = None
     unreadable: AuditFault | None = None
+    redacted: bool = False
 
     @property
     def count(self) -> int:
@@ -122,6 +126,7 @@ class _Chain:
             signing=told,
             signed_entries=last.entries if last is not None else 0,
             key_id=last.key_id if last is not None else "",
+            redacted=self.redacted,
         )
 
     def _misused(self, head: SignedHead, keys: Keys) -> AuditFault | None:
@@ -173,6 +178,11 @@ class AuditChains:
                 self.record(candidate.agent_id, candidate.audit_head)
             case AuditHeadSigned(head=head) if agent_id == EXECUTION_SUBJECT:
                 self.sign(head)
+            case ExecutionErased(chains=chains) if agent_id == EXECUTION_SUBJECT:
+                # What went before may be half gone already.
+                self._runs, self._signed = {}, []
+                for redacted in chains:
+                    self.restore(redacted)
             case _:
                 pass
         return None
@@ -191,6 +201,32 @@ class AuditChains:
     def record(self, agent_id: str, head: str) -> None:
         """What the agent's last chain is said to have ended with."""
         self._last(agent_id).heads.append(head)
+
+    def restore(self, redacted: RedactedChain) -> None:
+        """A chain whose entries were erased."""
+        self.begin(redacted.agent_id)
+        chain = self._last(redacted.agent_id)
+        chain.redacted = True
+        chain.hashes = [_packed(digest) for digest in redacted.digests]
+        chain.previous = redacted.digests[-1] if redacted.hashes else GENESIS
+        chain.heads.extend(redacted.recorded)
+        chain.broken = AuditFault(seq=chain.count, reason=redacted.fault) if redacted.fault else None
+        self._signed.extend(redacted.signed)
+
+    def redacted(self, agent_id: str, run: int) -> RedactedChain:
+        """One chain without its entries."""
+        known = self._runs.get(agent_id, ())
+        chain = known[run - 1] if run <= len(known) else _Chain(agent_id=agent_id, run=run)
+        fault = chain.fault()
+        return RedactedChain(
+            agent_id=agent_id,
+            run=run,
+            # What is no digest breaks the chain, which is said beside it.
+            hashes="".join(digest.hex() if len(digest) * 2 == len(GENESIS) else GENESIS for digest in chain.hashes),
+            recorded=self.recorded(agent_id, run),
+            signed=self.signed(agent_id, run),
+            fault=fault.reason if fault is not None else "",
+        )
 
     def sign(self, head: SignedHead) -> None:
         """A head that is said to have been signed."""

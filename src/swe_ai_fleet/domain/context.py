@@ -195,7 +195,15 @@ class WorkRecorded:
     type: Literal["work_recorded"] = "work_recorded"
 
 
-ChangeBody = StoryCreated | TaskCreated | DecisionAdded | PhaseChanged | StoryUpdated | WorkRecorded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeErased:
+    """The record of an execution is erased, and none will be taken; without an id: all that the tenant knew."""
+
+    execution_id: str = ""
+    type: Literal["knowledge_erased"] = "knowledge_erased"
+
+
+ChangeBody = StoryCreated | TaskCreated | DecisionAdded | PhaseChanged | StoryUpdated | WorkRecorded | KnowledgeErased
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
+from swe_ai_fleet.domain.audit import AuditEntry, RedactedChain, SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
@@ -535,6 +535,20 @@ class ResultPublished:
     type: Literal["result_published"] = "result_published"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionErased:
+    """All that was kept of an execution is erased, every other event too; a scope says of what that was part.
+
+    `scope` is `execution`, `caller`, `tenant` or `retention`; `by` is who had it done. Of audit chains the hashes stay.
+    """
+
+    scope: str
+    by: str
+    reason: str
+    chains: tuple[RedactedChain, ...] = ()
+    type: Literal["execution_erased"] = "execution_erased"
+
+
 EventBody = (
     ExecutionStarted
     | ExecutionClaimed
@@ -585,6 +599,7 @@ EventBody = (
     | CancelRequested
     | ExecutionFinished
     | ResultPublished
+    | ExecutionErased
 )
 
 

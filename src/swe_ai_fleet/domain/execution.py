@@ -35,6 +35,7 @@ from swe_ai_fleet.domain.event import (
     ContextGathered,
     EnvironmentRunFinished,
     ExecutionClaimed,
+    ExecutionErased,
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
@@ -291,6 +292,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             updated_at=event.at,
             last_sequence=stored.sequence,
         )
+    if isinstance(body, ExecutionErased) and event.agent_id == EXECUTION_SUBJECT:
+        return None
     if state is None or stored.sequence <= state.last_sequence:
         return state
     if isinstance(body, _STEPS) and not state.status.terminal:

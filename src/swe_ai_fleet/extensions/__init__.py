@@ -49,6 +49,9 @@ class Extension:
         commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
+        buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
+            processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
+            `pending.`), and values name the executions that they are about.
     """
 
     services: str = ""
@@ -56,6 +59,7 @@ class Extension:
     commands: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     workflows: str = ""
     exports: tuple[str, ...] = ()
+    buckets: Mapping[str, Literal["fleet", "followed", "cache"]] = field(default_factory=dict[str, Any])
 
 
 @cache

@@ -17,6 +17,7 @@ from swe_ai_fleet.memory.following import BARRIER, Following, dumped, end, in_sc
 from swe_ai_fleet.memory.recalling import Meaning, Recalling, utc_now
 from swe_ai_fleet.ports import Embedder, KeyValue, MemoryIndex, SecretMask
 
+MEMORIES_BUCKET = "agent-memories"
 _SWEEP_SECONDS = 3_600.0
 _AT_ONCE = 64
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.solving import check_tools
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import HARNESS, Council, is_harness
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
@@ -259,7 +259,11 @@ class Acceptance:
             async with self._log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
         except AlreadyExists:
-            return _same(await self._get(task.tenant, task.execution_id), asked)
+            try:
+                return _same(await self._get(task.tenant, task.execution_id), asked)
+            except NotFound as erased:
+                hint = "choose another task_id, or a higher attempt (`fleet run --attempt 2`) to run it again"
+                raise AlreadyExists(f"task {task.task_id!r}: {erased.message}", field="task_id", hint=hint) from erased
         finally:
             del self._accepting[task.tenant, task.execution_id]
         self._projection.accepted(event)

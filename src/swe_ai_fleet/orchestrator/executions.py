@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
     CancelRequested,
     CandidateDelivered,
+    ExecutionErased,
     ExecutionFinished,
     ResultPublished,
     StoredEvent,
@@ -125,13 +127,26 @@ class Executions:
         if (drive := self._dispatcher.drive(tenant, execution_id)) is not None:
             # Most of its events are read already.
             return await drive.state()
-        folding = Fold()
+        state, tombstone = await self.stored(tenant, execution_id)
+        if tombstone is not None and isinstance(erased := tombstone.event.body, ExecutionErased):
+            raise NotFound(
+                f"execution {execution_id} was erased on {tombstone.event.at[:10]} by {erased.by or 'a caller'}",
+                field="execution_id",
+                hint=f"the reason: {erased.reason[:200]!r}; `fleet audit verify {execution_id}` shows what is left",
+            )
+        if state is None:
+            raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
+        return state
+
+    async def stored(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, StoredEvent | None]:
+        """What the log has of an execution: its state, or (of one that was erased) the event that says so."""
+        folding, tombstone = Fold(), None
         async with aclosing(self._log.read(tenant, execution_id)) as events:
             async for stored in events:
                 folding.take(stored)
-        if (state := folding.state) is None:
-            raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
-        return state
+                if isinstance(stored.event.body, ExecutionErased) and stored.event.agent_id == EXECUTION_SUBJECT:
+                    tombstone = stored
+        return folding.state, tombstone
 
     async def latest(self, tenant: str, task_id: str, kind: TaskKind | None = None) -> ExecutionState:
         """The whole state of the execution of a task's highest attempt. Raises NotFound."""
@@ -148,9 +163,16 @@ class Executions:
     async def watch(self, tenant: str, execution_id: str, from_sequence: int = 0) -> AsyncGenerator[StoredEvent, None]:
         """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound.
 
-        Of an execution that has ended, what people had delivered since follows.
+        Of an execution that has ended, what people had delivered since follows; one that was erased says only that.
         """
-        known = self.projection.get(tenant, execution_id) or await self.get(tenant, execution_id)
+        known = self.projection.get(tenant, execution_id)
+        if known is None:
+            known, tombstone = await self.stored(tenant, execution_id)
+            if tombstone is not None:
+                if tombstone.sequence >= from_sequence:
+                    yield tombstone
+                return
+            known = known or await self.get(tenant, execution_id)
         ended, over = self.projection.end_sequence(tenant, execution_id), known.status.terminal
         # Reading begins no later than the execution's own next event, so that no watcher can miss its end.
         start = min(from_sequence, known.last_sequence + 1)

@@ -14,13 +14,21 @@ from datetime import datetime
 
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound
-from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, NodeUpdated, StoredEvent
+from swe_ai_fleet.domain.event import (
+    Event,
+    ExecutionErased,
+    ExecutionFinished,
+    ExecutionStatus,
+    NodeUpdated,
+    StoredEvent,
+)
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.ports import EventLog
 
 _LOOKS = 200
 """So often within the time that the log keeps events."""
+_ERASED_KNOWN = 50_000
 
 
 def over(state: ExecutionState) -> bool:
@@ -77,6 +85,7 @@ class Projection:
         self._open: dict[tuple[str, str], None] = {}
         self._states: dict[tuple[str, str], ExecutionState] = {}
         self._ends: dict[tuple[str, str], int] = {}
+        self._erased: dict[tuple[str, str], None] = {}
         self._changed = asyncio.Condition()
         self._follower: asyncio.Task[None] | None = None
 
@@ -109,6 +118,10 @@ class Projection:
     def end_sequence(self, tenant: str, execution_id: str) -> int:
         """The sequence of its `ExecutionFinished`, 0 while it goes on."""
         return self._ends.get((tenant, execution_id), 0)
+
+    def erased(self, tenant: str) -> list[str]:
+        """The executions of a tenant that were erased, the last 50,000 of all."""
+        return [execution_id for name, execution_id in self._erased if name == tenant]
 
     def unfinished(self) -> list[ExecutionState]:
         """Executions that have not ended, or whose result subscribers may not have heard of."""
@@ -161,7 +174,7 @@ class Projection:
         """Wait until an execution has ended; its state as far as its own events go."""
         key = (tenant, execution_id)
         async with self._changed:
-            await self._changed.wait_for(lambda: key in self._ends)
+            await self._changed.wait_for(lambda: key in self._ends or key in self._erased)
             state = self._states.get(key)
         if state is None:
             raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
@@ -183,6 +196,17 @@ class Projection:
             del self._states[key]
             self._ends.pop(key, None)
 
+    async def erase(self, stored: StoredEvent) -> None:
+        """Forget an execution that is erased, and remember only that."""
+        key = (stored.event.tenant, stored.event.execution_id)
+        async with self._changed:
+            for known in (self._states, self._open, self._ends):
+                known.pop(key, None)
+            self._erased[key] = None
+            if len(self._erased) > _ERASED_KNOWN:
+                del self._erased[next(iter(self._erased))]
+            self._changed.notify_all()
+
     async def _follow(self, caught_up: asyncio.Event) -> None:
         async with aclosing(self._log.heads(follow=True)) as heads:
             async for stored in heads:
@@ -192,7 +216,9 @@ class Projection:
                 self._forget()
                 key = (stored.event.tenant, stored.event.execution_id)
                 state = advance(self._states.get(key), _light(stored))
-                if state is not None:
+                if isinstance(stored.event.body, ExecutionErased):
+                    await self.erase(stored)
+                elif state is not None:
                     self._states[key] = state = _slim(state)
                     if over(state):
                         self._open.pop(key, None)

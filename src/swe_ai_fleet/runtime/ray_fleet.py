@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeVar, cast
 import ray
 import structlog
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
-from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import in_background
@@ -92,6 +93,24 @@ class RayFleet:
             lambda actor, login: actor.run_assignment.remote(assignment.kind, sent, login), assignment.task.tenant
         )
         return from_json(assignment.gives, value)
+
+    async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
+        """Have every node remove what it keeps of ended executions; see `GitWorkspaceProvider.forget`.
+
+        Raises Unavailable where a node did not: it is to be asked again.
+        """
+        nodes = cast("list[dict[str, Any]]", ray.nodes()) if self.settings.ray_address else []
+        task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
+        about = self.host_settings(), tenant, list(executions), list(uploads), whole
+        places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
+        try:
+            await asyncio.gather(
+                *(_awaited(task.options(num_cpus=0, scheduling_strategy=one).remote(*about)) for one in places)
+            )
+        except RayError as error:
+            raise Unavailable(
+                f"a Ray node did not erase its caches: {type(error).__name__}", hint="erase again"
+            ) from None
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
@@ -255,6 +274,13 @@ async def _shed(fleet: RayFleet) -> None:
     while True:
         await asyncio.sleep(fleet.settings.ray_idle_seconds / 2)
         fleet.shed()
+
+
+def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str], whole: bool) -> None:
+    from swe_ai_fleet.runtime.factories import workspace_provider
+
+    provider = workspace_provider(Settings.model_validate_json(settings))
+    asyncio.run(provider.forget(tenant, executions, uploads, whole=whole))
 
 
 def _nodes(wanted: Mapping[str, float]) -> int:

@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageS
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.following import in_background
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
@@ -37,6 +38,7 @@ from swe_ai_fleet.runtime.equipment import (
     open_context_client,
     profile_settings,
 )
+from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
@@ -74,6 +76,7 @@ class Stack:
     spending: Spending
     storage: StorageUsage
     leases: LeaseKeeper
+    erasures: Erasures
     context: ContextServiceClient | None = None
 
     async def ready(self) -> bool:
@@ -196,7 +199,7 @@ async def open_stack(
 
         storage = await stack.enter_async_context(
             StorageUsage(
-                {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
+                {"events": log.held("AGENT_EVENTS"), "results": log.held("AGENT_RESULTS"), "blobs": log.held()},
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
@@ -230,6 +233,10 @@ async def open_stack(
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
+        disks = (workspaces,) if isinstance(fleet, JobFleet) else (workspaces, fleet)
+        erasures = Erasures(executions=executions, log=log, nodes=disks)
+        retention = erasures.keep(lambda: min(replicas.alive(), default="") == replicas.me)
+        await stack.enter_async_context(in_background(retention, name="retention"))
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
@@ -248,6 +255,7 @@ async def open_stack(
             spending=spending,
             storage=storage,
             leases=replicas,
+            erasures=erasures,
             context=context,
         )
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from swe_ai_fleet.adapters.memory_index.record import bounded, check_dimension, check_search, query_terms, terms, unit
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.context import Change, StoredChange, WorkRecorded
+from swe_ai_fleet.domain.context import Change, KnowledgeErased, StoredChange, WorkRecorded
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.in_process import MemoryKeyValue as MemoryKeyValue
@@ -64,7 +64,7 @@ class MemoryChanges:
             if execution in self._recorded:
                 raise AlreadyExists(f"execution {execution[1]} is already recorded")
             self._recorded.add(execution)
-        else:
+        elif not isinstance(change.body, KnowledgeErased):
             story = (change.tenant, change.story_id)
             if change.version != self._versions.get(story, 0) + 1:
                 raise Fenced(f"version {change.version} is not the next of story {change.story_id}")

@@ -11,7 +11,7 @@ from typing import Literal
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.audit import AuditEntry, HeadVerifier, SignedHead
+from swe_ai_fleet.domain.audit import AuditEntry, HeadVerifier, RedactedChain, SignedHead
 from swe_ai_fleet.domain.audit_chains import AuditChains, ChainedEntry, ChainVerdict
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import StoredEvent
@@ -54,6 +54,7 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
             "signing": str(verdict.signing),
             "signed_entries": verdict.signed_entries,
             "key_id": verdict.key_id,
+            "redacted": verdict.redacted,
         }
         for verdict in verdicts
     ]
@@ -62,13 +63,14 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedChain:
-    """One chain with what the log says of its end."""
+    """One chain with what the log says of its end; `redacted` instead, where its entries were erased."""
 
     agent_id: str
     run: int
     entries: tuple[AuditEntry, ...]
     recorded_heads: tuple[str, ...]
     signatures: tuple[SignedHead, ...]
+    redacted: RedactedChain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,9 @@ class AuditDocument:
         """What its chains come to; with `keys` their signatures too."""
         chains = AuditChains(keys, execution_id=self.execution_id)
         for told in self.chains:
+            if told.redacted is not None:
+                chains.restore(told.redacted)
+                continue
             chains.begin(told.agent_id)
             for entry in told.entries:
                 chains.append(told.agent_id, entry)
@@ -110,6 +115,7 @@ def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys
                 entries=tuple(entries.get((verdict.agent_id, verdict.run), ())),
                 recorded_heads=chains.recorded(verdict.agent_id, verdict.run),
                 signatures=chains.signed(verdict.agent_id, verdict.run),
+                redacted=chains.redacted(verdict.agent_id, verdict.run) if verdict.redacted else None,
             )
             for verdict in chains.verdicts()
         ),

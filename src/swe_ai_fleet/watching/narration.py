@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.event import (
     EnvironmentRunFinished,
     EventBody,
     ExecutionClaimed,
+    ExecutionErased,
     ExecutionFinished,
     ExecutionStarted,
     HistoryCondensed,
@@ -141,6 +142,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case CandidateDelivered(candidate_id=candidate_id, delivered=delivered, by=by, reason=reason):
             line = f"{candidate_id}: delivered by {by} as {delivered.commit_sha[:12]} on {delivered.branch}"
             line += f": {reason}" if reason else ""
+        case ExecutionErased(by=by, reason=reason):
+            line = f"erased by {by}: {reason}"
         case CancelRequested(reason=reason):
             line = f"cancelled: {reason}"
         case ApprovalRequested(request=request):

@@ -2255,3 +2255,49 @@ class StatusCount(_message.Message):
     status: DeliberationStatus
     count: int
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class EraseRequest(_message.Message):
+    __slots__ = ("execution_id", "caller", "tenant", "memories", "reason", "dry_run", "cancel")
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    execution_id: str
+    caller: str
+    tenant: str
+    memories: ErasedMemories
+    reason: str
+    dry_run: bool
+    cancel: bool
+    def __init__(self, execution_id: _Optional[str] = ..., caller: _Optional[str] = ..., tenant: _Optional[str] = ..., memories: _Optional[_Union[ErasedMemories, _Mapping]] = ..., reason: _Optional[str] = ..., dry_run: _Optional[bool] = ..., cancel: _Optional[bool] = ...) -> None: ...
+
+class ErasedMemories(_message.Message):
+    __slots__ = ("memory_ids", "namespaces")
+    MEMORY_IDS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    memory_ids: _containers.RepeatedScalarFieldContainer[str]
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, memory_ids: _Optional[_Iterable[str]] = ..., namespaces: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EraseResponse(_message.Message):
+    __slots__ = ("record_id", "execution_ids", "stores")
+    RECORD_ID_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    record_id: str
+    execution_ids: _containers.RepeatedScalarFieldContainer[str]
+    stores: _containers.RepeatedCompositeFieldContainer[ErasedStore]
+    def __init__(self, record_id: _Optional[str] = ..., execution_ids: _Optional[_Iterable[str]] = ..., stores: _Optional[_Iterable[_Union[ErasedStore, _Mapping]]] = ...) -> None: ...
+
+class ErasedStore(_message.Message):
+    __slots__ = ("store", "items", "bytes")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    items: int
+    bytes: int
+    def __init__(self, store: _Optional[str] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...

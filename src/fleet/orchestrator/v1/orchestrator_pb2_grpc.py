@@ -110,6 +110,11 @@ class OrchestratorServiceStub:
                 request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.SerializeToString,
                 response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.FromString,
                 _registered_method=True)
+        self.Erase = channel.unary_unary(
+                '/fleet.orchestrator.v1.OrchestratorService/Erase',
+                request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseRequest.SerializeToString,
+                response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseResponse.FromString,
+                _registered_method=True)
         self.RegisterAgent = channel.unary_unary(
                 '/fleet.orchestrator.v1.OrchestratorService/RegisterAgent',
                 request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.RegisterAgentRequest.SerializeToString,
@@ -280,6 +285,15 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Erase(self, request, context):
+        """Erases what the fleet keeps of an execution and its parts, of a caller's executions, of the caller's own tenant, or
+        memories: events, results, blobs, what is known and learnt, chats that name them, caches. A tombstone stays, and the
+        hashes of audit chains. The same again finishes what was interrupted. FAILED_PRECONDITION: something still runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterAgent(self, request, context):
         """Adds an agent to its role's council, which is created if there is none.
         """
@@ -430,6 +444,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.DeliverCandidate,
                     request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.FromString,
                     response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.SerializeToString,
+            ),
+            'Erase': grpc.unary_unary_rpc_method_handler(
+                    servicer.Erase,
+                    request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseRequest.FromString,
+                    response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseResponse.SerializeToString,
             ),
             'RegisterAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterAgent,
@@ -888,6 +907,33 @@ class OrchestratorService:
             '/fleet.orchestrator.v1.OrchestratorService/DeliverCandidate',
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateRequest.SerializeToString,
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeliverCandidateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Erase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.orchestrator.v1.OrchestratorService/Erase',
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseRequest.SerializeToString,
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.EraseResponse.FromString,
             options,
             channel_credentials,
             insecure,

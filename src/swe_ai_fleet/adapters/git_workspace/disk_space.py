@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,15 @@ def release(home: Path, execution_id: str) -> None:
     """Drop an execution's pins and the workspaces of its that no live process holds. Blocking."""
     remove_tree(home / "pins" / execution_id)
     _reap_workspaces(home / "workspaces", only=execution_id)
+
+
+def forget(home: Path, tenant: str, places: Sequence[Path]) -> None:
+    """Remove caches and seeds that nobody uses any more; with a tenant all of its that were recorded. Blocking."""
+    records = [one for one in entries_of(home / "held" / tenant) if not one.name.startswith(".")] if tenant else []
+    for place in (*places, *(home.joinpath(*record.name.split(".")) for record in records)):
+        remove_unused(place, home / "trash")
+    for record in records:
+        record.unlink(missing_ok=True)
 
 
 def _reap_workspaces(home: Path, only: str = "") -> int:

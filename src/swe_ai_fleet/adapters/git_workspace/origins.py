@@ -286,6 +286,11 @@ class Origins:
         os.utime(cache)
         return resolved
 
+    def places(self, tenant: str, location: str) -> tuple[Path, ...]:
+        """Where a location's cache and its seeds are on this node, whether they are or not."""
+        key = self._keys.key(tenant, "", location)
+        return self._cache(key), self._home / "seeds" / key
+
     def _cache(self, key: str) -> Path:
         return self._home / "repositories" / key
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
-from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, reap, release
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import (
+    UPLOAD,
     Delivery,
     EnvironmentSpec,
     PinnedRepository,
@@ -348,6 +349,13 @@ class GitWorkspaceProvider:
         """Forget what was kept for an execution: its pins, and clones that no live process holds."""
         check_identifier(execution_id, field="execution_id")
         await uninterrupted(asyncio.to_thread(release, self._home, execution_id))
+
+    async def forget(self, tenant: str, executions: Collection[str], uploads: Collection[str], *, whole: bool) -> None:
+        """Remove what this node keeps of ended executions and of uploads, by their digests; `whole`: of the tenant."""
+        for execution_id in executions:
+            await self.release(execution_id)
+        places = [place for digest in uploads for place in self._origins.places(tenant, UPLOAD + digest)]
+        await uninterrupted(asyncio.to_thread(forget, self._home, tenant if whole else "", places))
 
     async def reap(self) -> Reaped:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""

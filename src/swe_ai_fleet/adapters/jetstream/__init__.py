@@ -7,9 +7,10 @@ import base64
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import structlog
 
@@ -17,7 +18,8 @@ from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.holdings import blobs_held, bucket_held, held
+from swe_ai_fleet.adapters.jetstream.erasing import Erasing
+from swe_ai_fleet.adapters.jetstream.holdings import held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
@@ -167,6 +169,17 @@ class JetStream:
         """A key-value bucket that somebody else has made, for those who may not."""
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
+    def erasing(self, whose: Mapping[str, str], *, memories: str) -> Erasing:
+        """What finds and erases; `whose` says which buckets are not the tenants', see `Erasing`."""
+        return Erasing(
+            connection=self.connection,
+            blobs=self._blobs,
+            bucket=self._settings.bucket,
+            whose=whose,
+            memories=memories,
+            timeout=self._timeout,
+        )
+
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
         subject = subjects.job_subject(tenant, priority)
@@ -244,25 +257,13 @@ class JetStream:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
-    def events_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """The sizes of all events from a sequence on, without an end; None once those stored before are told."""
-        return held(self.connection, subjects.EVENTS, start, timeout=self._timeout)
+    def held(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
+        """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
 
-    def results_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of results."""
-        return held(self.connection, subjects.RESULTS, start, timeout=self._timeout)
-
-    def blobs_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of blobs."""
-        return blobs_held(self.connection, self._settings.bucket, start, timeout=self._timeout)
-
-    def changes_held(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of what projects know."""
-        return held(self.connection, subjects.CONTEXT_CHANGES, start, timeout=self._timeout)
-
-    def bucket_held(self, bucket: str, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """Likewise of a key-value bucket whose keys begin with a tenant."""
-        return bucket_held(self.connection, bucket, start, timeout=self._timeout)
+        Without an end; None once what was stored before is told.
+        """
+        name = stream or streams.object_stream(self._settings.bucket)
+        return lambda start: held(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""
@@ -394,4 +395,8 @@ class JetStream:
                 f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
                 hint="it may be of a newer version of the fleet",
             ) from error
+        writer = message.subject.rpartition(".")[2]
+        if event.agent_id != writer and subjects.token(event.agent_id or "-") != writer:
+            # NATS lets each write on subjects of its own alone, whatever it says in the message.
+            event = replace(event, agent_id=unquote(writer))
         return StoredEvent(sequence=message.sequence, event=event)

@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.context import Change, StoredChange, WorkRecorded
+from swe_ai_fleet.domain.context import Change, KnowledgeErased, StoredChange, WorkRecorded
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
 
 _VERSION = "Fleet-Version"
@@ -51,6 +51,13 @@ class JetStreamChanges:
             subject = subjects.work_subject(change.tenant, change.body.record.execution_id)
             taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
             return await self._publish(subject, change, 0, taken)
+        if isinstance(change.body, KnowledgeErased):
+            subject = subjects.work_subject(change.tenant, change.body.execution_id or "_")
+            last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
+            if change.body.execution_id and last is not None and is_erased(last.data):
+                return StoredChange(sequence=last.sequence, change=change)
+            erased = AlreadyExists(f"{subject} was written meanwhile")
+            return await self._publish(subject, change, last.sequence if last is not None else 0, erased)
         subject = subjects.change_subject(change.tenant, change.story_id)
         last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
         version = int(last.headers.get(_VERSION, "0")) if last is not None else 0
@@ -113,3 +120,8 @@ class JetStreamChanges:
         )
         async with aclosing(stored):
             return await anext(stored, None)
+
+
+def is_erased(data: bytes) -> bool:
+    """Whether a message says that knowledge was erased."""
+    return b"knowledge_erased" in data and isinstance(from_json(Change, data).body, KnowledgeErased)

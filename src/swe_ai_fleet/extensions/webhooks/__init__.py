@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["EXTENSION", "InvalidSignature", "verify"]
 
 EXTENSION = Extension(
+    buckets={"agent-webhooks": "followed"},
     services="service:open_service",
     groups={"webhooks": "Who outside is told what happens to executions."},
     commands={

@@ -137,6 +137,8 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 "$JS.ACK.>",
                 f"{_API}.INFO",
                 *_calls("*", _READ, _MAKE),
+                f"{_API}.STREAM.LIST",
+                f"{_API}.STREAM.MSG.DELETE.*",
                 f"{_API}.CONSUMER.NAMES.*",
                 f"{_API}.CONSUMER.INFO.*.*",
             ),

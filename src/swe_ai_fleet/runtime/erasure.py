@@ -1,0 +1,276 @@
+"""Erases what the fleet keeps of executions, callers, tenants and in memories; enforces for how long tenants keep it.
+
+Each execution gets a tombstone first, the one event that stays: from then on everybody answers that it is erased, and
+what an interrupted erasure left goes with the next one of the tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal, Protocol
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.audit_chains import AuditChains
+from swe_ai_fleet.domain.context import NO_STORY, Change, KnowledgeErased
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    ExecutionClaimed,
+    ExecutionErased,
+    ResultPublished,
+    StoredEvent,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import UPLOAD
+from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
+from swe_ai_fleet.memory.shared import MEMORIES_BUCKET
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.projection import over
+from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
+from swe_ai_fleet.runtime import fleet_view, lease_keeper
+from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
+
+_SETTLING_SECONDS = 60.0
+_AT_ONCE = 500
+"""Executions that are buried before anything of them goes: the next erasure finds those of one that broke off."""
+_LOOK_SECONDS = 3_600.0
+_log = structlog.get_logger(__name__)
+
+Kind = Literal["execution_id", "caller", "tenant", "memories", "retention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """What is to be erased of a tenant; `by` whom and for which `reason` tombstones say.
+
+    `name` is the execution's id, the caller's or the tenant's name; `cancel`: what runs is cancelled, else refused.
+    Retention takes what ended `before` (ISO 8601, UTC), and executions whose events are `gone` already.
+    """
+
+    tenant: str
+    kind: Kind
+    name: str = ""
+    memory_ids: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    by: str
+    reason: str
+    dry_run: bool = False
+    cancel: bool = False
+    before: str = ""
+    gone: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """What was erased, or would be: executions, pieces and bytes by store. The log of `record_id` has a tombstone."""
+
+    record_id: str
+    execution_ids: tuple[str, ...]
+    stores: Mapping[str, tuple[int, int]]
+
+
+class Forgets(Protocol):
+    """Something that keeps files on nodes."""
+
+    async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
+        """Remove what is kept of ended executions and uploads; `whole`: of the tenant. Raises Unavailable."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Erasures:
+    """Erases in NATS (`log`) and on `nodes`, one erasure after the other."""
+
+    executions: Executions
+    log: JetStream
+    nodes: Sequence[Forgets]
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def erase(self, erasure: Erasure) -> Erased:
+        """Erase, and return once all is gone. Doing it again changes nothing, and finishes what was interrupted.
+
+        Raises InvalidRequest, NotFound (with `field`), PreconditionFailed (something runs: `field="cancel"`),
+        Unavailable.
+        """
+        targets = await self._targets(erasure)
+        ids = tuple(sorted(state.execution_id for state in targets))
+        erasing, items, sizes = self.log.erasing(_whose(), memories=MEMORIES_BUCKET), Counter[str](), Counter[str]()
+        if not erasure.dry_run:
+            await self._settle(erasure, [state.execution_id for state in targets if not over(state)])
+        async with self._turn:
+            step = len(targets) if erasure.kind == "tenant" else _AT_ONCE
+            for start in range(0, max(len(targets), 1), max(step, 1)):
+                some = targets[start : start + step]
+                for state in () if erasure.dry_run else some:
+                    await self._bury(erasure, state)
+                scope = self._scope(erasure, some)
+                for store, (number, size) in (await erasing.erase(scope, dry_run=erasure.dry_run)).items():
+                    items[store] += number
+                    sizes[store] += size
+                if not erasure.dry_run and erasure.kind != "memories":
+                    await self._forget(scope)
+            record_id = "" if erasure.dry_run else await self._record(erasure)
+        _log.info("erasure.done", kind=erasure.kind, tenant=erasure.tenant, executions=len(ids), record_id=record_id)
+        return Erased(record_id=record_id, execution_ids=ids, stores={one: (items[one], sizes[one]) for one in items})
+
+    async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
+        """The executions that go, and their parts."""
+        known = self.executions.projection.all(erasure.tenant)
+        targets: list[ExecutionState] = []
+        match erasure.kind:
+            case "execution_id":
+                state, tombstone = await self.executions.stored(erasure.tenant, erasure.name)
+                if state is None and tombstone is None:
+                    raise NotFound(f"no execution {erasure.name[:64]!r}", field="execution_id")
+                targets = [state] if state is not None else []
+            case "caller":
+                targets = [state for state in known if state.task.caller == erasure.name]
+            case "tenant" if erasure.name != erasure.tenant:
+                hint = f"{erasure.tenant!r} is; a tenant is erased by its own admins, or in its name"
+                raise InvalidRequest("the name is not that of your tenant", field="tenant", hint=hint)
+            case "tenant":
+                targets = known
+            case "retention":
+                ended = (state for state in known if over(state) and not state.task.parent_execution_id)
+                targets = [state for state in ended if state.finished_at < erasure.before]
+            case "memories":
+                pass
+        names = {state.execution_id for state in targets}
+        while parts := [s for s in known if s.task.parent_execution_id in names and s.execution_id not in names]:
+            targets += parts
+            names.update(state.execution_id for state in parts)
+        return targets
+
+    async def _settle(self, erasure: Erasure, running: Collection[str]) -> None:
+        """Cancel executions, and wait until subscribers were told: nothing is written after that."""
+        if running and not erasure.cancel:
+            raise PreconditionFailed(
+                f"{counted(len(running), 'execution')} still running: {', '.join(sorted(running)[:5])}",
+                field="cancel",
+                hint="wait for the end, or cancel with the erasure: `--cancel`",
+            )
+        for execution_id in running:
+            await self.executions.cancel(erasure.tenant, execution_id, "to be erased")
+            told = self.log.read(erasure.tenant, execution_id, agent_id=EXECUTION_SUBJECT, follow=True)
+            try:
+                async with asyncio.timeout(_SETTLING_SECONDS), aclosing(told) as events:
+                    async for stored in events:
+                        if isinstance(stored.event.body, ResultPublished):
+                            break
+            except TimeoutError:
+                raise Unavailable(f"{execution_id} was cancelled and has not ended yet", hint="erase again") from None
+
+    def _scope(self, erasure: Erasure, targets: Sequence[ExecutionState]) -> ErasureScope:
+        if erasure.kind == "memories":
+            return ErasureScope(tenant=erasure.tenant, memories=erasure.memory_ids, namespaces=erasure.namespaces)
+        projection, ids = self.executions.projection, frozenset(state.execution_id for state in targets)
+        kept = {_upload(state) for state in projection.all(erasure.tenant) if state.execution_id not in ids}
+        return ErasureScope(
+            tenant=erasure.tenant,
+            # With what an erasure that broke off left.
+            executions=ids | erasure.gone | frozenset(projection.erased(erasure.tenant)[-_AT_ONCE:]),
+            uploads=frozenset(map(_upload, targets)) - kept - {""},
+            caller=erasure.name if erasure.kind == "caller" else "",
+            everything=erasure.kind == "tenant",
+        )
+
+    async def _bury(self, erasure: Erasure, state: ExecutionState) -> None:
+        """Write the tombstone of an execution behind all that it said, with the hashes of its audit."""
+        chains, generation = AuditChains(), state.generation
+        try:
+            async with aclosing(self.log.read(erasure.tenant, state.execution_id)) as events:
+                async for stored in events:
+                    chains.take(stored)
+                    if isinstance(stored.event.body, ExecutionClaimed):
+                        generation = max(generation, stored.event.body.generation)
+        except (PreconditionFailed, NotFound) as fault:
+            chains.unreadable(EXECUTION_SUBJECT, fault.message[:200])
+        await self._tell(erasure, state.execution_id, chains=chains, generation=generation + 1)
+
+    async def _record(self, erasure: Erasure) -> str:
+        """Where the tombstone is; one of its own where no single execution has it."""
+        if erasure.kind in ("execution_id", "retention"):
+            return erasure.name
+        record_id = str(uuid.uuid4())
+        await self._tell(erasure, record_id, chains=AuditChains(), generation=1)
+        return record_id
+
+    async def _tell(self, erasure: Erasure, execution_id: str, *, chains: AuditChains, generation: int) -> None:
+        body = ExecutionErased(
+            scope=erasure.kind.removesuffix("_id"),
+            by=erasure.by,
+            reason=erasure.reason,
+            chains=tuple(chains.redacted(verdict.agent_id, verdict.run) for verdict in chains.verdicts()),
+        )
+        writer = Writer(tenant=erasure.tenant, execution_id=execution_id, task_id="", generation=generation)
+        async with self.log.journal(writer) as journal:
+            event = await journal.append(body)
+        # This process forgets at once, not only when it hears of it.
+        await self.executions.projection.erase(StoredEvent(sequence=0, event=event))
+
+    async def _forget(self, scope: ErasureScope) -> None:
+        """Have context services forget what they have in memory, and nodes what they have in files."""
+        for execution_id in ("",) if scope.everything else sorted(scope.executions):
+            body = KnowledgeErased(execution_id=execution_id)
+            change = Change(tenant=scope.tenant, story_id=NO_STORY, version=0, at=now(), body=body)
+            await self.log.changes().append(change)
+        for node in self.nodes:
+            await node.forget(scope.tenant, sorted(scope.executions), sorted(scope.uploads), whole=scope.everything)
+
+    async def keep(self, leads: Callable[[], bool]) -> None:
+        """Enforce retention without an end, on the replica that leads. A fault is logged, until the next round."""
+        while True:
+            known = self.executions.projection.everything() if leads() else ()
+            for tenant in sorted({state.task.tenant for state in known}):
+                try:
+                    await self.retain(tenant)
+                except FleetError as error:
+                    _log.warning("retention.failed", tenant=tenant, reason=error.message)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def retain(self, tenant: str, at: datetime | None = None) -> None:
+        """Erase executions that ended longer ago than their tenant keeps them. Raises Unavailable."""
+        if not (days := self.executions.rules(tenant).retention_days):
+            return
+        before = ((at or datetime.now(UTC)) - timedelta(days=days)).isoformat()
+        # Outcomes outlast the events that they were made of.
+        entries = await (await self.log.bucket(OUTCOMES_BUCKET)).entries(f"{tenant}.")
+        old = (one for one in (from_json(Outcome, entry.value) for entry in entries) if one.ended_at < before)
+        known = {state.execution_id for state in self.executions.projection.all(tenant)}
+        gone = frozenset(one.subject_id for one in old if one.subject_id.count("-") == 4) - known
+        reason = f"kept for {counted(days, 'day')}"
+        wanted = Erasure(tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=gone)
+        if gone or await self._targets(wanted):
+            await self.erase(wanted)
+
+
+def _whose() -> Mapping[str, str]:
+    """Which buckets are not like those whose keys begin with a tenant."""
+    core = {
+        **dict.fromkeys((lease_keeper.BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
+        **dict.fromkeys((TEST_RUNS_BUCKET, RECIPES_BUCKET), "cache"),
+        **dict.fromkeys((MEMORIES_BUCKET, OUTCOMES_BUCKET), "followed"),
+    }
+    return {**core, **{bucket: whose for one in extensions().values() for bucket, whose in one.buckets.items()}}
+
+
+def _upload(state: ExecutionState) -> str:
+    """The digest of the upload that an execution works on; empty where it is none."""
+    location = state.repository.location
+    return location.removeprefix(UPLOAD) if location.startswith(UPLOAD) else ""
