@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.snapshots import Snapshot
 
 Change = TypeVar("Change")
 
@@ -66,6 +67,7 @@ class Follower(Generic[Change]):
         changes: What the source tells from a position on, without an end; None once everything older is told.
         take: Takes a change in and says at which position it stands.
         hint: What to do where following has ended.
+        snapshot: Where a state that was saved is taken from at the start, and saved now and then; None: nowhere.
     """
 
     def __init__(
@@ -75,23 +77,35 @@ class Follower(Generic[Change]):
         take: Callable[[Change], int],
         *,
         hint: str,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._name = name
         self._changes = changes
         self._take = take
         self._hint = hint
-        self._position = 0
+        self._snapshot = snapshot
+        self._still = asyncio.Lock()
+        self._position = self._untold = 0
         self._caught_up = asyncio.Event()
         self._fault: Exception | None = None
         self._task: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     @property
     def position(self) -> int:
         """Up to where changes were taken in."""
         return self._position
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything is taken in that was stored at the start."""
+        return self._caught_up.is_set()
+
     async def start(self) -> None:
         """Take in what is stored, then follow in the background. Raises what the source raises until then."""
+        if self._snapshot is not None:
+            self._position = self._position or await self._snapshot.restore()
+            self._saving = asyncio.create_task(self._save(self._snapshot), name=f"snapshots of {self._name}")
         self._task = asyncio.create_task(self._follow(), name=self._name)
         waiting = asyncio.create_task(self._caught_up.wait())
         try:
@@ -106,9 +120,10 @@ class Follower(Generic[Change]):
 
     async def stop(self) -> None:
         """Follow no longer."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._saving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def check(self) -> None:
         """Raises Unavailable where what is known would grow old unnoticed."""
@@ -117,6 +132,20 @@ class Follower(Generic[Change]):
             state, hint = ("any more", self._hint) if ended else ("now", "it retries automatically")
             said = f": {self._fault}" if self._fault is not None else ""
             raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
+
+    async def _save(self, snapshot: Snapshot) -> None:
+        while True:
+            await asyncio.sleep(snapshot.pause)
+            if self._untold < snapshot.least:
+                continue
+            self._untold = 0
+            try:
+                await snapshot.save(lambda: self._position, self._still)
+            except FleetError as error:
+                _log.warning("snapshot.not_saved", source=self._name, reason=error.message)
+            except Exception:  # noqa: BLE001 - the edge of a background task
+                # Without one the next start takes longer, which is all.
+                _log.exception("snapshot.not_saved", source=self._name)
 
     async def _follow(self) -> None:
         pauses = waits()
@@ -128,7 +157,9 @@ class Follower(Generic[Change]):
                         if change is None:
                             self._caught_up.set()
                         else:
-                            self._position = self._take(change)
+                            async with self._still:
+                                self._position = self._take(change)
+                                self._untold += 1
                 raise Unavailable(f"{self._name} has ended")
             except FleetError as error:
                 self._fault = error

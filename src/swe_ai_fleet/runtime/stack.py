@@ -256,7 +256,7 @@ async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
     """Remove what ended executions left on the engine where the process that ran their agents was killed."""
     if access.docker is None:
         return
-    ended = {state.execution_id for state in executions.projection.everything() if state.status.terminal}
+    ended = executions.projection.over_ids()
     try:
         reaped = await reap(access.docker, executions=ended)
     except ToolFailure as error:
