@@ -47,6 +47,8 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
 MEMORIES_BUCKET = "agent-memories"
+SNAPSHOTS_BUCKET = "context-snapshots"
+"""Not that of orchestrators: what a service folds, another one must not be able to write."""
 CARD = "context.json"
 _log = structlog.get_logger(__name__)
 
@@ -112,8 +114,10 @@ async def open_context(
     """
     mask = secret_mask(settings)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask))
-        outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask))
+        known, _ = await log.bucket(OUTCOMES_BUCKET), await log.bucket(MEMORIES_BUCKET)
+        snapshots = await log.snapshots(SNAPSHOTS_BUCKET, OUTCOMES_BUCKET, MEMORIES_BUCKET)
+        store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask, snapshots=snapshots))
+        outcomes = await stack.enter_async_context(LearningTracker(known, mask=mask, snapshots=snapshots))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
         source = ContextGatherer(store, memories, mask=mask, token_budget=settings.context_tokens)
         quotas = Quotas()
@@ -122,7 +126,10 @@ async def open_context(
                 "context": log.changes_held,
                 **{name: partial(log.bucket_held, name) for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
-            quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageUsage(streams))).bytes_of)
+            quotas = Quotas(
+                rules=rules,
+                stored=(await stack.enter_async_context(StorageUsage(streams, snapshots=snapshots))).bytes_of,
+            )
         servicer = ContextServicer(
             graph=GraphCalls(store=store, source=source, log=log, mask=mask),
             memory=MemoryCalls(memories=memories, mask=mask),

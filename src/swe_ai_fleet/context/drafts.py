@@ -128,9 +128,9 @@ def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: R
             *_of_work(graph, state, task_id))  # fmt: skip
 
 
-def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = "") -> ContextGraph:
-    """The part of a graph that drafts of these stories need. It does not change: another thread may read it."""
-    return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
+def excerpt(graph: ContextGraph, states: Iterable[StoryState]) -> ContextGraph:
+    """The part of a graph that drafts of these stories need, for another thread."""
+    return graph.excerpt(states, neighbours=_MAX_SIBLINGS)
 
 
 def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:

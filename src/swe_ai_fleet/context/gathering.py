@@ -58,7 +58,7 @@ class ContextGatherer:
             if not request.namespaces:
                 raise
             states, missing = (), (fault.message, *missing)
-        part = excerpt(self._store.graph(request.tenant), states, request.task_id)
+        part = excerpt(self._store.graph(request.tenant), states)
         viewpoint = Viewpoint(
             role=request.role,
             phase=request.phase or _phase(states),

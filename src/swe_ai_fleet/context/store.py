@@ -43,6 +43,7 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.ports import ChangeLog, SecretMask
+from swe_ai_fleet.snapshots import Snapshots
 
 _TRIES = 20
 
@@ -60,6 +61,7 @@ class ContextStore:
 
     Args:
         log: Where the changes are kept.
+        snapshots: Where what they come to is saved; None: nowhere.
         mask: Hides secrets in every text before it is kept.
         now: The time, UTC, ISO 8601.
     """
@@ -70,11 +72,12 @@ class ContextStore:
         *,
         mask: SecretMask,
         now: Callable[[], str] = now,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._log = log
         self._clean = Cleaner(mask)
         self._now = now
-        self._follower = GraphFollower(log)
+        self._follower = GraphFollower(log, snapshots)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:

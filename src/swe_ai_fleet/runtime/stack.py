@@ -54,6 +54,7 @@ from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker import reap
 
+SNAPSHOTS_BUCKET = "agent-snapshots"
 _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()
 
@@ -187,7 +188,10 @@ async def open_stack(
         )
         access = tool_access(settings)
         councils = council_store(settings, await log.bucket(COUNCILS_BUCKET), rules)
-        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        snapshots = await log.snapshots(SNAPSHOTS_BUCKET)
+        meter = await stack.enter_async_context(
+            Meter(lambda start: log.everything(from_sequence=start, follow=True), snapshots=snapshots)
+        )
         await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
         spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
 
@@ -198,6 +202,7 @@ async def open_stack(
             StorageUsage(
                 {"events": log.events_held, "results": log.results_held, "blobs": log.blobs_held},
                 kept_seconds=settings.event_days * DAY_SECONDS,
+                snapshots=snapshots,
             )
         )
 
@@ -228,6 +233,7 @@ async def open_stack(
                 councils=councils,
                 quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of, kept=room.storage),
                 kept_seconds=settings.event_days * DAY_SECONDS,
+                snapshots=snapshots,
             )
         )
         await fleet.warm()

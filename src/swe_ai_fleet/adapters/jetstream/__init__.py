@@ -34,7 +34,7 @@ from swe_ai_fleet.adapters.jetstream.requests import (
     asked_messages,
 )
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
-from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
+from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
 from swe_ai_fleet.adapters.jetstream.work_queue import (
     Handler,
     PermanentError,
@@ -159,11 +159,13 @@ class JetStream:
         )
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
-    async def snapshots(self, bucket: str, stream: str) -> Snapshots:
-        """Where projections of a stream are saved, once `ensure_streams` has made it. Raises as `bucket` does."""
-        kept = await self.bucket(bucket, ttl_seconds=KEPT_SECONDS)
-        info = await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout)
-        return Snapshots(bucket=kept, origin=f"{stream} {info['created']}")
+    async def snapshots(self, name: str, *buckets: str) -> Snapshots:
+        """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
+        kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
+        streams = (subjects.EVENTS, subjects.RESULTS, subjects.CONTEXT_CHANGES, object_stream(self._settings.bucket))
+        streams = (*streams, *map(bucket_stream, buckets))
+        told = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
+        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in told))
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""

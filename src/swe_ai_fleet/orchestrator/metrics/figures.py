@@ -7,9 +7,8 @@ old.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Self
@@ -31,6 +30,7 @@ Key = tuple[str, str]
 _HOUR, _DAY = 3_600, 86_400
 
 
+@dataclass(slots=True)
 class Sketch:
     """Counts durations in buckets whose widths grow with the value, so that quantiles have a bounded relative error.
 
@@ -41,28 +41,25 @@ class Sketch:
     VLDB 2019. Without its collapsing of buckets, since the range of values is bounded here.
     """
 
-    __slots__ = ("_counts", "_first", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first = 0
-        self._counts = array("Q")
+    count: int = 0
+    first: int = 0
+    counts: list[int] = field(default_factory=list[int])
 
     def add(self, duration_ms: float) -> None:
         """Count a duration; what is below 0 counts as 0."""
         bucket = _bucket(duration_ms)
         self._cover(bucket, bucket)
-        self._counts[bucket - self._first] += 1
+        self.counts[bucket - self.first] += 1
         self.count += 1
 
     def merge(self, other: Sketch) -> None:
         """Count everything that another sketch has counted."""
         if not other.count:
             return
-        first, counts = other._first, other._counts
+        first, counts = other.first, other.counts
         self._cover(first, first + len(counts) - 1)
-        offset = first - self._first
-        mine = self._counts
+        offset = first - self.first
+        mine = self.counts
         for place, number in enumerate(counts, start=offset):
             if number:
                 mine[place] += number
@@ -76,11 +73,11 @@ class Sketch:
         if not self.count:
             return 0.0
         rank, seen = math.floor(q * (self.count - 1)), 0
-        for place, number in enumerate(self._counts):
+        for place, number in enumerate(self.counts):
             seen += number
             if seen > rank:
-                return _middle(self._first + place)
-        return _middle(self._first + len(self._counts) - 1)
+                return _middle(self.first + place)
+        return _middle(self.first + len(self.counts) - 1)
 
     def histogram(self, bounds_ms: Sequence[float]) -> tuple[list[int], float]:
         """How many durations are at most as long as each of the (ascending) bounds, and the sum of all.
@@ -88,7 +85,7 @@ class Sketch:
         In milliseconds. Both are off by what a quantile is off.
         """
         counts, total, place = [0] * len(bounds_ms), 0.0, 0
-        for bucket, number in enumerate(self._counts, start=self._first):
+        for bucket, number in enumerate(self.counts, start=self.first):
             if not number:
                 continue
             value = _middle(bucket)
@@ -101,16 +98,16 @@ class Sketch:
 
     def _cover(self, first: int, last: int) -> None:
         """Have counts for these buckets."""
-        if not self._counts:
-            self._first = first
-            self._counts = array("Q", bytes(8 * (last - first + 1)))
+        if not self.counts:
+            self.first = first
+            self.counts = [0] * (last - first + 1)
             return
-        if first < self._first:
-            self._counts = array("Q", bytes(8 * (self._first - first))) + self._counts
-            self._first = first
-        missing = last - (self._first + len(self._counts) - 1)
+        if first < self.first:
+            self.counts = [0] * (self.first - first) + self.counts
+            self.first = first
+        missing = last - (self.first + len(self.counts) - 1)
         if missing > 0:
-            self._counts.extend(array("Q", bytes(8 * missing)))
+            self.counts.extend([0] * missing)
 
 
 def _bucket(duration_ms: float) -> int:
@@ -298,6 +295,16 @@ class Cell:
     figures: dict[Key, Figures]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a tier has of a key: in the cell from `start` on, or (None) how its gauges stood before all cells."""
+
+    tier: int
+    key: Key
+    figures: Figures
+    start: int | None = None
+
+
 class History:
     """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
 
@@ -355,6 +362,27 @@ class History:
                     if figures.change.any():
                         found.setdefault(key, Gauges()).merge(figures.change)
         return found
+
+    def dump(self) -> Iterator[Saved]:
+        """Everything that is kept. Nothing may be added before it is read."""
+        self._settle()
+        for number, tier in enumerate(self._tiers):
+            for key, gauges in tier.before.items():
+                yield Saved(tier=number, key=key, figures=Figures(change=gauges))
+            for start, cell in tier.cells.items():
+                for key, figures in cell.items():
+                    yield Saved(tier=number, start=start, key=key, figures=figures)
+
+    def load(self, saved: Iterable[Saved]) -> None:
+        """Keep exactly what `dump` told of another history."""
+        self._tiers = tuple(_TierCells(tier=tier.tier) for tier in self._tiers)
+        self._open, self._open_at = {}, 0
+        for one in saved:
+            tier = self._tiers[one.tier]
+            if one.start is None:
+                tier.before[one.key] = one.figures.change
+            else:
+                tier.cells.setdefault(one.start, {})[one.key] = one.figures
 
     def _settle(self) -> None:
         """Put the open cell into the tiers."""

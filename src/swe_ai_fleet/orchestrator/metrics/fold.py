@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
@@ -60,17 +61,17 @@ class Names:
 
     def __init__(self, most: int = MAX_NAMES) -> None:
         self._most = most
-        self._known: dict[str, str] = {}
+        self.known: dict[str, str] = {}
 
     def of(self, name: str) -> str:
         """The name to count under: printable and not too long."""
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is not None:
             return known
-        if len(self._known) >= self._most:
+        if len(self.known) >= self._most:
             return OTHER
         cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
-        self._known[name] = cleaned
+        self.known[name] = cleaned
         return cleaned
 
 
@@ -138,6 +139,17 @@ class Counted:
     figures: Figures
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFold:
+    """What a `MetricsFold` remembers."""
+
+    position: int = 0
+    open: list[tuple[tuple[str, str], OpenExecution]] = field(default_factory=list[Any])
+    roles: list[tuple[tuple[str, str], str]] = field(default_factory=list[Any])
+    models: dict[str, str] = field(default_factory=dict[str, str])
+    tools: dict[str, str] = field(default_factory=dict[str, str])
+
+
 class MetricsFold:
     """Takes the events of all writers in the order of the log; one that it has had adds nothing.
 
@@ -162,6 +174,22 @@ class MetricsFold:
             if (known := self._open.get((event.tenant, event.execution_id))) is not None:
                 known.usage += figures.usage
             yield Counted(at=at, key=(event.tenant, self._role(event)), figures=figures)
+
+    def saved(self) -> SavedFold:
+        """What it remembers. Nothing may be taken in before that is written."""
+        return SavedFold(
+            position=self._position,
+            open=list(self._open.items()),
+            roles=list(self._roles.items()),
+            models=self._models.known,
+            tools=self._tools.known,
+        )
+
+    def restore(self, saved: SavedFold) -> None:
+        """Remember exactly what another one did."""
+        self._position = saved.position
+        self._open, self._roles = OrderedDict(saved.open), OrderedDict(saved.roles)
+        self._models.known, self._tools.known = saved.models, saved.tools
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import Any
 
 import structlog
 
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import PAUSES, Follower
-from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold, Names
+from swe_ai_fleet.orchestrator.metrics import figures, fold
+from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Saved, Tier
+from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold, Names, SavedFold
+from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
 MOST_TENANTS = 50
@@ -36,20 +41,20 @@ class DayTokens:
     """Adds up tokens by tenant and day (UTC); of each tenant the last day that it spent any on is kept."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
+        self.last: dict[str, tuple[int, int]] = {}
 
     def add(self, tenant: str, at: float, tokens: int) -> None:
         """Count tokens that were spent at a time, in seconds since 1970."""
         if not tokens:
             return
         day = int(at // DAY_SECONDS)
-        last, spent = self._last.get(tenant, (day, 0))
+        last, spent = self.last.get(tenant, (day, 0))
         if day >= last:
-            self._last[tenant] = (day, tokens + (spent if day == last else 0))
+            self.last[tenant] = (day, tokens + (spent if day == last else 0))
 
     def of(self, tenant: str, now: float) -> int:
         """The tokens of a tenant on the day of a time, in seconds since 1970."""
-        day, spent = self._last.get(tenant, (0, 0))
+        day, spent = self.last.get(tenant, (0, 0))
         return spent if day == int(now // DAY_SECONDS) else 0
 
 
@@ -78,6 +83,17 @@ class Measurement:
     incomplete: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    """What a meter holds beside its history."""
+
+    gauges: list[tuple[Key, Gauges]] = field(default_factory=list[Any])
+    tenants: dict[str, str] = field(default_factory=dict[str, str])
+    totals: dict[str, Figures] = field(default_factory=dict[str, Figures])
+    days: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    fold: SavedFold = field(default_factory=SavedFold)
+
+
 class Meter:
     """Measures what a log tells. An async context: inside, the log is read in the background, then followed.
 
@@ -87,6 +103,7 @@ class Meter:
         events: All events from a sequence number on, without an end; None once everything older is told.
         history: Where figures are kept.
         clock: Seconds since 1970.
+        snapshots: Where the figures are saved; None: the log is read from its start.
     """
 
     def __init__(
@@ -95,6 +112,7 @@ class Meter:
         *,
         history: History | None = None,
         clock: Callable[[], float] = time.time,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._history = history or History()
         self._clock = clock
@@ -105,7 +123,16 @@ class Meter:
         self._days = DayTokens()
         self._read = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._follower = Follower("the log of events", lambda start: _in_slices(events(start)), self.take, hint=_HINT)
+        self._follower = Follower(
+            "the log of events",
+            lambda start: _in_slices(events(start)),
+            self.take,
+            hint=_HINT,
+            snapshot=snapshots
+            and snapshots.of(
+                "metrics", sys.modules[__name__], fold, figures, dump=self._dump, load=self._load, still=True
+            ),
+        )
 
     async def __aenter__(self) -> Meter:
         self._task = asyncio.create_task(self._begin(), name="metrics")
@@ -214,6 +241,23 @@ class Meter:
         return Measurement(
             start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
         )
+
+    def _dump(self) -> Iterator[bytes]:
+        saved = _Saved(
+            gauges=list(self._gauges.items()),
+            tenants=self._tenants.known,
+            totals=self._totals,
+            days=self._days.last,
+            fold=self._fold.saved(),
+        )
+        return map(to_json, chain([saved], self._history.dump()))
+
+    def _load(self, lines: Iterator[bytes]) -> None:
+        saved = from_json(_Saved, next(lines, b"{}"))
+        self._gauges, self._tenants.known, self._totals = dict(saved.gauges), saved.tenants, saved.totals
+        self._days.last = saved.days
+        self._fold.restore(saved.fold)
+        self._history.load(from_json(Saved, line) for line in lines)
 
     def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
         """The finest tier that has the whole range once it is widened to whole steps, and the step."""
