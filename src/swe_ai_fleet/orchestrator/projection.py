@@ -214,7 +214,7 @@ class Projection:
         self._forget()
         key = (stored.event.tenant, stored.event.execution_id)
         state = advance(self.get(*key), _light(stored))
-        end = self.end_sequence(*key)
+        end = self.end_sequence(*key) if state is None or state.status.terminal else 0
         if isinstance(stored.event.body, ExecutionFinished):
             self._ends[key] = end = end or stored.sequence
         if state is not None:
