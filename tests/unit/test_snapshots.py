@@ -266,10 +266,9 @@ async def test_figures_are_what_the_log_says_from_whichever_place() -> None:
         store = Snapshots(bucket=bucket, origin="o", pause=0.001, least=1)
         async with Meter(Events(events[:cut]).everything, clock=at_end, snapshots=store):
             await until_saved(bucket)
-        rest = Events(events)
+        rest, (head,) = Events(events), await heads(bucket)
         async with Meter(rest.everything, clock=at_end, snapshots=store) as meter:
             assert await measured(meter) == expected
-        (head,) = await heads(bucket)
         assert rest.read == len(events) - json.loads(head.value)["position"] < len(events)
 
 
