@@ -17,7 +17,7 @@ from tests.manifests.kubectl import kustomized
 
 Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
-OVERLAYS = ("laptop", "gpu", "production")
+OVERLAYS = ("laptop", "gpu", "production", "tenants")
 SITES = {
     "extras": ("production", "tracing", "backup", "gateway-api", "images"),
     "jobs": ("production", "jobs", "images"),

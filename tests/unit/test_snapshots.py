@@ -280,7 +280,9 @@ async def test_graphs_and_outcomes_are_what_was_stored() -> None:
     async def say(tenant: str, number: int) -> None:
         story = Story(story_id=f"S-{number}", title="x", case_id="C", created_at=at)
         task = StoryTask(task_id=f"T-{number}", story_id=story.story_id, title="y")
-        record = WorkRecord(execution_id=f"e{number}", story_id=story.story_id, files_changed=("a", "b"))
+        record = WorkRecord(
+            execution_id=f"e{number}", task_id=f"T-{number}", story_id=story.story_id, files_changed=("a", "b")
+        )
         bodies = StoryCreated(story=story), TaskCreated(task=task)
         for version, body in enumerate(bodies, start=1):
             await log.append(Change(tenant=tenant, story_id=story.story_id, version=version, at=at, body=body))

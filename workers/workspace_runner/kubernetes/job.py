@@ -185,7 +185,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         pod["initContainers"] = [clone]
     for name, value in (
         ("serviceAccountName", settings.service_account),
-        ("runtimeClassName", settings.runtime_class),
+        ("runtimeClassName", settings.tenant_runtime_classes.get(spec.ref.tenant, settings.runtime_class)),
         ("priorityClassName", settings.priority_class),
         ("nodeSelector", dict(settings.node_selector)),
         ("imagePullSecrets", [{"name": name} for name in settings.pull_secrets]),
