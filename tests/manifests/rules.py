@@ -18,7 +18,13 @@ from tests.manifests.pod_rules import (
     resources_are_bounded,
     rights_are_few,
 )
-from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known
+from tests.manifests.running import (
+    files_are_mounted,
+    modules_are_there,
+    secrets_are_made,
+    settings_are_known,
+    written,
+)
 from tests.manifests.strict import schemas_fit
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -246,6 +252,9 @@ def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
     for namespace in sorted(namespaces):
         for kind, name in sorted(there(shared) - there(namespace)):
             yield f"{namespace} has no {kind} {name}"
+        for name in {secret for place, secret in written() if place == shared}:
+            if (namespace, name) not in written():
+                yield f"`fleet init` writes no secret {name} for {namespace}"
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(objects, "Namespace")}
     for one in sorted(namespaces):
         if labels[one] != labels[shared]:
