@@ -117,7 +117,7 @@ async def open_context(
         known, _ = await log.bucket(OUTCOMES_BUCKET), await log.bucket(MEMORIES_BUCKET)
         snapshots = await log.snapshots(SNAPSHOTS_BUCKET, OUTCOMES_BUCKET, MEMORIES_BUCKET)
         store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask, snapshots=snapshots))
-        outcomes = await stack.enter_async_context(LearningTracker(known, mask=mask, snapshots=snapshots))
+        outcomes = await stack.enter_async_context(LearningTracker(known, mask=mask))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
         source = ContextGatherer(store, memories, mask=mask, token_budget=settings.context_tokens)
         quotas = Quotas()

@@ -18,6 +18,7 @@ from swe_ai_fleet.snapshots import Snapshot
 
 Change = TypeVar("Change")
 
+_SLICE = 32
 PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 
 _log = structlog.get_logger(__name__)
@@ -84,12 +85,10 @@ class Follower(Generic[Change]):
         self._take = take
         self._hint = hint
         self._snapshot = snapshot
-        self._still = asyncio.Lock()
         self._position = self._untold = 0
         self._caught_up = asyncio.Event()
         self._fault: Exception | None = None
         self._task: asyncio.Task[None] | None = None
-        self._saving: asyncio.Task[None] | None = None
 
     @property
     def position(self) -> int:
@@ -103,9 +102,6 @@ class Follower(Generic[Change]):
 
     async def start(self) -> None:
         """Take in what is stored, then follow in the background. Raises what the source raises until then."""
-        if self._snapshot is not None:
-            self._position = self._position or await self._snapshot.restore()
-            self._saving = asyncio.create_task(self._save(self._snapshot), name=f"snapshots of {self._name}")
         self._task = asyncio.create_task(self._follow(), name=self._name)
         waiting = asyncio.create_task(self._caught_up.wait())
         try:
@@ -118,12 +114,19 @@ class Follower(Generic[Change]):
         finally:
             waiting.cancel()
 
+    def begin(self) -> None:
+        """Take in what is stored and follow, all in the background, however often the source fails."""
+        self._task = asyncio.create_task(self._follow(patient=True), name=self._name)
+
+    async def known(self) -> None:
+        """Wait until everything is taken in that was stored at the start."""
+        await self._caught_up.wait()
+
     async def stop(self) -> None:
         """Follow no longer."""
-        tasks = [task for task in (self._task, self._saving) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def check(self) -> None:
         """Raises Unavailable where what is known would grow old unnoticed."""
@@ -135,35 +138,41 @@ class Follower(Generic[Change]):
 
     async def _save(self, snapshot: Snapshot) -> None:
         while True:
-            await asyncio.sleep(snapshot.pause)
-            if self._untold < snapshot.least:
+            await asyncio.sleep(snapshot.store.pause)
+            if self._untold < snapshot.store.least:
                 continue
             self._untold = 0
             try:
-                await snapshot.save(lambda: self._position, self._still)
+                await snapshot.save(lambda: self._position)
             except FleetError as error:
-                _log.warning("snapshot.not_saved", source=self._name, reason=error.message)
-            except Exception:  # noqa: BLE001 - the edge of a background task
                 # Without one the next start takes longer, which is all.
-                _log.exception("snapshot.not_saved", source=self._name)
+                _log.warning("snapshot.not_saved", source=self._name, reason=error.message)
 
-    async def _follow(self) -> None:
-        pauses = waits()
+    async def _follow(self, *, patient: bool = False) -> None:
+        async with in_background(*([self._save(self._snapshot)] if self._snapshot else []), name=self._name):
+            await self._read(patient=patient)
+
+    async def _read(self, *, patient: bool) -> None:
+        pauses, begun = waits(), self._snapshot is None
         while True:
             try:
+                if not begun and self._snapshot is not None:
+                    self._position, begun = await self._snapshot.restore(), True
                 async with aclosing(self._changes(self._position + 1)) as changes:
                     async for change in changes:
                         pauses, self._fault = waits(), None
                         if change is None:
                             self._caught_up.set()
                         else:
-                            async with self._still:
-                                self._position = self._take(change)
-                                self._untold += 1
+                            self._position = self._take(change)
+                            self._untold += 1
+                            if self._untold % _SLICE == 0:
+                                # A long log does not hold the loop up while it is read.
+                                await asyncio.sleep(0)
                 raise Unavailable(f"{self._name} has ended")
             except FleetError as error:
                 self._fault = error
-                if not self._caught_up.is_set():
+                if not (self._caught_up.is_set() or patient):
                     raise
                 _log.warning("following.source_unavailable", source=self._name, reason=error.message)
                 await asyncio.sleep(next(pauses))

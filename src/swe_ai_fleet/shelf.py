@@ -18,7 +18,14 @@ PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;
 CREATE TABLE item (key TEXT PRIMARY KEY, sort TEXT, labels TEXT, weight INTEGER, value BLOB);
 CREATE INDEX by_age ON item (sort);
 CREATE TABLE label (label TEXT, sort TEXT, key TEXT, weight INTEGER, PRIMARY KEY (label, sort, key)) WITHOUT ROWID;
+CREATE TRIGGER put AFTER INSERT ON item BEGIN
+  INSERT INTO label SELECT value, new.sort, new.key, new.weight FROM json_each(new.labels);
+END;
+CREATE TRIGGER gone AFTER DELETE ON item BEGIN
+  DELETE FROM label WHERE (label, sort, key) IN (SELECT value, old.sort, old.key FROM json_each(old.labels));
+END;
 """
+_PUT = "INSERT INTO item VALUES (?, ?, ?, ?, ?)"
 _NEWEST = """
 SELECT label.sort, label.key, value FROM label JOIN item USING (key)
 WHERE label = ? AND label.sort >= ? AND (label.sort, label.key) < (?, ?)
@@ -40,8 +47,9 @@ class Shelf(Generic[T]):
 
     def put(self, key: str, value: T, *, sort: str, labels: Iterable[str], weight: int = 0) -> None:
         """Store a value in the place of the one that was there."""
-        self._remove(self._file.execute("SELECT key, sort, labels FROM item WHERE key = ?", (key,)).fetchall())
-        self._insert(key, sort, json.dumps(list(labels)), weight, zlib.compress(to_json(value), 1))
+        self._file.execute("DELETE FROM item WHERE key = ?", (key,))
+        packed = zlib.compress(to_json(value), 1)
+        self._file.execute(_PUT, (key, sort, json.dumps(list(labels)), weight, packed))
 
     def get(self, key: str) -> T | None:
         """The value of a key, None where there is none."""
@@ -77,7 +85,7 @@ class Shelf(Generic[T]):
 
     def drop_before(self, sort: str) -> None:
         """Remove what has a smaller `sort`."""
-        self._remove(self._file.execute("SELECT key, sort, labels FROM item WHERE sort < ?", (sort,)).fetchall())
+        self._file.execute("DELETE FROM item WHERE sort < ?", (sort,))
 
     def lines(self) -> Iterator[bytes]:
         """All of it as lines of JSON. What is put meanwhile may be among them or not; nothing else is missing."""
@@ -93,23 +101,11 @@ class Shelf(Generic[T]):
         self._file.execute("BEGIN")
         try:
             self._file.execute("DELETE FROM item")
-            self._file.execute("DELETE FROM label")
             for line in lines:
-                key, sort, labels, weight, value = json.loads(line)
-                self._insert(key, sort, labels, weight, base64.b64decode(value))
+                *fields, value = json.loads(line)
+                self._file.execute(_PUT, (*fields, base64.b64decode(value)))
         finally:
             self._file.execute("COMMIT")
-
-    def _insert(self, key: str, sort: str, labels: str, weight: int, value: bytes) -> None:
-        self._file.execute("INSERT OR REPLACE INTO item VALUES (?, ?, ?, ?, ?)", (key, sort, labels, weight, value))
-        rows = ((label, sort, key, weight) for label in json.loads(labels))
-        self._file.executemany("INSERT OR REPLACE INTO label VALUES (?, ?, ?, ?)", rows)
-
-    def _remove(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        for key, sort, labels in rows:
-            self._file.execute("DELETE FROM item WHERE key = ?", (key,))
-            places = ((label, sort, key) for label in json.loads(labels))
-            self._file.executemany("DELETE FROM label WHERE label = ? AND sort = ? AND key = ?", places)
 
     def _value(self, stored: bytes) -> T:
         return from_json(self._kind, zlib.decompress(stored))

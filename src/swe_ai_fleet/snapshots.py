@@ -28,6 +28,8 @@ KEPT_SECONDS = 7 * 86_400.0
 PAUSE_SECONDS = 300.0
 LEAST_CHANGES = 10_000
 PART_BYTES = 512 * 1024
+Dump = Callable[[], Iterable[bytes]]
+Load = Callable[[Iterator[bytes]], None]
 _SLOTS = ("a", "b")
 _log = structlog.get_logger(__name__)
 
@@ -52,6 +54,7 @@ class Snapshots:
         origin: What tells this log from one that was made anew under its name.
         pause: Seconds between two of one name, of whichever replica.
         least: So many changes have to be new; fewer are read from the log as quickly.
+        clock: Seconds since 1970.
     """
 
     bucket: KeyValue
@@ -60,104 +63,77 @@ class Snapshots:
     least: int = LEAST_CHANGES
     clock: Callable[[], float] = field(default=time.time)
 
-    def of(
-        self,
-        name: str,
-        *folds: ModuleType,
-        dump: Callable[[], Iterable[bytes]],
-        load: Callable[[Iterator[bytes]], None],
-        still: bool = False,
-    ) -> Snapshot:
+    def of(self, name: str, *folds: ModuleType, dump: Dump, load: Load) -> Snapshot:
         """The snapshot of a projection that these modules fold.
 
         Args:
             name: Of the projection, as part of a key.
             folds: Whatever they say in another way makes another snapshot, as does the domain.
-            dump: The state as lines; called in the event loop, what it returns is read in a thread.
+            dump: The state as lines. Those that are made later, in a thread, may have changes behind the position of
+                the call, which must change nothing when they are taken in again.
             load: Has the projection hold exactly what these lines say, in a thread; raises ValueError.
-            still: Whether nothing may be taken in while the lines are read; else changes that it has change nothing.
         """
         version = hashlib.sha256(f"{self.origin} {_sources(*folds)}".encode()).hexdigest()[:24]
-        return Snapshot(self, f"{name}.{version}", dump=dump, load=load, still=still)
+        return Snapshot(store=self, key=f"{name}.{version}", dump=dump, load=load)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The snapshot of one projection, as a `Follower` uses it. Made by `Snapshots.of`."""
 
-    def __init__(
-        self,
-        store: Snapshots,
-        key: str,
-        *,
-        dump: Callable[[], Iterable[bytes]],
-        load: Callable[[Iterator[bytes]], None],
-        still: bool,
-    ) -> None:
-        self._bucket, self._clock = store.bucket, store.clock
-        self._key = key
-        self._dump, self._load = dump, load
-        self.pause, self.least, self.still = store.pause, store.least, still
+    store: Snapshots
+    key: str
+    dump: Dump
+    load: Load
 
     async def restore(self) -> int:
         """Have the projection hold what was saved last; the position of that, 0 where there is nothing of use.
 
         What is damaged is logged and left aside. Raises Unavailable.
         """
-        entry = await self._bucket.get(f"{self._key}.head")
-        head = from_json(_Head, entry.value) if entry is not None else _Head()
+        head, _ = await self._head()
         if not head.slot:
             return 0
-        parts: list[bytes] = []
-        for number in range(head.parts):
-            part = await self._bucket.get(f"{self._key}.{head.slot}.{number}")
-            parts.append(part.value if part is not None else b"")
+        found = [await self.store.bucket.get(f"{self.key}.{head.slot}.{number}") for number in range(head.parts)]
+        parts = [part.value if part is not None else b"" for part in found]
         try:
-            await asyncio.to_thread(self._fill, parts, head.sha256)
+            if hashlib.sha256(b"".join(parts)).hexdigest() != head.sha256:
+                raise ValueError("its parts are not those that its head names")
+            await asyncio.to_thread(self.load, _lines(parts))
         except (ValueError, zlib.error) as fault:
-            _log.warning("snapshot.ignored", name=self._key, reason=str(fault)[:300])
-            self._load(iter(()))
+            _log.warning("snapshot.ignored", name=self.key, reason=str(fault)[:300])
+            self.load(iter(()))
             return 0
-        _log.info("snapshot.restored", name=self._key, position=head.position, bytes=sum(map(len, parts)))
+        _log.info("snapshot.restored", name=self.key, position=head.position, bytes=sum(map(len, parts)))
         return head.position
 
-    async def save(self, position: Callable[[], int], quiet: asyncio.Lock) -> bool:
+    async def save(self, position: Callable[[], int]) -> bool:
         """Store the projection as it stands; False where another replica does, or just did.
 
-        Where it must not change meanwhile nothing is taken in as long as `quiet` is held; else it may be newer than its
-        position, and takes what it has again without effect. Raises ResourceExhausted, Unavailable.
+        Raises ResourceExhausted, Unavailable.
         """
-        name = f"{self._key}.head"
-        entry = await self._bucket.get(name)
-        head = from_json(_Head, entry.value) if entry is not None else _Head()
-        if head.claimed > self._clock() - 0.9 * self.pause or head.position > position():
+        bucket, now = self.store.bucket, self.store.clock
+        head, revision = await self._head()
+        if head.claimed > now() - 0.9 * self.store.pause or head.position > position():
             return False
-        slot = _SLOTS[head.slot == _SLOTS[0]]
+        slot, number, digest = _SLOTS[head.slot == _SLOTS[0]], 0, hashlib.sha256()
         try:
-            claim = to_json(replace(head, claimed=self._clock()))
-            revision = await self._bucket.put(name, claim, revision=entry.revision if entry is not None else 0)
-            if self.still:
-                async with quiet:
-                    at, parts = position(), iter(await asyncio.to_thread(list, _parts(self._dump())))
-            else:
-                at, parts = position(), _parts(self._dump())
-            number, digest = 0, hashlib.sha256()
+            claim = to_json(replace(head, claimed=now()))
+            revision = await bucket.put(f"{self.key}.head", claim, revision=revision)
+            at, parts = position(), _parts(self.dump())
             while part := await asyncio.to_thread(next, parts, b""):
                 digest.update(part)
-                await self._bucket.put(f"{self._key}.{slot}.{number}", part)
+                await bucket.put(f"{self.key}.{slot}.{number}", part)
                 number += 1
-            head = _Head(claimed=self._clock(), slot=slot, position=at, parts=number, sha256=digest.hexdigest())
-            await self._bucket.put(name, to_json(head), revision=revision)
+            head = _Head(claimed=now(), slot=slot, position=at, parts=number, sha256=digest.hexdigest())
+            await bucket.put(f"{self.key}.head", to_json(head), revision=revision)
         except Fenced:
             return False
         return True
 
-    def _fill(self, parts: list[bytes], sha256: str) -> None:
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
-        if digest.hexdigest() != sha256:
-            raise ValueError("its parts are not those that its head names")
-        self._load(_lines(parts))
+    async def _head(self) -> tuple[_Head, int]:
+        entry = await self.store.bucket.get(f"{self.key}.head")
+        return (_Head(), 0) if entry is None else (from_json(_Head, entry.value), entry.revision)
 
 
 def _parts(lines: Iterable[bytes]) -> Iterator[bytes]:

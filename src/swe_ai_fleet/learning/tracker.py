@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -30,7 +29,6 @@ from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
 from swe_ai_fleet.rewriting import rewritten
-from swe_ai_fleet.snapshots import Snapshots
 from swe_ai_fleet.tools.secrets import Secrets
 
 OUTCOMES_BUCKET = "agent-outcomes"
@@ -43,15 +41,6 @@ _TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile",
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """An outcome where it is stored."""
-
-    key: str
-    revision: int
-    outcome: Outcome
-
-
 class LearningTracker:
     """Stores outcomes and recommends approaches for further work. An async context, which follows the bucket.
 
@@ -60,7 +49,6 @@ class LearningTracker:
         mask: Replaces secrets in all texts.
         now: The time, UTC.
         most: The number of a tenant's newest outcomes that are weighed.
-        snapshots: Where what is known is saved; None: the bucket is read from its start.
     """
 
     def __init__(
@@ -70,7 +58,6 @@ class LearningTracker:
         mask: SecretMask | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         most: int = MAX_CONSIDERED,
-        snapshots: Snapshots | None = None,
     ) -> None:
         self._store = store
         self._mask = mask or Secrets()
@@ -82,7 +69,6 @@ class LearningTracker:
             lambda revision: store.changes(from_revision=revision, follow=True),
             self._take,
             hint="restart the context service",
-            snapshot=snapshots and snapshots.of("outcomes", sys.modules[__name__], dump=self._dump, load=self._load),
         )
 
     async def __aenter__(self) -> Self:
@@ -179,15 +165,6 @@ class LearningTracker:
             for key, _ in sorted(outcomes.items(), key=lambda item: _age(item[1][1]))[: -self._most]:
                 del outcomes[key]
         return change.revision
-
-    def _dump(self) -> Iterator[bytes]:
-        known = [(key, *value) for outcomes in self._known.values() for key, value in outcomes.items()]
-        return (to_json(_Known(key=key, revision=revision, outcome=outcome)) for key, revision, outcome in known)
-
-    def _load(self, lines: Iterator[bytes]) -> None:
-        self._known = {}
-        for known in (from_json(_Known, line) for line in lines):
-            self._known.setdefault(known.key.partition(".")[0], {})[known.key] = (known.revision, known.outcome)
 
     def _masked(self, outcome: Outcome) -> Outcome:
         texts = {name: self._clean(getattr(outcome, name)) for name in _TEXTS}

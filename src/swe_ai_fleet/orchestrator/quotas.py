@@ -289,24 +289,20 @@ class StorageUsage:
         self._kept_days = int(kept_seconds // _DAY) if kept_seconds else 0
         self._clock = clock
         self._held = [_Held(name, pieces, snapshots) for name, pieces in streams.items()]
-        self._reading: asyncio.Task[None] | None = None
-        self._read = asyncio.Event()
 
     async def __aenter__(self) -> StorageUsage:
-        self._reading = asyncio.create_task(self._begin(), name="storage")
+        for held in self._held:
+            held.follower.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
         await asyncio.gather(*(held.follower.stop() for held in self._held))
 
     async def bytes_of(self, tenant: str) -> int:
         """What a tenant has stored. Raises Unavailable while that is not known."""
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                await self._read.wait()
+                await asyncio.gather(*(held.follower.known() for held in self._held))
         except TimeoutError:
             raise Unavailable("the tenant's storage is still being counted", hint="try again soon") from None
         for held in self._held:
@@ -321,19 +317,13 @@ class StorageUsage:
         oldest = int(self._clock() // _DAY) - self._kept_days if self._kept_days else 0
         return sum(held.bytes_of(tenant, oldest) for held in self._held)
 
-    async def _begin(self) -> None:
-        await asyncio.gather(*(held.follower.start() for held in self._held))
-        self._read.set()
-
 
 class _Held:
     """What one stream holds of each tenant: by day, and in places whose content is replaced."""
 
     def __init__(self, name: str, pieces: Pieces, snapshots: Snapshots | None) -> None:
         self.tenants: defaultdict[str, tuple[Counter[int], dict[str, int]]] = defaultdict(lambda: (Counter(), {}))
-        saved = snapshots and snapshots.of(
-            f"held-{name}", sys.modules[__name__], dump=self._dump, load=self._load, still=True
-        )
+        saved = snapshots and snapshots.of(f"held-{name}", sys.modules[__name__], dump=self._dump, load=self._load)
         self.follower = Follower(name, pieces, self._take, hint=_HINT, snapshot=saved)
 
     def bytes_of(self, tenant: str, oldest: int) -> int:
@@ -352,9 +342,8 @@ class _Held:
         return piece.sequence
 
     def _dump(self) -> Iterator[bytes]:
-        return (
-            json.dumps([name, list(days.items()), places]).encode() for name, (days, places) in self.tenants.items()
-        )
+        held = [[name, list(days.items()), places] for name, (days, places) in self.tenants.items()]
+        return iter([json.dumps(one).encode() for one in held])
 
     def _load(self, lines: Iterator[bytes]) -> None:
         self.tenants.clear()

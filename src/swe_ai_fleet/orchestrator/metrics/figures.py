@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Self
@@ -25,8 +25,8 @@ LONGEST_MS = 30 * 86_400_000
 
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GAMMA = math.log(_GAMMA)
-Key = tuple[str, str]
-"""A tenant, and the role of an execution; no role where that is not known."""
+Key = str
+"""`<tenant>/<role>` of an execution; no role where that is not known."""
 _HOUR, _DAY = 3_600, 86_400
 
 
@@ -256,7 +256,7 @@ TIERS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class _TierCells:
+class TierCells:
     """The cells of one tier by their start in seconds, and what the gauges were before the first of them."""
 
     tier: Tier
@@ -295,55 +295,46 @@ class Cell:
     figures: dict[Key, Figures]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """What a tier has of a key: in the cell from `start` on, or (None) how its gauges stood before all cells."""
-
-    tier: int
-    key: Key
-    figures: Figures
-    start: int | None = None
-
-
+@dataclass(slots=True)
 class History:
     """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
 
     What a range of time has is therefore the same in every process that has read the same events, whenever it did.
     The cell that is counted in is put into the tiers when another one begins or when somebody looks.
 
-    Args:
-        tiers: From fine to coarse, each cell a whole number of those before.
+    `tiers` are from fine to coarse, each cell a whole number of those before.
     """
 
-    def __init__(self, tiers: Sequence[Tier] = TIERS) -> None:
-        self._tiers = tuple(_TierCells(tier=tier) for tier in tiers)
-        self._open, self._open_at, self._now = dict[Key, Figures](), 0, 0.0
+    tiers: list[TierCells] = field(default_factory=lambda: [TierCells(tier=tier) for tier in TIERS])
+    open: dict[Key, Figures] = field(default_factory=dict[Key, Figures])
+    open_at: int = 0
+    now: float = 0.0
 
     @property
     def reach(self) -> int:
         """How far back it goes, in seconds."""
-        return self._tiers[-1].tier.kept_seconds
+        return self.tiers[-1].tier.kept_seconds
 
     def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
         """Count something that happened `at` (seconds since 1970)."""
-        seconds = self._tiers[0].tier.cell_seconds
-        if (cell := int(at) // seconds * seconds) != self._open_at:
+        seconds = self.tiers[0].tier.cell_seconds
+        if (cell := int(at) // seconds * seconds) != self.open_at:
             self._settle()
-            self._open_at = cell
-        self._now = now
-        if key not in self._open:
-            self._open[key] = Figures()
-        self._open[key].merge(figures)
+            self.open_at = cell
+        self.now = now
+        if key not in self.open:
+            self.open[key] = Figures()
+        self.open[key].merge(figures)
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
-        found = (tier_cells.tier for tier_cells in self._tiers if now - start <= tier_cells.tier.kept_seconds)
-        return next(found, self._tiers[-1].tier)
+        found = (tier_cells.tier for tier_cells in self.tiers if now - start <= tier_cells.tier.kept_seconds)
+        return next(found, self.tiers[-1].tier)
 
     def first(self) -> int | None:
         """The start of the oldest cell of all; None where nothing was counted."""
         self._settle()
-        return min(self._tiers[-1].cells, default=None)
+        return min(self.tiers[-1].cells, default=None)
 
     def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
         """The cells of a tier that begin in a range, oldest first."""
@@ -363,35 +354,14 @@ class History:
                         found.setdefault(key, Gauges()).merge(figures.change)
         return found
 
-    def dump(self) -> Iterator[Saved]:
-        """Everything that is kept. Nothing may be added before it is read."""
-        self._settle()
-        for number, tier in enumerate(self._tiers):
-            for key, gauges in tier.before.items():
-                yield Saved(tier=number, key=key, figures=Figures(change=gauges))
-            for start, cell in tier.cells.items():
-                for key, figures in cell.items():
-                    yield Saved(tier=number, start=start, key=key, figures=figures)
-
-    def load(self, saved: Iterable[Saved]) -> None:
-        """Keep exactly what `dump` told of another history."""
-        self._tiers = tuple(_TierCells(tier=tier.tier) for tier in self._tiers)
-        self._open, self._open_at = {}, 0
-        for one in saved:
-            tier = self._tiers[one.tier]
-            if one.start is None:
-                tier.before[one.key] = one.figures.change
-            else:
-                tier.cells.setdefault(one.start, {})[one.key] = one.figures
-
     def _settle(self) -> None:
         """Put the open cell into the tiers."""
-        for tier_cells in self._tiers if self._open else ():
-            tier_cells.drop(self._now)
-            for key, figures in self._open.items():
-                tier_cells.add(self._open_at, key, figures)
-        self._open = {}
+        for tier_cells in self.tiers if self.open else ():
+            tier_cells.drop(self.now)
+            for key, figures in self.open.items():
+                tier_cells.add(self.open_at, key, figures)
+        self.open = {}
 
-    def _tier(self, tier: Tier) -> _TierCells:
+    def _tier(self, tier: Tier) -> TierCells:
         self._settle()
-        return next(tier_cells for tier_cells in self._tiers if tier_cells.tier == tier)
+        return next(tier_cells for tier_cells in self.tiers if tier_cells.tier == tier)
