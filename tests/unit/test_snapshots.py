@@ -292,23 +292,17 @@ async def test_graphs_are_what_was_stored() -> None:
     for number in range(3):
         await say("acme", number)
         await say("umbrella", number)
-    follower = GraphFollower(log, store)
-    await follower.start()
-    await until_saved(bucket)
-    await follower.stop()
+    async with GraphFollower(log, store):
+        await until_saved(bucket)
     await say("acme", 3)
-    restored, whole = GraphFollower(log, store), GraphFollower(log)
-    await restored.start()
-    await whole.start()
-    for tenant in ("acme", "umbrella"):
-        mine, expected = restored.graph(tenant), whole.graph(tenant)
-        assert mine == expected
-        for node in ("story:S-1", "case:C", "file:a"):
-            assert mine.work(node) == expected.work(node)
-        assert (mine.case("C"), mine.tasks("T-2")) == (expected.case("C"), expected.tasks("T-2"))
-    assert [work.record.execution_id for work in restored.graph("acme").work("file:b", limit=2)] == ["e3", "e2"]
-    await restored.stop()
-    await whole.stop()
+    async with GraphFollower(log, store) as restored, GraphFollower(log) as whole:
+        for tenant in ("acme", "umbrella"):
+            mine, expected = restored.graph(tenant), whole.graph(tenant)
+            assert mine == expected
+            for node in ("story:S-1", "case:C", "file:a"):
+                assert mine.work(node) == expected.work(node)
+            assert (mine.case("C"), mine.tasks("T-2")) == (expected.case("C"), expected.tasks("T-2"))
+        assert [work.record.execution_id for work in restored.graph("acme").work("file:b", limit=2)] == ["e3", "e2"]
 
 
 async def test_sums_of_storage_are_what_the_streams_hold() -> None:

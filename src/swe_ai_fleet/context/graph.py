@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain, groupby, takewhile
 from operator import itemgetter
+from typing import Self
 
 from swe_ai_fleet import shelf
 from swe_ai_fleet.codec import from_json, to_json
@@ -241,7 +242,7 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
 
 
 class GraphFollower:
-    """Follows a log of changes.
+    """Follows a log of changes, in its async context.
 
     Args:
         log: What to follow.
@@ -260,16 +261,16 @@ class GraphFollower:
             and snapshots.of("graph", sys.modules[__name__], story, shelf, dump=self._dump, load=self._load),
         )
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         """Read what is stored, then follow in the background. Raises NotFound (no such stream), Unavailable."""
         await self._following.start()
+        return self
 
-    async def stop(self) -> None:
-        """Follow no longer."""
+    async def __aexit__(self, *exc: object) -> None:
         await self._following.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """The graph of a tenant. Raises Unavailable where it would become stale unnoticed."""
+        """The graph of a tenant, which changes with the log. Raises Unavailable where that would go unnoticed."""
         self._following.check()
         return self._graphs.get(tenant) or ContextGraph()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.context.graph import ContextGraph, GraphFollower
@@ -48,7 +47,7 @@ from swe_ai_fleet.snapshots import Snapshots
 _TRIES = 20
 
 
-class ContextStore:
+class ContextStore(GraphFollower):
     """Stories, tasks, decisions, phases and records of work of all tenants. In its async context it follows the log.
 
     A replica sees its own changes at once, those of others as soon as they arrive through the log. Two concurrent
@@ -74,27 +73,10 @@ class ContextStore:
         now: Callable[[], str] = now,
         snapshots: Snapshots | None = None,
     ) -> None:
-        self._log = log
+        super().__init__(log, snapshots)
         self._clean = Cleaner(mask)
         self._now = now
-        self._follower = GraphFollower(log, snapshots)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    async def __aenter__(self) -> Self:
-        """Read the log to its end. Raises NotFound (no such stream), Unavailable."""
-        await self._follower.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._follower.stop()
-
-    def graph(self, tenant: str) -> ContextGraph:
-        """The graph of a tenant, which changes with the log. Raises Unavailable."""
-        return self._follower.graph(tenant)
-
-    async def catch_up(self) -> None:
-        """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
-        await self._follower.catch_up()
 
     async def create_story(self, tenant: str, story: Story) -> StoryState:
         """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
@@ -214,7 +196,7 @@ class ContextStore:
         except AlreadyExists:
             await self.catch_up()
             return False
-        self._follower.apply(stored)
+        self.apply(stored)
         return True
 
     async def _write(
@@ -249,7 +231,7 @@ class ContextStore:
                 except Fenced:
                     await self.catch_up()
                     continue
-                self._follower.apply(stored)
+                self.apply(stored)
                 return self.graph(tenant).stories[story_id]
         raise Unavailable(f"story {story_id} is being changed too often", hint="try again")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -79,10 +79,13 @@ class Executions:
         quotas: Quotas | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        self.projection = Projection(deps.log, self._heard, kept_seconds=kept_seconds, snapshots=snapshots)
+        heard: Callable[[StoredEvent], None] = lambda stored: self._dispatcher.heard(stored)
+        self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
-        self.fleet = ConcurrencyLimiter(deps.fleet, self._quotas, me=deps.owner, sharers=self._sharers)
+        self.fleet = ConcurrencyLimiter(
+            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self._dispatcher.sharers(tenant)
+        )
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log
         self._room = room or Room()
@@ -195,12 +198,6 @@ class Executions:
             room=self._room,
             replicas=tuple(sorted(self._replicas.alive())),
         )
-
-    def _sharers(self, tenant: str) -> set[str]:
-        return self._dispatcher.sharers(tenant)
-
-    def _heard(self, stored: StoredEvent) -> None:
-        self._dispatcher.heard(stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,6 @@ class Meter:
 
     Args:
         events: All events from a sequence number on, without an end; None once everything older is told.
-        history: Where figures are kept.
         clock: Seconds since 1970.
         snapshots: Where the figures are saved; None: the log is read from its start.
     """
@@ -106,12 +105,11 @@ class Meter:
         self,
         events: Callable[[int], AsyncGenerator[StoredEvent | None, None]],
         *,
-        history: History | None = None,
         clock: Callable[[], float] = time.time,
         snapshots: Snapshots | None = None,
     ) -> None:
         self._clock = clock
-        self._state = _State(history=history or History())
+        self._state = _State()
         self._fold = MetricsFold(self._state.fold)
         self._follower = Follower(
             "the log of events",
