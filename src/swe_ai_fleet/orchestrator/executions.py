@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -79,7 +79,9 @@ class Executions:
         quotas: Quotas | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        heard: Callable[[StoredEvent], None] = lambda stored: self._dispatcher.heard(stored)
+        def heard(stored: StoredEvent) -> None:
+            self._dispatcher.heard(stored)
+
         self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
