@@ -235,12 +235,10 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
 def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
     """Each namespace of a tenant's Jobs has all that the shared one has, and the runner knows exactly those."""
     told = found(objects, "ConfigMap", "fleet-runner")["data"]
-    shared, services = (
-        told["FLEET_RUNNER_NAMESPACE"],
-        found(objects, "Deployment", "fleet-runner")["metadata"]["namespace"],
-    )
+    shared = told["FLEET_RUNNER_NAMESPACE"]
     named: dict[str, str] = json.loads(told.get("FLEET_RUNNER_TENANT_NAMESPACES", "{}"))
-    namespaces = {one["metadata"]["name"] for one in of_kind(objects, "Namespace")} - {shared, services}
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(objects, "Namespace")}
+    namespaces = {name for name in labels if "fleet/agents" in labels[name]} - {shared}
     if set(named.values()) != namespaces or len(set(named.values())) < len(named):
         yield f"tenants have the namespaces {sorted(named.values())}, and there are {sorted(namespaces)}"
     if strangers := set(json.loads(told.get("FLEET_RUNNER_TENANT_RUNTIME_CLASSES", "{}"))) - set(named):
@@ -255,7 +253,6 @@ def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
         for name in {secret for place, secret in written() if place == shared}:
             if (namespace, name) not in written():
                 yield f"`fleet init` writes no secret {name} for {namespace}"
-    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(objects, "Namespace")}
     for one in sorted(namespaces):
         if labels[one] != labels[shared]:
             yield f"{one} has other labels than {shared}"
