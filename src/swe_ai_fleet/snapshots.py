@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.ports import KeyValue
 
 KEPT_SECONDS = 7 * 86_400.0
-PAUSE_SECONDS = 300.0
+PAUSE_SECONDS = 900.0
 LEAST_CHANGES = 10_000
 PART_BYTES = 512 * 1024
 Dump = Callable[[], Iterable[bytes]]
@@ -97,7 +97,10 @@ class Snapshot:
         found = [await self.store.bucket.get(f"{self.key}.{head.slot}.{number}") for number in range(head.parts)]
         parts = [part.value if part is not None else b"" for part in found]
         try:
-            if hashlib.sha256(b"".join(parts)).hexdigest() != head.sha256:
+            digest = hashlib.sha256()
+            for part in parts:
+                digest.update(part)
+            if digest.hexdigest() != head.sha256:
                 raise ValueError("its parts are not those that its head names")
             await asyncio.to_thread(self.load, _lines(parts))
         except (ValueError, zlib.error) as fault:
