@@ -17,14 +17,14 @@ from tests.manifests.kubectl import kustomized
 
 Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
-OVERLAYS = ("laptop", "gpu", "production", "tenants")
+OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
     "extras": ("production", "tracing", "backup", "gateway-api", "images"),
     "jobs": ("production", "jobs", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
-EVERYTHING = (*OVERLAYS, "tests", *SITES)
+EVERYTHING = (*OVERLAYS, "tenants", "tests", *SITES)
 
 
 @cache
