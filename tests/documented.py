@@ -64,6 +64,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/learning.md": (HERE, LIBRARY),
     "docs/memory.md": ("unit/test_memory_manager.py::test_the_example", HERE),
     "docs/metrics.md": (HERE,),
+    "docs/tenants.md": (KUBECTL,),
     "docs/models.md": (
         "integration/test_model_pool.py",
         HERE,

@@ -57,7 +57,7 @@ def servicer_of(
     """The servicer over executions; what is not given is real, and empty."""
     workspaces = workspaces or ScriptedWorkspaces()
     councils = given.pop("councils", None) or Councils(
-        store=CouncilStore(MemoryKeyValue()), states=executions.projection.all, models={}
+        store=CouncilStore(MemoryKeyValue()), states=executions.projection.unfinished, models={}
     )
     derivations = Derivations(fleet=executions.fleet, log=log, workspaces=workspaces)
     rooms: dict[str, Any] = {
@@ -138,7 +138,7 @@ class Service:
         async with asyncio.timeout(SECONDS), self._executions(deps) as self.executions:
             given: dict[str, Any] = {}
             if self.councils is not None:
-                states = self.executions.projection.all
+                states = self.executions.projection.unfinished
                 given["councils"] = Councils(store=self.councils, states=states, models=self.models)
             servicer = servicer_of(
                 self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given

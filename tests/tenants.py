@@ -231,7 +231,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             executions,
             log,
             components=measured,
-            councils=Councils(store=councils, states=executions.projection.all),
+            councils=Councils(store=councils, states=executions.projection.unfinished),
             metrics=Metrics(meter=meter),
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),

@@ -43,6 +43,7 @@ from swe_ai_fleet.runtime.nats_server import read_address
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
 CARD = "context.json"
@@ -110,8 +111,10 @@ async def open_context(
     """
     mask = secret_mask(settings)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask))
-        outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask))
+        known, _ = await log.bucket(OUTCOMES_BUCKET), await log.bucket(MEMORIES_BUCKET)
+        snapshots = await log.snapshots(CONTEXT_SNAPSHOTS, OUTCOMES_BUCKET, MEMORIES_BUCKET)
+        store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask, snapshots=snapshots))
+        outcomes = await stack.enter_async_context(LearningTracker(known, mask=mask))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
         source = ContextGatherer(store, memories, mask=mask, token_budget=settings.context_tokens)
         quotas = Quotas()
@@ -120,7 +123,10 @@ async def open_context(
                 "context": log.held("CONTEXT_CHANGES"),
                 **{name: log.held(f"KV_{name}") for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
-            quotas = Quotas(rules=rules, stored=(await stack.enter_async_context(StorageUsage(streams))).bytes_of)
+            quotas = Quotas(
+                rules=rules,
+                stored=(await stack.enter_async_context(StorageUsage(streams, snapshots=snapshots))).bytes_of,
+            )
         servicer = ContextServicer(
             graph=GraphCalls(store=store, source=source, log=log, mask=mask),
             memory=MemoryCalls(memories=memories, mask=mask),

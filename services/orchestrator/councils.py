@@ -34,7 +34,7 @@ class Councils:
 
     Attributes:
         store: Where councils are kept.
-        states: All executions of a tenant, as far as they are known here.
+        states: The executions of a tenant that go on, as far as they are known here.
         models: The model of each profile; the empty name is the default's.
     """
 

@@ -53,7 +53,7 @@ class FleetStatuses:
         found = await self.measure()
         told = {replica.name: replica for replica in found.replicas}
         load = self.executions.load()
-        unfinished = [s for s in self.executions.projection.unfinished() if s.task.tenant == tenant()]
+        unfinished = self.executions.projection.unfinished(tenant())
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
         names = sorted({*load.replicas, self.me})
         use = self.use(found)

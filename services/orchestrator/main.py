@@ -110,7 +110,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
         )
         councils = Councils(
-            store=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
+            store=stack.councils, states=stack.executions.projection.unfinished, models=council_models(stack.settings)
         )
         servicer = OrchestratorServicer(
             executions=stack.executions,

@@ -6,7 +6,7 @@ A reply is small enough for every client: what does not fit is cut or left as a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -233,27 +233,25 @@ def page(
         request.created_before_ms,
         request.text,
     ]
-    last = place_behind(request.page_token, asked, str, str)
-    found = [one for one in _select(projection, request, tenant) if not last or _place(one) < last]
-    reply, size = pb.ListExecutionsResponse(), 0
-    for state in found[: request.page_size or DEFAULT_PAGE_SIZE]:
+    last = cast("tuple[str, str] | None", place_behind(request.page_token, asked, str, str) or None)
+    reply, size, shown = pb.ListExecutionsResponse(), 0, ("", "")
+    for state in _select(projection, request, tenant, last):
         told = responses.execution_message(state)
         if not state.status.terminal:
             told.usage.CopyFrom(to_message(pb.Usage, spent(tenant, state.execution_id)))
         size += told.ByteSize() + 16
-        if size > MAX_REPLY_BYTES and reply.executions:
+        full = len(reply.executions) == (request.page_size or DEFAULT_PAGE_SIZE) or size > MAX_REPLY_BYTES
+        if full and reply.executions:
+            reply.next_page_token = page_token(asked, shown)
             break
         reply.executions.append(told)
-    if (shown := len(reply.executions)) < len(found):
-        reply.next_page_token = page_token(asked, _place(found[shown - 1]))
+        shown = (state.started_at, state.execution_id)
     return reply
 
 
-def _place(state: ExecutionState) -> tuple[str, str]:
-    return state.started_at, state.execution_id
-
-
-def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> list[ExecutionState]:
+def _select(
+    projection: Projection, request: pb.ListExecutionsRequest, tenant: str, behind: tuple[str, str] | None
+) -> Iterator[ExecutionState]:
     statuses: set[ExecutionStatus] = set()
     for number, asked in enumerate(request.statuses):
         status = from_enum(ExecutionStatus, pb.DeliberationStatus, asked)
@@ -268,8 +266,9 @@ def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: s
         statuses=frozenset(statuses),
         created_after=iso_time(request.created_after_ms),
         created_before=iso_time(request.created_before_ms),
+        behind=behind,
     )
-    return [state for state in found if _has(state, words)] if words else found
+    return (state for state in found if _has(state, words))
 
 
 def _has(state: ExecutionState, words: list[str]) -> bool:

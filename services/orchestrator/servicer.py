@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -31,11 +32,12 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds, now
-from swe_ai_fleet.domain.task import Task, TaskKind, check_identifier
+from swe_ai_fleet.domain.task import Role, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.acceptance import Store, Submission
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.runtime.erasure import Erasure, Erasures
@@ -226,7 +228,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.GetExecutionResponse(execution=told, audit_keys=self._audit_keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        return page(self._executions.projection, request, tenant(), self._metrics.meter.running)
+        # What is over is read from a file.
+        return await asyncio.to_thread(
+            page, self._executions.projection, request, tenant(), self._metrics.meter.running
+        )
 
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context
@@ -258,7 +263,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         reply = pb.GetStatusResponse(
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
-            stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
+            stats=_stats(self._executions.projection, tenant()) if request.include_stats else None,
             components=[to_message(pb.ComponentStatus, seen_by(principal(), component)) for component in components],
         )
         if request.include_stats:
@@ -365,17 +370,14 @@ def _overall(components: Sequence[Component]) -> str:
     return "degraded" if ComponentState.DEGRADED in states else "healthy"
 
 
-def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
-    deliberations = [state for state in states if state.task.kind is TaskKind.DELIBERATE]
-    ended = [state.duration_ms for state in deliberations if state.status.terminal]
-    roles: dict[str, int] = {}
-    for state in states:
-        roles[str(state.task.role)] = roles.get(str(state.task.role), 0) + 1
+def _stats(projection: Projection, tenant: str) -> pb.OrchestratorStats:
+    deliberations, ended, took = projection.total(tenant, kind=TaskKind.DELIBERATE)
+    roles = {str(role): projection.total(tenant, role=role)[0] for role in Role}
     return pb.OrchestratorStats(
-        total_deliberations=len(deliberations),
-        total_orchestrations=sum(state.task.kind is TaskKind.ORCHESTRATE for state in states),
-        avg_deliberation_time_ms=sum(ended) / len(ended) if ended else 0.0,
-        role_counts=roles,
+        total_deliberations=deliberations,
+        total_orchestrations=projection.total(tenant, kind=TaskKind.ORCHESTRATE)[0],
+        avg_deliberation_time_ms=took / ended if ended else 0.0,
+        role_counts={role: count for role, count in roles.items() if count},
     )
 
 

@@ -14,9 +14,11 @@ from typing import Generic, TypeVar
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.snapshots import Snapshot
 
 Change = TypeVar("Change")
 
+_SLICE = 32
 PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 
 _log = structlog.get_logger(__name__)
@@ -66,6 +68,7 @@ class Follower(Generic[Change]):
         changes: What the source tells from a position on, without an end; None once everything older is told.
         take: Takes a change in and says at which position it stands.
         hint: What to do where following has ended.
+        snapshot: Where a state that was saved is taken from at the start, and saved now and then; None: nowhere.
     """
 
     def __init__(
@@ -75,12 +78,15 @@ class Follower(Generic[Change]):
         take: Callable[[Change], int],
         *,
         hint: str,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._name = name
         self._changes = changes
         self._take = take
         self._hint = hint
-        self._position = 0
+        self._snapshot = snapshot
+        self._position = self._untold = 0
+        self._saved = False
         self._caught_up = asyncio.Event()
         self._fault: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -89,6 +95,11 @@ class Follower(Generic[Change]):
     def position(self) -> int:
         """Up to where changes were taken in."""
         return self._position
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything is taken in that was stored at the start."""
+        return self._caught_up.is_set()
 
     async def start(self) -> None:
         """Take in what is stored, then follow in the background. Raises what the source raises until then."""
@@ -104,6 +115,14 @@ class Follower(Generic[Change]):
         finally:
             waiting.cancel()
 
+    def begin(self) -> None:
+        """Take in what is stored and follow, all in the background, however often the source fails."""
+        self._task = asyncio.create_task(self._follow(patient=True), name=self._name)
+
+    async def known(self) -> None:
+        """Wait until everything is taken in that was stored at the start."""
+        await self._caught_up.wait()
+
     async def stop(self) -> None:
         """Follow no longer."""
         if self._task is not None:
@@ -118,10 +137,29 @@ class Follower(Generic[Change]):
             said = f": {self._fault}" if self._fault is not None else ""
             raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
 
-    async def _follow(self) -> None:
-        pauses = waits()
+    async def _save(self, snapshot: Snapshot) -> None:
+        while True:
+            await asyncio.sleep(snapshot.store.pause)
+            try:
+                if self._untold < snapshot.store.least and not (self._saved and await snapshot.is_gone()):
+                    continue
+                self._untold = 0
+                self._saved |= await snapshot.save(lambda: self._position)
+            except FleetError as error:
+                # Without one the next start takes longer, which is all.
+                _log.warning("snapshot.not_saved", source=self._name, reason=error.message)
+
+    async def _follow(self, *, patient: bool = False) -> None:
+        async with in_background(*([self._save(self._snapshot)] if self._snapshot else []), name=self._name):
+            await self._read(patient=patient)
+
+    async def _read(self, *, patient: bool) -> None:
+        pauses, begun = waits(), self._snapshot is None
         while True:
             try:
+                if not begun and self._snapshot is not None:
+                    self._position, begun = await self._snapshot.restore(), True
+                    self._saved = self._position > 0
                 async with aclosing(self._changes(self._position + 1)) as changes:
                     async for change in changes:
                         pauses, self._fault = waits(), None
@@ -129,10 +167,14 @@ class Follower(Generic[Change]):
                             self._caught_up.set()
                         else:
                             self._position = self._take(change)
+                            self._untold += 1
+                            if self._untold % _SLICE == 0:
+                                # A long log does not hold the loop up while it is read.
+                                await asyncio.sleep(0)
                 raise Unavailable(f"{self._name} has ended")
             except FleetError as error:
                 self._fault = error
-                if not self._caught_up.is_set():
+                if not (self._caught_up.is_set() or patient):
                     raise
                 _log.warning("following.source_unavailable", source=self._name, reason=error.message)
                 await asyncio.sleep(next(pauses))

@@ -76,10 +76,10 @@ class MemoryLog:
             if stored is not None:
                 yield stored
 
-    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+    async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """What all executions say and are told; with `follow` a None after everything stored before the call."""
         heads = (EXECUTION_SUBJECT, CONTROL_SUBJECT)
-        async for stored in self._select(lambda record: record.subject[2] in heads, 0, follow):
+        async for stored in self._select(lambda record: record.subject[2] in heads, from_sequence, follow):
             if stored is not None or follow:
                 yield stored
 

@@ -284,7 +284,7 @@ class EventLog(Protocol):
         """
         ...
 
-    def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
+    def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
         """What executions themselves say and what callers say to them (not their agents), of all tenants, oldest first.
 
         With `follow` a None marks the moment when everything stored before the call has been yielded.

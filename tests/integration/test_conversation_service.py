@@ -141,7 +141,7 @@ class TestRpcs:
     async def test_a_yes_starts_the_task_on_the_fleet(self, service: Service) -> None:
         proposed = await service.answer("s", "Mend the parser please")
         assert proposed.task_proposed
-        assert service.executions.projection.all(DEFAULT_TENANT) == []
+        assert list(service.executions.projection.select(DEFAULT_TENANT)) == []
         started = await service.answer("s", "yes")
         state = await service.executions.wait(DEFAULT_TENANT, started.execution_id)
         assert (state.task.description, state.task.repo.location, state.task.caller) == (

@@ -112,7 +112,7 @@ class Replica:
     @property
     def started(self) -> list[str]:
         """What tasks were started."""
-        return [state.task.description for state in self.executions.projection.all(DEFAULT_TENANT)]
+        return [state.task.description for state in self.executions.projection.select(DEFAULT_TENANT)]
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ class TestTheWholeWay:
             assert one.started == ["Round totals"]
             again = await one.go_on(name)
             assert (again, one.started) == (result, ["Round totals"])
-            (state,) = one.executions.projection.all(DEFAULT_TENANT)
+            (state,) = one.executions.projection.select(DEFAULT_TENANT)
             session = await one.show(name)
         assert (result.status, result.final_plan, result.results, result.iterations) == (
             "completed", "Start one with two agents.", "The task runs.", 4,

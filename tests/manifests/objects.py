@@ -31,7 +31,7 @@ SITES = {
     "many models": ("gpu", "vllm-replicas", "vllm-image-weights", "vllm-keda"),
 }
 """Overlays with components beside their own, as a site would write them: together every component there is."""
-EVERYTHING = (*OVERLAYS, "tests", *SITES)
+EVERYTHING = (*OVERLAYS, "tenants", "tests", *SITES)
 
 
 @cache
@@ -68,8 +68,9 @@ def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:
 
 
 def found(objects: Sequence[Object], kind: str, name: str) -> Object:
-    """The one object of a kind and a name."""
-    (one,) = [one for one in of_kind(objects, kind) if one["metadata"]["name"] == name]
+    """The one object of a kind and a name; of those of tenants' namespaces the shared one."""
+    own = [one for one in of_kind(objects, kind) if one["metadata"]["name"] == name]
+    (one,) = [one for one in own if not str(one["metadata"].get("namespace")).startswith("fleet-agents-")]
     return one
 
 

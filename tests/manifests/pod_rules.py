@@ -135,7 +135,10 @@ def accounts_are_its_own(objects: Sequence[Object]) -> Iterator[str]:
         for one in of_kind(objects, "ConfigMap")
         if "FLEET_RUNNER_SERVICE_ACCOUNT" in one["data"]
     }
-    jobs = {("fleet-agents", name) for _, name in named}
+    spaces = [
+        one["metadata"]["name"] for one in of_kind(objects, "Namespace") if "fleet/agents" in one["metadata"]["labels"]
+    ]
+    jobs = {(space, name) for _, name in named for space in spaces}
     for one in sorted(accounts - used - jobs):
         yield f"account {one} belongs to nobody"
     for one in sorted(jobs - accounts):

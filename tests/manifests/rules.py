@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,13 @@ from tests.manifests.pod_rules import (
     resources_are_bounded,
     rights_are_few,
 )
-from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known
+from tests.manifests.running import (
+    files_are_mounted,
+    modules_are_there,
+    secrets_are_made,
+    settings_are_known,
+    written,
+)
 from tests.manifests.strict import schemas_fit
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -72,7 +79,7 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
 
 
 def traffic_is_denied(objects: Sequence[Object]) -> Iterator[str]:
-    for namespace in sorted({pod.namespace for pod in pods(objects)} | {"fleet-agents"}):
+    for namespace in sorted(one["metadata"]["name"] for one in of_kind(objects, "Namespace")):
         if not any(
             policy["metadata"]["namespace"] == namespace
             and not policy["spec"]["podSelector"]
@@ -206,12 +213,11 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
         if runner["metadata"]["name"] != "fleet-runner":
             continue
         told = found(objects, "ConfigMap", "fleet-runner")["data"]
-        hard = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]
 
         def of(name: str, told: Object = told) -> str:
             return told.get(f"FLEET_RUNNER_{name.upper()}", RunnerSettings.model_fields[name].default)
 
-        jobs = int(of("concurrency")) * runner["spec"]["replicas"]
+        everybody = int(of("concurrency")) * runner["spec"]["replicas"]
         one = {
             "count/jobs.batch": "1",
             "pods": "1",
@@ -220,9 +226,40 @@ def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
             "limits.cpu": of("cpu_limit"),
             "limits.memory": of("memory_limit"),
         }
-        for kind, each in one.items():
-            if jobs * quantity(each) > quantity(hard[kind]):
-                yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind}"
+        for quota in of_kind(objects, "ResourceQuota"):
+            hard, place = quota["spec"]["hard"], quota["metadata"]["namespace"]
+            # What one tenant may have at once is said by its number of Pods.
+            jobs = everybody if place == told["FLEET_RUNNER_NAMESPACE"] else int(hard["pods"])
+            for kind, each in one.items():
+                if jobs * quantity(each) > quantity(hard[kind]):
+                    yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind} in {place}"
+
+
+def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
+    """Each namespace of a tenant's Jobs has all that the shared one has, and the runner knows exactly those."""
+    told = found(objects, "ConfigMap", "fleet-runner")["data"]
+    shared = told["FLEET_RUNNER_NAMESPACE"]
+    named: dict[str, str] = json.loads(told.get("FLEET_RUNNER_TENANT_NAMESPACES", "{}"))
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(objects, "Namespace")}
+    namespaces = {name for name in labels if "fleet/agents" in labels[name]} - {shared}
+    if set(named.values()) != namespaces or len(set(named.values())) < len(named):
+        yield f"tenants have the namespaces {sorted(named.values())}, and there are {sorted(namespaces)}"
+    if strangers := set(json.loads(told.get("FLEET_RUNNER_TENANT_RUNTIME_CLASSES", "{}"))) - set(named):
+        yield f"{sorted(strangers)} have a RuntimeClass and no namespace"
+
+    def there(namespace: str) -> set[tuple[str, str]]:
+        own = [one for one in objects if one["metadata"].get("namespace") == namespace and one["kind"] != "Job"]
+        return {(one["kind"], one["metadata"]["name"]) for one in own}
+
+    for namespace in sorted(namespaces):
+        for kind, name in sorted(there(shared) - there(namespace)):
+            yield f"{namespace} has no {kind} {name}"
+        for name in {secret for place, secret in written() if place == shared}:
+            if (namespace, name) not in written():
+                yield f"`fleet init` writes no secret {name} for {namespace}"
+    for one in sorted(namespaces):
+        if labels[one] != labels[shared]:
+            yield f"{one} has other labels than {shared}"
 
 
 def _fits(peer: Object, policy: Object, other: PodView, labels: dict[str, dict[str, str]]) -> bool:
@@ -306,6 +343,7 @@ RULES: tuple[Rule, ...] = (
     targets_exist,
     replicas_survive,
     quotas_have_room,
+    tenants_have_their_own,
     schemas_fit,
     ways_are_open,
     settings_are_known,

@@ -43,8 +43,8 @@ def _variables() -> frozenset[str]:
 def written() -> Mapping[tuple[str, str], Mapping[str, bytes]]:
     """The secrets that `fleet init --kubernetes` writes, by namespace and name."""
     with tempfile.TemporaryDirectory() as directory:
-        install(Path(directory) / "i", kubernetes=True)
-        manifests = [json.loads(path.read_text()) for path in Path(directory).glob("i/kubernetes/*.json")]
+        install(Path(directory) / "i", tenants=("default", "acme", "umbrella"), kubernetes=True)
+        manifests = [json.loads(path.read_text()) for path in Path(directory).rglob("i/kubernetes/**/*.json")]
     return {
         (one["metadata"]["namespace"], one["metadata"]["name"]): {
             key: base64.b64decode(value) for key, value in one["data"].items()

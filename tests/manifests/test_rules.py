@@ -98,6 +98,18 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (of.replicas_survive, f"{DEPLOYMENT}orchestrator", f"{POD} terminationGracePeriodSeconds", 20),
     (of.replicas_survive, f"{DEPLOYMENT}runner", f"{POD} topologySpreadConstraints", GONE),
     (of.quotas_have_room, "ConfigMap fleet-runner", "data FLEET_RUNNER_CONCURRENCY", "150"),
+    (
+        of.tenants_have_their_own,
+        "ConfigMap fleet-runner",
+        "data FLEET_RUNNER_TENANT_NAMESPACES",
+        '{"acme": "fleet-acme"}',
+    ),
+    (
+        of.tenants_have_their_own,
+        "ConfigMap fleet-runner",
+        "data FLEET_RUNNER_TENANT_RUNTIME_CLASSES",
+        '{"acme": "kata"}',
+    ),
     (strict.schemas_fit, f"{DEPLOYMENT}gateway", "spec replica", 2),
     (strict.schemas_fit, "Service fleet-gateway", "spec ports 0 port", "443"),
     (strict.schemas_fit, "RayCluster fleet", "spec enableAutoscaling", True),
@@ -151,20 +163,25 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
 
 
 @pytest.mark.parametrize(
-    ("name", "image"),
+    ("overlay", "tenant", "image", "place"),
     [
-        ("production", ""),
-        ("production", f"registry.example.org/team/image@sha256:{'0' * 64}"),
-        ("user namespaces", ""),
+        ("production", "default", "", ("fleet-agents", "")),
+        ("production", "default", f"registry.example.org/team/image@sha256:{'0' * 64}", ("fleet-agents", "")),
+        ("user namespaces", "default", "", ("fleet-agents", "")),
+        ("tenants", "acme", "", ("fleet-agents-acme", "gvisor")),
+        ("tenants", "umbrella", "", ("fleet-agents-umbrella", "kata")),
+        ("tenants", "another", "", ("fleet-agents", "")),
     ],
 )
-def test_a_job_of_the_runner_keeps_the_rules(name: str, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_the_runner_keeps_the_rules(
+    monkeypatch: pytest.MonkeyPatch, overlay: str, tenant: str, image: str, place: tuple[str, str]
+) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
-    objects = built(name)
-    for variable, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
-        monkeypatch.setenv(variable, value)
+    objects = built(overlay)
+    for name, value in found(objects, "ConfigMap", "fleet-runner")["data"].items():
+        monkeypatch.setenv(name, value)
     spec = JobSpec(
-        ref=JobRef(name="fleet-abc", tenant="default"), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
+        ref=JobRef(name="fleet-abc", tenant=tenant), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
     )  # fmt: skip
     spec = replace(spec, image=image)
@@ -175,11 +192,14 @@ def test_a_job_of_the_runner_keeps_the_rules(name: str, image: str, monkeypatch:
     others = {running.settings_are_known, running.files_are_mounted, running.secrets_are_made}
     assert [told for rule in RULES if rule not in others for told in rule(objects)] == []
     (pod,) = pods([job])
+    assert (pod.namespace, pod.spec.get("runtimeClassName", "")) == place
     out = {(service, port) for way, service, _, port in of.ways(objects) if way.owner is job}
     assert {("fleet-nats", 4222), ("fleet-vllm-each", 8000)} <= out
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["namespace"] == pod.namespace]
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2
-    counted = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]
+    (counted,) = [
+        one["spec"]["hard"] for one in of_kind(objects, "ResourceQuota") if one["metadata"]["namespace"] == place[0]
+    ]
     assert {"requests.cpu", "limits.memory", "count/jobs.batch"} <= counted.keys()
     context = job["spec"]["template"]["spec"]["containers"][0]["securityContext"]
     node = found(objects, "Job", "fleet-node-check") if name != "production" else None

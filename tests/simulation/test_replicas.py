@@ -89,8 +89,8 @@ class Link:
             async for stored in events:
                 yield stored
 
-    async def heads(self, *, follow: bool = False) -> AsyncGenerator[ev.StoredEvent | None]:
-        async with aclosing(self.log.heads(follow=follow)) as events:
+    async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[ev.StoredEvent | None]:
+        async with aclosing(self.log.heads(from_sequence=from_sequence, follow=follow)) as events:
             async for stored in events:
                 await self.pass_time()
                 yield stored

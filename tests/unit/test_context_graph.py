@@ -122,14 +122,13 @@ def test_an_excerpt_has_a_storys_newest_neighbours_and_work() -> None:
         worked("e4", task_id="T"),
         worked("e5", task_id="other"),
     )
-    part = known.excerpt([known.story("S-1"), known.story("S-6")], task_id="T", neighbours=2, work=2)
+    part = known.excerpt([known.story("S-1"), known.story("S-6")], neighbours=2)
     # The story itself, and those of its case that were created last: the two wanted, and one in case it is among them.
     assert set(part.stories) == {NO_STORY, "S-1", "S-3", "S-4", "S-5", "S-6"}
     assert [one.story_id for one in part.case("C")] == ["S-3", "S-4", "S-5"]
-    assert [work.record.execution_id for work in part.work("story:S-1")] == ["e3", "e2"]
+    assert [work.record.execution_id for work in part.work("story:S-1", limit=2)] == ["e3", "e2"]
     assert [work.record.execution_id for work in part.work("task:T")] == ["e4"]
-    assert (part.execution("e1"), part.execution("e5")) == (None, None)
-    assert part.work("task:other") == part.case("") == ()
+    assert part.case("") == ()
     # It stands still while the graph goes on.
     for change in stored(*(story(f"S-{number}", "C") for number in range(8, 10))):
         known.apply(change)

@@ -188,6 +188,10 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",), kubernetes=True)
     layout = Layout(directory=tmp_path)
     kept = {path.stem: json.loads(path.read_text()) for path in layout.kubernetes.glob("*.json")}
+    own = [json.loads(path.read_text()) for path in (layout.kubernetes / "tenants").glob("*.json")]
+    assert {one["metadata"]["namespace"] for one in own} == {"fleet-agents-a"}
+    shared = [one for one in kept.values() if one["metadata"]["namespace"] == "fleet-agents"]
+    assert sorted(json.dumps(one["data"]) for one in own) == sorted(json.dumps(one["data"]) for one in shared)
     everything = b"".join(base64.b64decode(text) for one in kept.values() for text in one["data"].values())
     for secret in (layout.authority_key, layout.nkey("operator"), layout.nkey("sys"), layout.nkey("tenant-a")):
         assert secret.read_bytes().strip() not in everything

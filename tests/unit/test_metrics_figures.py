@@ -294,7 +294,7 @@ async def test_a_log_that_cannot_be_followed_is_said() -> None:
 @given(st.lists(st.integers(min_value=0, max_value=200 * 86_400), min_size=1, max_size=30))
 @settings(max_examples=40)
 def test_old_cells_go_and_gauges_stay_right(ages: list[int]) -> None:
-    history, key, queued = History(), ("default", "DEV"), Figures(accepted=1)
+    history, key, queued = History(), "default/DEV", Figures(accepted=1)
     queued.change.queued = 1
     for age in sorted(ages, reverse=True):
         history.add(NOW - age, key, queued, now=NOW)

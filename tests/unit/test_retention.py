@@ -84,7 +84,7 @@ async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, for
     await _say(log, "open", _started("open"))
     await projection.start()
     try:
-        assert {state.execution_id for state in projection.all("default")} == {"over", "open"}
+        assert {state.execution_id for state in projection.select("default")} == {"over", "open"}
         now[0] += 999 if not forgotten else 101
         await _say(log, "next", _started("next"), _ENDED)
         async with asyncio.timeout(5):

@@ -74,7 +74,7 @@ async def test_the_next_place_is_a_quiet_tenants_whatever_a_noisy_one_has_waitin
         assert order[:2] == ["noisy", "noisy"]
         # Both places may have become free at the same time.
         assert "quiet" in order[2:4]
-        assert all(state.status is not ExecutionStatus.FAILED for state in executions.projection.all("noisy"))
+        assert all(state.status is not ExecutionStatus.FAILED for state in executions.projection.select("noisy"))
 
 
 @given(
@@ -217,10 +217,10 @@ async def test_tasks_handed_in_at_once_are_no_more_than_may_wait(world: World, b
         tasks = [a_task(f"t-{number}", tenant="small") for number in range(6)]
         answers = await asyncio.gather(*(executions.submit(task) for task in tasks), return_exceptions=True)
         refused = [one for one in answers if isinstance(one, ResourceExhausted)]
-        assert (len(refused), len(executions.projection.all("small"))) == (4, 2)
+        assert (len(refused), len(list(executions.projection.select("small")))) == (4, 2)
         assert "quotas" not in bounds or {one.field for one in refused} == {"quota.queued"}
         # One that is handed in again takes no place of its own, and another tenant's has room.
-        known = executions.projection.all("small")[0].task
+        known = executions.projection.unfinished("small")[0].task
         again = await asyncio.gather(*(executions.submit(known) for _ in range(3)))
         assert all(one.existed for one in again)
         assert not (await executions.submit(a_task("more", tenant="other"))).existed

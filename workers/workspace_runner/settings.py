@@ -99,6 +99,9 @@ class RunnerSettings(BaseSettings):
     apparmor_profile: str = Field(
         default="", description="AppArmor profile on the nodes, such as fleet-agent; empty = the runtime's default."
     )
+    tenant_runtime_classes: dict[str, str] = Field(
+        default_factory=dict[str, str], description="Runtime classes of tenants that have one of their own."
+    )
     priority_class: str = Field(default="", description="Priority class of the Pods.")
     run_as: int = Field(default=10_001, ge=1, description="User and group that containers run as.")
     cpu: str = Field(default="500m", description="CPU that an agent container asks for.")

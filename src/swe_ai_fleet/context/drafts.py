@@ -84,7 +84,7 @@ MAX_DECISIONS = 100
 MAX_EXECUTIONS = 10
 _FILES_OF = 20
 _MAX_FILES = 60
-_MAX_SIBLINGS = 50
+MAX_SIBLINGS = 50
 _TITLE_CHARS = 160
 _OPERATIONS = 12
 OPEN = (TaskState.OPEN, TaskState.IN_PROGRESS)
@@ -126,11 +126,6 @@ def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: R
     """All parts of a story, for one of its tasks and a role. Decisions for other roles only are left out."""
     return (*_of_story(graph, state), *_of_tasks(state, task_id, role), *_of_decisions(graph, state, task_id, role),
             *_of_work(graph, state, task_id))  # fmt: skip
-
-
-def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = "") -> ContextGraph:
-    """The part of a graph that drafts of these stories need. It does not change: another thread may read it."""
-    return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
 
 
 def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:
@@ -189,13 +184,13 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         )
     for name, text in story.notes.items():
         yield Draft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
-    stories = graph.case(story.case_id, limit=_MAX_SIBLINGS + 1)
+    stories = graph.case(story.case_id, limit=MAX_SIBLINGS + 1)
     siblings = [sibling.story for sibling in stories if sibling.story_id != story.story_id and sibling.story]
     if siblings:
         yield Draft(
             section=Section.CASE,
             title=f"other stories of case {story.case_id}",
-            text=_listed(f"{near.story_id} ({near.phase}): {titled(near.title)}" for near in siblings[-_MAX_SIBLINGS:]),
+            text=_listed(f"{near.story_id} ({near.phase}): {titled(near.title)}" for near in siblings[-MAX_SIBLINGS:]),
             place=place,
         )
 
@@ -251,7 +246,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
                 place=place,
             )
     old = [decision for decision in _newest_first(state) if decision.state is DecisionState.SUPERSEDED]
-    for decision in old[:_MAX_SIBLINGS]:
+    for decision in old[:MAX_SIBLINGS]:
         if role is None or not decision.roles or role in decision.roles:
             yield Draft(
                 section=Section.ALTERNATIVES,

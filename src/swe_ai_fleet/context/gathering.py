@@ -6,7 +6,7 @@ import asyncio
 
 from swe_ai_fleet.agents.sub_agents.recall.ranking import names
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
+from swe_ai_fleet.context.drafts import MAX_SIBLINGS, Draft, drafts, of_memory
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.story import StoryState
@@ -58,7 +58,7 @@ class ContextGatherer:
             if not request.namespaces:
                 raise
             states, missing = (), (fault.message, *missing)
-        part = excerpt(self._store.graph(request.tenant), states, request.task_id)
+        part = self._store.graph(request.tenant).excerpt(states, neighbours=MAX_SIBLINGS)
         viewpoint = Viewpoint(
             role=request.role,
             phase=request.phase or _phase(states),

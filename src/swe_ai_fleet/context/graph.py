@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain, groupby, takewhile
+from operator import itemgetter
+from typing import Self
 
+from swe_ai_fleet import shelf
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.context import story
 from swe_ai_fleet.context.story import StoryState, advance
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -30,6 +37,8 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import ChangeLog
+from swe_ai_fleet.shelf import Shelf
+from swe_ai_fleet.snapshots import Snapshots
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
@@ -61,20 +70,22 @@ class Work:
 
 
 class ContextGraph:
-    """The knowledge of one tenant. The same changes make equal graphs. Made by `fold`, changed by `apply`."""
+    """The knowledge of one tenant. The same changes make equal graphs. Made by `fold`, changed by `apply`.
 
-    def __init__(self) -> None:
+    Stories are in memory, what executions did lies in a file of this process.
+    """
+
+    def __init__(self, work: Shelf[Work] | None = None) -> None:
         self._stories: dict[str, StoryState] = {}
-        self._work: dict[str, Work] = {}
+        self._work = work or Shelf(Work)
         self._cases: dict[str, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[str]] = {}
-        self._work_of: dict[str, list[tuple[int, str]]] = {}
         self._erased_at = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ContextGraph):
             return NotImplemented
-        return self._stories == other._stories and self._work == other._work
+        return self._stories == other._stories and sorted(self._work.lines()) == sorted(other._work.lines())
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # it goes on changing
 
@@ -141,23 +152,20 @@ class ContextGraph:
                 (its parts).
             limit: The most that is returned.
         """
-        entries = self._work_of.get(node, ())
-        return tuple(self._work[execution_id] for _, execution_id in reversed(entries[-limit:]))
+        return tuple(self._work.newest(node, limit=limit or -1))
 
     def execution(self, execution_id: str) -> Work | None:
         """What one execution did, None where it is not recorded."""
         return self._work.get(execution_id)
 
-    def excerpt(self, stories: Iterable[StoryState], *, task_id: str = "", neighbours: int, work: int) -> ContextGraph:
-        """The part of the graph that concerns these stories, as a graph of its own that does not change.
+    def excerpt(self, stories: Iterable[StoryState], *, neighbours: int) -> ContextGraph:
+        """The part of the graph that concerns these stories, for another thread: only records of work are added to it.
 
         Args:
             stories: Some of this graph's.
-            task_id: A task whose work is wanted too.
             neighbours: How many other stories of their cases come with them, those created last.
-            work: How many records of each story and of the task, the newest.
         """
-        part = ContextGraph()
+        part = ContextGraph(self._work)
         part._stories[NO_STORY] = self.common()
         for state in stories:
             part._stories[state.story_id] = state
@@ -165,12 +173,22 @@ class ContextGraph:
             if case_id and case_id not in part._cases:
                 part._cases[case_id] = self._cases.get(case_id, [])[-neighbours - 1 :]
                 part._stories.update((state.story_id, state) for state in self.case(case_id, limit=neighbours + 1))
-            part._work_of[f"story:{state.story_id}"] = self._work_of.get(f"story:{state.story_id}", [])[-work:]
-        if task_id:
-            part._work_of[f"task:{task_id}"] = self._work_of.get(f"task:{task_id}", [])[-work:]
-        for entries in part._work_of.values():
-            part._work.update((execution_id, self._work[execution_id]) for _, execution_id in entries)
         return part
+
+    def dump(self) -> Iterator[bytes]:
+        """All of it as lines of JSON, which the caller may read in a thread."""
+        return chain(map(to_json, list(self._stories.values())), [b""], self._work.lines())
+
+    def load(self, lines: Iterator[bytes]) -> None:
+        """Hold what `dump` wrote of another graph. Raises ValueError."""
+        for line in takewhile(bool, lines):
+            state = from_json(StoryState, line)
+            self._stories[state.story_id] = state
+            if state.story is not None and state.story.case_id:
+                insort(self._cases.setdefault(state.story.case_id, []), (state.story.created_at, state.story_id))
+            for name in (*(f"task:{one}" for one in state.tasks), *(f"decision:{one}" for one in state.decisions)):
+                self._holders.setdefault(name, set()).add(state.story_id)
+        self._work.load(lines)
 
     def apply(self, stored: StoredChange) -> bool:
         """Apply a change; False where it was applied before."""
@@ -197,25 +215,19 @@ class ContextGraph:
 
     def _erase(self, execution_id: str, sequence: int) -> bool:
         if execution_id:
-            work = self._work.pop(execution_id, None)
-            if work is None:
-                return False
-            for node in dict.fromkeys(_worked_on(work.record)):
-                self._work_of[node].remove((work.sequence, execution_id))
-            return True
+            return self._work.drop(execution_id)
         if sequence <= self._erased_at:
             return False
         self._erased_at = sequence
-        for known in (self._stories, self._work, self._cases, self._holders, self._work_of):
+        for known in (self._stories, self._work, self._cases, self._holders):
             known.clear()
         return True
 
     def _record(self, record: WorkRecord, sequence: int) -> bool:
-        if record.execution_id in self._work:
+        if self._work.get(record.execution_id) is not None:
             return False
-        self._work[record.execution_id] = Work(sequence=sequence, record=record)
-        for node in dict.fromkeys(_worked_on(record)):
-            insort(self._work_of.setdefault(node, []), (sequence, record.execution_id))
+        work = Work(sequence=sequence, record=record)
+        self._work.put(record.execution_id, work, sort=f"{sequence:020}", labels=dict.fromkeys(_worked_on(record)))
         return True
 
 
@@ -244,13 +256,14 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
 
 
 class GraphFollower:
-    """Follows a log of changes. After a restart it reads the whole log again, since it has no other state.
+    """Follows a log of changes, in its async context.
 
     Args:
         log: What to follow.
+        snapshots: Where the graphs are saved; None: after a restart the whole log is read again.
     """
 
-    def __init__(self, log: ChangeLog) -> None:
+    def __init__(self, log: ChangeLog, snapshots: Snapshots | None = None) -> None:
         self._log = log
         self._graphs: dict[str, ContextGraph] = {}
         self._following = Follower(
@@ -258,18 +271,20 @@ class GraphFollower:
             lambda position: log.read(from_sequence=position, follow=True),
             self._take,
             hint="restart the context service",
+            snapshot=snapshots
+            and snapshots.of("graph", sys.modules[__name__], story, shelf, dump=self._dump, load=self._load),
         )
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         """Read what is stored, then follow in the background. Raises NotFound (no such stream), Unavailable."""
         await self._following.start()
+        return self
 
-    async def stop(self) -> None:
-        """Follow no longer."""
+    async def __aexit__(self, *exc: object) -> None:
         await self._following.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """The graph of a tenant. Raises Unavailable where it would become stale unnoticed."""
+        """The graph of a tenant, which changes with the log. Raises Unavailable where that would go unnoticed."""
         self._following.check()
         return self._graphs.get(tenant) or ContextGraph()
 
@@ -292,3 +307,13 @@ class GraphFollower:
     def _take(self, stored: StoredChange) -> int:
         self.apply(stored)
         return stored.sequence
+
+    def _dump(self) -> Iterator[bytes]:
+        each = [(tenant.encode(), graph.dump()) for tenant, graph in self._graphs.items()]
+        return (tenant + b" " + line for tenant, lines in each for line in lines)
+
+    def _load(self, lines: Iterator[bytes]) -> None:
+        self._graphs = {}
+        for tenant, group in groupby((line.partition(b" ") for line in lines), key=itemgetter(0)):
+            self._graphs[tenant.decode()] = graph = ContextGraph()
+            graph.load(rest for _, _, rest in group)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, Section, drafts, excerpt, in_force, titled
+from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, MAX_SIBLINGS, OPEN, Draft, Section, drafts, in_force, titled
 from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask, TaskState
@@ -81,9 +81,8 @@ async def rehydrate(
     """
     check_token_budget(token_budget)
     states = _states(graph, story_id, case_id)
-    return await asyncio.to_thread(
-        _rehydrated, excerpt(graph, states), states, case_id, role, token_budget or DEFAULT_TOKENS, mask
-    )
+    part = graph.excerpt(states, neighbours=MAX_SIBLINGS)
+    return await asyncio.to_thread(_rehydrated, part, states, case_id, role, token_budget or DEFAULT_TOKENS, mask)
 
 
 def _rehydrated(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.context.graph import ContextGraph, GraphFollower
@@ -43,11 +42,12 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.ports import ChangeLog, SecretMask
+from swe_ai_fleet.snapshots import Snapshots
 
 _TRIES = 20
 
 
-class ContextStore:
+class ContextStore(GraphFollower):
     """Stories, tasks, decisions, phases and records of work of all tenants. In its async context it follows the log.
 
     A replica sees its own changes at once, those of others as soon as they arrive through the log. Two concurrent
@@ -60,6 +60,7 @@ class ContextStore:
 
     Args:
         log: Where the changes are kept.
+        snapshots: Where what they come to is saved; None: nowhere.
         mask: Hides secrets in every text before it is kept.
         now: The time, UTC, ISO 8601.
     """
@@ -70,28 +71,12 @@ class ContextStore:
         *,
         mask: SecretMask,
         now: Callable[[], str] = now,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        self._log = log
+        super().__init__(log, snapshots)
         self._clean = Cleaner(mask)
         self._now = now
-        self._follower = GraphFollower(log)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    async def __aenter__(self) -> Self:
-        """Read the log to its end. Raises NotFound (no such stream), Unavailable."""
-        await self._follower.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._follower.stop()
-
-    def graph(self, tenant: str) -> ContextGraph:
-        """The graph of a tenant, which changes with the log. Raises Unavailable."""
-        return self._follower.graph(tenant)
-
-    async def catch_up(self) -> None:
-        """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
-        await self._follower.catch_up()
 
     async def create_story(self, tenant: str, story: Story) -> StoryState:
         """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
@@ -211,7 +196,7 @@ class ContextStore:
         except AlreadyExists:
             await self.catch_up()
             return False
-        self._follower.apply(stored)
+        self.apply(stored)
         return True
 
     async def _write(
@@ -246,7 +231,7 @@ class ContextStore:
                 except Fenced:
                     await self.catch_up()
                     continue
-                self._follower.apply(stored)
+                self.apply(stored)
                 return self.graph(tenant).stories[story_id]
         raise Unavailable(f"story {story_id} is being changed too often", hint="try again")
 

@@ -28,6 +28,7 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
+from swe_ai_fleet.snapshots import Snapshots
 from swe_ai_fleet.tools.catalogue import ToolAccess
 
 
@@ -57,6 +58,7 @@ class Executions:
         councils: Those of roles; None: agents are made for each task.
         quotas: What tenants may use, and what holds for them whatever their callers ask for.
         kept_seconds: How long the log keeps events, 0 for ever; see `Projection`.
+        snapshots: Where the projection is saved; None: the log is read from its start.
 
     Attributes:
         submit, begin: See `Acceptance`.
@@ -77,11 +79,17 @@ class Executions:
         councils: CouncilStore | None = None,
         kept_seconds: float = 0.0,
         quotas: Quotas | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        self.projection = Projection(deps.log, self._heard, kept_seconds=kept_seconds)
+        def heard(stored: StoredEvent) -> None:
+            self._dispatcher.heard(stored)
+
+        self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
-        self.fleet = ConcurrencyLimiter(deps.fleet, self._quotas, me=deps.owner, sharers=self._sharers)
+        self.fleet = ConcurrencyLimiter(
+            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self._dispatcher.sharers(tenant)
+        )
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log
         self._room = room or Room()
@@ -214,12 +222,6 @@ class Executions:
             room=self._room,
             replicas=tuple(sorted(self._replicas.alive())),
         )
-
-    def _sharers(self, tenant: str) -> set[str]:
-        return self._dispatcher.sharers(tenant)
-
-    def _heard(self, stored: StoredEvent) -> None:
-        self._dispatcher.heard(stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,18 @@ It tells which of them this process may drive: ownership stands in the log, bein
 from __future__ import annotations
 
 import asyncio
+import heapq
+import json
+import sys
 import time
-from collections.abc import Callable, Collection
-from contextlib import aclosing
-from dataclasses import replace
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain, islice
 
+from swe_ai_fleet import shelf
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
@@ -24,7 +30,10 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import EventLog
+from swe_ai_fleet.shelf import LAST, Shelf
+from swe_ai_fleet.snapshots import Snapshots
 
 _LOOKS = 200
 """So often within the time that the log keeps events."""
@@ -58,8 +67,18 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
     return state.owner == me or state.owner not in alive
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """An execution, and the sequence of its `ExecutionFinished`."""
+
+    state: ExecutionState
+    end: int = 0
+
+
 class Projection:
     """Follows what executions say and are told. Steps of their agents are not in it: read the log for those.
+
+    Memory is bounded by what is not over. The rest lies in a file of this process.
 
     Args:
         log: What to follow.
@@ -67,6 +86,7 @@ class Projection:
         kept_seconds: How long the log keeps events, 0 for ever. An execution that is over is forgotten when its first
             event is gone: a projection that is built anew would not know of it either.
         clock: Seconds since 1970.
+        snapshots: Where its state is saved; None: the log is read from its start.
     """
 
     def __init__(
@@ -76,56 +96,62 @@ class Projection:
         *,
         kept_seconds: float = 0.0,
         clock: Callable[[], float] = time.time,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        self._log = log
         self._kept_seconds = kept_seconds
         self._clock = clock
         self._forgets_at = 0.0
         self._heard = heard
-        self._open: dict[tuple[str, str], None] = {}
-        self._states: dict[tuple[str, str], ExecutionState] = {}
+        self._open: dict[tuple[str, str], ExecutionState] = {}
+        self._over = Shelf(_Kept)
         self._ends: dict[tuple[str, str], int] = {}
         self._erased: dict[tuple[str, str], None] = {}
-        self._changed = asyncio.Condition()
-        self._follower: asyncio.Task[None] | None = None
+        self._waiting: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
+        self._follower = Follower(
+            "the log of executions",
+            lambda position: log.heads(from_sequence=position, follow=True),
+            self._take,
+            hint="restart the orchestrator",
+            snapshot=snapshots
+            and snapshots.of("executions", sys.modules[__name__], shelf, dump=self._dump, load=self._load),
+        )
 
     async def start(self) -> None:
         """Read what is stored, then follow in the background."""
-        caught_up = asyncio.Event()
-        self._follower = asyncio.create_task(self._follow(caught_up), name="projection")
-        waiting = asyncio.create_task(caught_up.wait())
-        await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._follower.done():
-            await self._follower
+        await self._follower.start()
 
     async def stop(self) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        await self._follower.stop()
 
     def accepted(self, event: Event) -> None:
         """Know of an execution at once, before its first event has come round through the log."""
         state = advance(None, StoredEvent(sequence=0, event=event))
-        key = (event.tenant, event.execution_id)
-        if state is not None and key not in self._states:
-            self._states[key] = state
-            self._open[key] = None
+        if state is not None and self.get(event.tenant, event.execution_id) is None:
+            self._open[event.tenant, event.execution_id] = state
 
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
-        return self._states.get((tenant, execution_id))
+        state = self._open.get((tenant, execution_id))
+        if state is None and (kept := self._over.get(f"{tenant}/{execution_id}")) is not None:
+            return kept.state
+        return state
 
     def end_sequence(self, tenant: str, execution_id: str) -> int:
         """The sequence of its `ExecutionFinished`, 0 while it goes on."""
-        return self._ends.get((tenant, execution_id), 0)
+        end = self._ends.get((tenant, execution_id), 0)
+        kept = None if end else self._over.get(f"{tenant}/{execution_id}")
+        return kept.end if kept is not None else end
 
     def erased(self, tenant: str) -> list[str]:
         """The executions of a tenant that were erased, the last 50,000 of all."""
         return [execution_id for name, execution_id in self._erased if name == tenant]
 
-    def unfinished(self) -> list[ExecutionState]:
-        """Executions that have not ended, or whose result subscribers may not have heard of."""
-        return [self._states[key] for key in self._open]
+    def tenants(self) -> set[str]:
+        """Whose executions there are."""
+        return {tenant for tenant, _ in self._open} | {key.partition("/")[0] for key in self._over.keys_from("")}
+
+    def unfinished(self, tenant: str = "") -> list[ExecutionState]:
+        """Executions that have not ended, or whose result subscribers may not have heard of; empty: of all tenants."""
+        return [state for (owner, _), state in list(self._open.items()) if tenant in ("", owner)]
 
     def awaiting_approval(self) -> set[str]:
         """The ids of the executions in which somebody waits for a person."""
@@ -133,11 +159,7 @@ class Projection:
 
     def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
         """The execution of the task's highest attempt; of several kinds the one that started last."""
-        found = [
-            state
-            for state in self._states.values()
-            if state.task.tenant == tenant and state.task.task_id == task_id and kind in (None, state.task.kind)
-        ]
+        found = [state for state in self.select(tenant, task_id=task_id) if kind in (None, state.task.kind)]
         return max(found, key=lambda state: (state.task.attempt, state.started_at), default=None)
 
     def select(
@@ -149,87 +171,139 @@ class Projection:
         statuses: frozenset[ExecutionStatus] = frozenset(),
         created_after: str = "",
         created_before: str = "",
-    ) -> list[ExecutionState]:
-        """The executions that fit, newest first. Times are ISO 8601, UTC; empty means any."""
-        found = [
-            state
-            for state in self._states.values()
-            if state.task.tenant == tenant
-            and (not task_id or state.task.task_id == task_id)
-            and (role is None or state.task.role is role)
-            and (not statuses or state.status in statuses)
-            and (not created_after or state.started_at >= created_after)
-            and (not created_before or state.started_at < created_before)
-        ]
-        return sorted(found, key=lambda state: (state.started_at, state.execution_id), reverse=True)
+        behind: tuple[str, str] | None = None,
+    ) -> Iterator[ExecutionState]:
+        """The executions that fit, newest first. Times are ISO 8601, UTC; empty means any.
 
-    def everything(self) -> list[ExecutionState]:
-        """Those of all tenants."""
-        return list(self._states.values())
+        With `behind`, the start and the id of one, only those behind it. May be read in a thread.
+        """
+        last, last_id = behind or (LAST, "")
+        before = (last, f"{tenant}/{last_id}") if last <= (created_before or LAST) else (created_before, "")
 
-    def all(self, tenant: str) -> list[ExecutionState]:
-        return [state for state in self._states.values() if state.task.tenant == tenant]
+        def fits(state: ExecutionState) -> bool:
+            return (
+                (not task_id or state.task.task_id == task_id)
+                and (role is None or state.task.role is role)
+                and (not statuses or state.status in statuses)
+                and created_after <= state.started_at
+                and (state.started_at, f"{tenant}/{state.execution_id}") < before
+            )
+
+        # What has few: a task, else a status, else a role.
+        labels = [_label(tenant, status=status) for status in statuses] or [_label(tenant, role=role or "")]
+        labels = [_label(tenant, task_id=task_id)] if task_id else labels
+        found = (self._over.newest(label, since=created_after, before=before) for label in labels)
+        shelved = ((kept.state for kept in one if fits(kept.state)) for one in found)
+        live = sorted(filter(fits, self.unfinished(tenant)), key=_place, reverse=True)
+        return heapq.merge(live, *shelved, key=_place, reverse=True)
+
+    def over_ids(self) -> set[str]:
+        """The ids of the executions of all tenants that are over."""
+        return {key.partition("/")[2] for key in self._over.keys_from("")}
+
+    def starting_with(self, tenant: str, prefix: str) -> set[str]:
+        """The ids of the tenant's executions that begin so."""
+        over = (key.partition("/")[2] for key in self._over.keys_from(f"{tenant}/{prefix}"))
+        return {*over, *(s.execution_id for s in self.unfinished(tenant) if s.execution_id.startswith(prefix))}
+
+    def total(self, tenant: str, *, kind: TaskKind | None = None, role: Role | None = None) -> tuple[int, int, int]:
+        """How many executions of a kind or a role there are, how many of them ended, and how long these took (ms)."""
+        count, took = self._over.total(_label(tenant, kind=kind or "", role=role or ""))
+        states = [s for s in self.unfinished(tenant) if kind in (None, s.task.kind) and role in (None, s.task.role)]
+        ended = [state.duration_ms for state in states if state.status.terminal]
+        return count + len(states), count + len(ended), took + sum(ended)
 
     async def finished(self, tenant: str, execution_id: str) -> ExecutionState:
         """Wait until an execution has ended; its state as far as its own events go."""
         key = (tenant, execution_id)
-        async with self._changed:
-            await self._changed.wait_for(lambda: key in self._ends or key in self._erased)
-            state = self._states.get(key)
-        if state is None:
+        if not self.end_sequence(*key) and key not in self._erased:
+            await self._waiting[key].wait()
+        if (state := self.get(*key)) is None:
             raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
         return state
 
     def _forget(self) -> None:
-        """Let go of what is over and older than the log; looked at now and then, the oldest first."""
+        """Let go of what is over and older than the log; looked at now and then."""
         now = self._clock()
-        if not self._kept_seconds or now < self._forgets_at:
-            return
-        self._forgets_at = now + self._kept_seconds / _LOOKS
-        gone: list[tuple[str, str]] = []
-        for key, state in self._states.items():
-            if datetime.fromisoformat(state.started_at).timestamp() > now - self._kept_seconds:
-                break
-            if key not in self._open:
-                gone.append(key)
-        for key in gone:
-            del self._states[key]
-            self._ends.pop(key, None)
+        if self._kept_seconds and now >= self._forgets_at:
+            self._forgets_at = now + self._kept_seconds / _LOOKS
+            self._over.drop_before(datetime.fromtimestamp(now - self._kept_seconds, UTC).isoformat())
 
-    async def erase(self, stored: StoredEvent) -> None:
+    def erase(self, stored: StoredEvent) -> None:
         """Forget an execution that is erased, and remember only that."""
         key = (stored.event.tenant, stored.event.execution_id)
-        async with self._changed:
-            for known in (self._states, self._open, self._ends):
-                known.pop(key, None)
-            self._erased[key] = None
-            if len(self._erased) > _ERASED_KNOWN:
-                del self._erased[next(iter(self._erased))]
-            self._changed.notify_all()
+        self._open.pop(key, None)
+        self._ends.pop(key, None)
+        self._over.drop("/".join(key))
+        self._erased[key] = None
+        if len(self._erased) > _ERASED_KNOWN:
+            del self._erased[next(iter(self._erased))]
+        if (waiting := self._waiting.pop(key, None)) is not None:
+            waiting.set()
 
-    async def _follow(self, caught_up: asyncio.Event) -> None:
-        async with aclosing(self._log.heads(follow=True)) as heads:
-            async for stored in heads:
-                if stored is None:
-                    caught_up.set()
-                    continue
-                self._forget()
-                key = (stored.event.tenant, stored.event.execution_id)
-                state = advance(self._states.get(key), _light(stored))
-                if isinstance(stored.event.body, ExecutionErased):
-                    await self.erase(stored)
-                elif state is not None:
-                    self._states[key] = state = _slim(state)
-                    if over(state):
-                        self._open.pop(key, None)
-                    else:
-                        self._open[key] = None
-                if isinstance(stored.event.body, ExecutionFinished):
-                    async with self._changed:
-                        self._ends[key] = stored.sequence
-                        self._changed.notify_all()
-                if caught_up.is_set() and self._heard is not None:
-                    self._heard(stored)
+    def _take(self, stored: StoredEvent) -> int:
+        self._forget()
+        if isinstance(stored.event.body, ExecutionErased):
+            self.erase(stored)
+        else:
+            self._advance(stored)
+        if self._follower.caught_up and self._heard is not None:
+            self._heard(stored)
+        return stored.sequence
+
+    def _advance(self, stored: StoredEvent) -> None:
+        key = (stored.event.tenant, stored.event.execution_id)
+        state = advance(self.get(*key), _light(stored))
+        end = self.end_sequence(*key) if state is None or state.status.terminal else 0
+        if isinstance(stored.event.body, ExecutionFinished):
+            self._ends[key] = end = end or stored.sequence
+        if state is not None:
+            state = _slim(state)
+            if over(state):
+                self._shelve(state, end)
+            else:
+                self._open[key] = state
+        if end and (waiting := self._waiting.pop(key, None)) is not None:
+            waiting.set()
+
+    def _shelve(self, state: ExecutionState, end: int) -> None:
+        task, tenant = state.task, state.task.tenant
+        labels = (
+            _label(tenant),
+            _label(tenant, task_id=task.task_id),
+            _label(tenant, status=state.status),
+            _label(tenant, role=task.role),
+            _label(tenant, kind=task.kind),
+        )
+        kept, key = _Kept(state=state, end=end), f"{tenant}/{state.execution_id}"
+        self._over.put(key, kept, sort=state.started_at, labels=labels, weight=state.duration_ms)
+        self._open.pop((tenant, state.execution_id), None)
+        self._ends.pop((tenant, state.execution_id), None)
+
+    def _dump(self) -> Iterator[bytes]:
+        kept = [_Kept(state=state, end=self._ends.get(key, 0)) for key, state in self._open.items()]
+        head = json.dumps({"open": len(kept), "erased": list(self._erased)}).encode()
+        return chain([head], map(to_json, kept), self._over.lines())
+
+    def _load(self, lines: Iterator[bytes]) -> None:
+        head = json.loads(next(lines, b'{"open": 0, "erased": []}'))
+        kept = [from_json(_Kept, line) for line in islice(lines, head["open"])]
+        self._over.load(lines)
+        self._erased = dict.fromkeys(head["erased"])
+        known = {(one.state.task.tenant, one.state.execution_id): one for one in kept}
+        # It was still open when the snapshot began, and over when its lines were read.
+        known = {key: one for key, one in known.items() if self._over.get("/".join(key)) is None}
+        self._open = {key: one.state for key, one in known.items()}
+        self._ends = {key: one.end for key, one in known.items() if one.end}
+
+
+def _place(state: ExecutionState) -> tuple[str, str]:
+    return state.started_at, state.execution_id
+
+
+def _label(tenant: str, **what: str) -> str:
+    """What executions of a tenant are found by: one thing that they have in common, or nothing more."""
+    return " ".join([tenant, *(f"{name}={value}" for name, value in what.items() if value)])
 
 
 def _light(stored: StoredEvent) -> StoredEvent:

@@ -6,9 +6,11 @@ The limiter of concurrent agents wraps the fleet; what each tenant has stored is
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from swe_ai_fleet.domain.fleet_status import StorageStatus
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import Fleet
+from swe_ai_fleet.snapshots import Snapshots
 
 Rules = Callable[[str], TenantRules]
 """What holds for a tenant now."""
@@ -272,62 +275,77 @@ class StorageUsage:
         streams: What to read, by name.
         kept_seconds: How old pieces become before the streams forget them; 0: they do not.
         clock: Seconds since 1970.
+        snapshots: Where the sums are saved; None: streams are read from their starts.
     """
 
     def __init__(
-        self, streams: Mapping[str, Pieces], *, kept_seconds: float = 0.0, clock: Callable[[], float] = time.time
+        self,
+        streams: Mapping[str, Pieces],
+        *,
+        kept_seconds: float = 0.0,
+        clock: Callable[[], float] = time.time,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._kept_days = int(kept_seconds // _DAY) if kept_seconds else 0
         self._clock = clock
-        self._days: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._places: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self._followers = [Follower(name, pieces, self.take, hint=_HINT) for name, pieces in streams.items()]
-        self._reading: asyncio.Task[None] | None = None
-        self._read = asyncio.Event()
+        self._held = [_Held(name, pieces, snapshots) for name, pieces in streams.items()]
 
     async def __aenter__(self) -> StorageUsage:
-        self._reading = asyncio.create_task(self._begin(), name="storage")
+        for held in self._held:
+            held.follower.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
-        await asyncio.gather(*(follower.stop() for follower in self._followers))
-
-    def take(self, piece: StoredPiece) -> int:
-        """Count a piece; its position."""
-        if not piece.place:
-            self._days[piece.tenant][int(piece.at // _DAY)] += piece.bytes
-        elif piece.bytes:
-            self._places[piece.tenant][piece.place] = piece.bytes
-        else:
-            self._places[piece.tenant].pop(piece.place, None)
-        return piece.sequence
+        await asyncio.gather(*(held.follower.stop() for held in self._held))
 
     async def bytes_of(self, tenant: str) -> int:
         """What a tenant has stored. Raises Unavailable while that is not known."""
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                await self._read.wait()
+                await asyncio.gather(*(held.follower.known() for held in self._held))
         except TimeoutError:
             raise Unavailable("the tenant's storage is still being counted", hint="try again soon") from None
-        for follower in self._followers:
-            follower.check()
+        for held in self._held:
+            held.follower.check()
         return self._sum(tenant)
 
     def by_tenant(self) -> Mapping[str, int]:
         """What is known to be stored, of every tenant."""
-        return {tenant: self._sum(tenant) for tenant in sorted({*self._days, *self._places})}
+        return {tenant: self._sum(tenant) for tenant in sorted({name for held in self._held for name in held.tenants})}
 
     def _sum(self, tenant: str) -> int:
-        days = self._days[tenant]
-        if self._kept_days:
-            oldest = int(self._clock() // _DAY) - self._kept_days
-            for day in [day for day in days if day < oldest]:
-                del days[day]
-        return days.total() + sum(self._places[tenant].values())
+        oldest = int(self._clock() // _DAY) - self._kept_days if self._kept_days else 0
+        return sum(held.bytes_of(tenant, oldest) for held in self._held)
 
-    async def _begin(self) -> None:
-        await asyncio.gather(*(follower.start() for follower in self._followers))
-        self._read.set()
+
+class _Held:
+    """What one stream holds of each tenant: by day, and in places whose content is replaced."""
+
+    def __init__(self, name: str, pieces: Pieces, snapshots: Snapshots | None) -> None:
+        self.tenants: defaultdict[str, tuple[Counter[int], dict[str, int]]] = defaultdict(lambda: (Counter(), {}))
+        saved = snapshots and snapshots.of(f"held-{name}", sys.modules[__name__], dump=self._dump, load=self._load)
+        self.follower = Follower(name, pieces, self._take, hint=_HINT, snapshot=saved)
+
+    def bytes_of(self, tenant: str, oldest: int) -> int:
+        """The bytes of a tenant, of days before the oldest aside."""
+        days, places = self.tenants.get(tenant, (Counter[int](), dict[str, int]()))
+        return sum(held for day, held in days.items() if day >= oldest) + sum(places.values())
+
+    def _take(self, piece: StoredPiece) -> int:
+        days, places = self.tenants[piece.tenant]
+        if not piece.place:
+            days[int(piece.at // _DAY)] += piece.bytes
+        elif piece.bytes:
+            places[piece.place] = piece.bytes
+        else:
+            places.pop(piece.place, None)
+        return piece.sequence
+
+    def _dump(self) -> Iterator[bytes]:
+        held = [[name, list(days.items()), places] for name, (days, places) in self.tenants.items()]
+        return iter([json.dumps(one).encode() for one in held])
+
+    def _load(self, lines: Iterator[bytes]) -> None:
+        self.tenants.clear()
+        for name, days, places in map(json.loads, lines):
+            self.tenants[name] = (Counter(dict(days)), places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from swe_ai_fleet.conversations.fleet_view import CandidateSummary, CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.conversations.session import Proposal
@@ -55,7 +56,7 @@ class ExecutionsView:
                 raise InvalidRequest(f"{status[:40]!r} is not a status; one of {known}", field="status")
             statuses = frozenset({named or ExecutionStatus(status)})
         found = self._executions.projection.select(self._tenant, statuses=statuses)
-        return [_summary(state) for state in found[:limit]]
+        return [_summary(state) for state in islice(found, limit)]
 
     async def execution(self, name: str) -> ExecutionDetail:
         """One by its id, the beginning of it, or its task's id. Raises NotFound, InvalidRequest."""
@@ -82,13 +83,11 @@ class ExecutionsView:
         if not name or len(name) > 128:
             raise InvalidRequest("use the id of an execution", field="execution")
         if _PREFIX.fullmatch(name):
-            fitting = [
-                state for state in self._executions.projection.all(self._tenant) if state.execution_id.startswith(name)
-            ]
+            fitting = self._executions.projection.starting_with(self._tenant, name)
             if len(fitting) > 1:
                 raise InvalidRequest(f"{len(fitting)} executions have ids that start like this", field="execution")
             if fitting:
-                return await self._executions.get(self._tenant, fitting[0].execution_id)
+                return await self._executions.get(self._tenant, fitting.pop())
         try:
             return await self._executions.latest(self._tenant, name)
         except NotFound:

@@ -45,6 +45,7 @@ from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime import fleet_view, lease_keeper
 from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
+from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 
 _SETTLING_SECONDS = 60.0
 _AT_ONCE = 500
@@ -125,13 +126,16 @@ class Erasures:
                     sizes[store] += size
                 if not erasure.dry_run and erasure.kind != "memories":
                     await self._forget(scope)
+            if not erasure.dry_run and erasure.kind != "memories":
+                # Who writes one meanwhile finds its head gone. Projections that have forgotten save another one.
+                await erasing.clear(EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS)
             record_id = "" if erasure.dry_run else await self._record(erasure)
         _log.info("erasure.done", kind=erasure.kind, tenant=erasure.tenant, executions=len(ids), record_id=record_id)
         return Erased(record_id=record_id, execution_ids=ids, stores={one: (items[one], sizes[one]) for one in items})
 
     async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
         """The executions that go, and their parts."""
-        known = self.executions.projection.all(erasure.tenant)
+        known = list(self.executions.projection.select(erasure.tenant))
         targets: list[ExecutionState] = []
         match erasure.kind:
             case "execution_id":
@@ -180,7 +184,7 @@ class Erasures:
         if erasure.kind == "memories":
             return ErasureScope(tenant=erasure.tenant, memories=erasure.memory_ids, namespaces=erasure.namespaces)
         projection, ids = self.executions.projection, frozenset(state.execution_id for state in targets)
-        kept = {_upload(state) for state in projection.all(erasure.tenant) if state.execution_id not in ids}
+        kept = {_upload(state) for state in projection.select(erasure.tenant) if state.execution_id not in ids}
         return ErasureScope(
             tenant=erasure.tenant,
             # With what an erasure that broke off left.
@@ -222,7 +226,7 @@ class Erasures:
         async with self.log.journal(writer) as journal:
             event = await journal.append(body)
         # This process forgets at once, not only when it hears of it.
-        await self.executions.projection.erase(StoredEvent(sequence=0, event=event))
+        self.executions.projection.erase(StoredEvent(sequence=0, event=event))
 
     async def _forget(self, scope: ErasureScope) -> None:
         """Have context services forget what they have in memory, and nodes what they have in files."""
@@ -236,8 +240,7 @@ class Erasures:
     async def keep(self, leads: Callable[[], bool]) -> None:
         """Enforce retention without an end, on the replica that leads. A fault is logged, until the next round."""
         while True:
-            known = self.executions.projection.everything() if leads() else ()
-            for tenant in sorted({state.task.tenant for state in known}):
+            for tenant in sorted(self.executions.projection.tenants()) if leads() else ():
                 try:
                     await self.retain(tenant)
                 except FleetError as error:
@@ -252,7 +255,7 @@ class Erasures:
         # Outcomes outlast the events that they were made of.
         entries = await (await self.log.bucket(OUTCOMES_BUCKET)).entries(f"{tenant}.")
         old = (one for one in (from_json(Outcome, entry.value) for entry in entries) if one.ended_at < before)
-        known = {state.execution_id for state in self.executions.projection.all(tenant)}
+        known = {state.execution_id for state in self.executions.projection.select(tenant)}
         gone = frozenset(one.subject_id for one in old if one.subject_id.count("-") == 4) - known
         reason = f"kept for {counted(days, 'day')}"
         wanted = Erasure(tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=gone)
@@ -264,6 +267,7 @@ def _whose() -> Mapping[str, str]:
     """Which buckets are not like those whose keys begin with a tenant."""
     core = {
         **dict.fromkeys((lease_keeper.BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
+        **dict.fromkeys((EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS), "fleet"),
         **dict.fromkeys((TEST_RUNS_BUCKET, RECIPES_BUCKET), "cache"),
         **dict.fromkeys((MEMORIES_BUCKET, OUTCOMES_BUCKET), "followed"),
     }

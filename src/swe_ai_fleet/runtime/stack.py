@@ -51,6 +51,7 @@ from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.snapshots import EXECUTION_SNAPSHOTS
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -190,7 +191,10 @@ async def open_stack(
         )
         access = tool_access(settings)
         councils = council_store(settings, await log.bucket(COUNCILS_BUCKET), rules)
-        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        snapshots = await log.snapshots(EXECUTION_SNAPSHOTS)
+        meter = await stack.enter_async_context(
+            Meter(lambda start: log.everything(from_sequence=start, follow=True), snapshots=snapshots)
+        )
         await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
         spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
 
@@ -201,6 +205,7 @@ async def open_stack(
             StorageUsage(
                 {"events": log.held("AGENT_EVENTS"), "results": log.held("AGENT_RESULTS"), "blobs": log.held()},
                 kept_seconds=settings.event_days * DAY_SECONDS,
+                snapshots=snapshots,
             )
         )
 
@@ -231,6 +236,7 @@ async def open_stack(
                 councils=councils,
                 quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of, kept=room.storage),
                 kept_seconds=settings.event_days * DAY_SECONDS,
+                snapshots=snapshots,
             )
         )
         disks = (workspaces,) if isinstance(fleet, JobFleet) else (workspaces, fleet)
@@ -264,7 +270,7 @@ async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
     """Remove what ended executions left on the engine where the process that ran their agents was killed."""
     if access.docker is None:
         return
-    ended = {state.execution_id for state in executions.projection.everything() if state.status.terminal}
+    ended = executions.projection.over_ids()
     try:
         reaped = await reap(access.docker, executions=ended)
     except ToolFailure as error:

@@ -82,9 +82,9 @@ class ObservedLog:
         """As the log's own."""
         return self._log.read(tenant, execution_id, agent_id=agent_id, from_sequence=from_sequence, follow=follow)
 
-    def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
+    def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
         """As the log's own."""
-        return self._log.heads(follow=follow)
+        return self._log.heads(from_sequence=from_sequence, follow=follow)
 
 
 class ObservedJournal:

@@ -117,7 +117,7 @@ async def test_no_more_than_asked_for_are_under_way(desk: Desk) -> None:
         process = await desk.shell.start(*desk.words("--parallel", "2", "--agents", "1"))
         await service.fleet.started(2)
         other = await desk.fleet()
-        under_way = len(service.executions.projection.all("default"))
+        under_way = len(list(service.executions.projection.select("default")))
         let.set()
         ran = await ended(process)
     assert (under_way, ran.code) == (2, 0)
@@ -174,7 +174,7 @@ async def test_a_fleet_that_comes_back_is_gone_on_with(desk: Desk) -> None:
             relay.port = int(desk.service.address.rpartition(":")[2])
             ran = await ended(process)
             assert ran.code == 0, ran.err
-            assert len(desk.service.executions.projection.all("default")) == 2
+            assert len(list(desk.service.executions.projection.select("default"))) == 2
     assert sorted(desk.patches) == ["a", "b"]
 
 

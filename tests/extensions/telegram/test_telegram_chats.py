@@ -60,7 +60,7 @@ class TestTelegram:
             assert "20000 characters" in refused
             (again,) = await after_restart("/new")
             assert again.startswith("A new conversation")
-        assert len(service.executions.projection.all(DEFAULT_TENANT)) == 3
+        assert len(list(service.executions.projection.select(DEFAULT_TENANT))) == 3
 
     async def test_the_command_serves_until_it_is_ended(self, service: Service, nats_server: EmbeddedNats) -> None:
         async with TelegramServer() as telegram:

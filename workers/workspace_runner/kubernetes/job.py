@@ -203,7 +203,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         pulling += filter(None, [settings.image_secret_of(spec.ref.tenant)])
     for name, value in (
         ("serviceAccountName", settings.service_account),
-        ("runtimeClassName", settings.runtime_class),
+        ("runtimeClassName", settings.tenant_runtime_classes.get(spec.ref.tenant, settings.runtime_class)),
         ("priorityClassName", settings.priority_class),
         ("nodeSelector", dict(settings.node_selector)),
         ("imagePullSecrets", [{"name": name} for name in pulling]),

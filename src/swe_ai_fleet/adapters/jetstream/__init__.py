@@ -36,7 +36,7 @@ from swe_ai_fleet.adapters.jetstream.requests import (
     asked_messages,
 )
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
-from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
+from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
 from swe_ai_fleet.adapters.jetstream.work_queue import (
     Handler,
     PermanentError,
@@ -54,6 +54,7 @@ from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
+from swe_ai_fleet.snapshots import KEPT_SECONDS, Snapshots
 
 __all__ = [
     "TIMEOUT_SECONDS",
@@ -160,6 +161,14 @@ class JetStream:
         )
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
+    async def snapshots(self, name: str, *buckets: str) -> Snapshots:
+        """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
+        kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
+        streams = (subjects.EVENTS, subjects.RESULTS, subjects.CONTEXT_CHANGES, object_stream(self._settings.bucket))
+        streams = (*streams, *map(bucket_stream, buckets))
+        told = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
+        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in told))
+
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""
         stream = f"STREAM.INFO.{bucket_stream(name)}"
@@ -233,12 +242,12 @@ class JetStream:
             subject = subjects.event_subject(tenant, execution_id, agent_id)
         return self._messages(subject, from_sequence=start, follow=follow)
 
-    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+    async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """What all executions say and are told; with `follow` a None after everything stored before the call.
 
         One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
         """
-        async with aclosing(self._readable(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
+        async with aclosing(self._readable(subjects.ALL_HEADS, from_sequence=from_sequence, follow=follow)) as stored:
             async for head in stored:
                 yield head
 

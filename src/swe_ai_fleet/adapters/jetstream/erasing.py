@@ -103,6 +103,15 @@ class Erasing:
         await asyncio.gather(*map(self._erase, batch))
         return found
 
+    async def clear(self, *buckets: str) -> None:
+        """Erase all values of these buckets, as far as there are such, the last one first. Raises as `erase` does."""
+        there = {head.name for head in await stream_heads(self.connection, timeout=self.timeout)}
+        for stream in there.intersection(f"KV_{bucket}" for bucket in buckets):
+            async with aclosing(self._all(stream, f"$KV.{stream.removeprefix('KV_')}.>")) as stored:
+                pieces = [_Piece(stream=stream, sequence=message.sequence, bytes=0) async for message in stored]
+            for piece in reversed(pieces):
+                await self._erase(piece)
+
     async def _erase(self, piece: _Piece) -> None:
         if piece.followed_key:
             bucket = piece.stream.removeprefix("KV_")

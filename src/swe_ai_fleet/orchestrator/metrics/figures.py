@@ -7,7 +7,6 @@ old.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,11 +25,12 @@ LONGEST_MS = 30 * 86_400_000
 
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GAMMA = math.log(_GAMMA)
-Key = tuple[str, str]
-"""A tenant, and the role of an execution; no role where that is not known."""
+Key = str
+"""`<tenant>/<role>` of an execution; no role where that is not known."""
 _HOUR, _DAY = 3_600, 86_400
 
 
+@dataclass(slots=True)
 class Sketch:
     """Counts durations in buckets whose widths grow with the value, so that quantiles have a bounded relative error.
 
@@ -41,28 +41,25 @@ class Sketch:
     VLDB 2019. Without its collapsing of buckets, since the range of values is bounded here.
     """
 
-    __slots__ = ("_counts", "_first", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first = 0
-        self._counts = array("Q")
+    count: int = 0
+    first: int = 0
+    counts: list[int] = field(default_factory=list[int])
 
     def add(self, duration_ms: float) -> None:
         """Count a duration; what is below 0 counts as 0."""
         bucket = _bucket(duration_ms)
         self._cover(bucket, bucket)
-        self._counts[bucket - self._first] += 1
+        self.counts[bucket - self.first] += 1
         self.count += 1
 
     def merge(self, other: Sketch) -> None:
         """Count everything that another sketch has counted."""
         if not other.count:
             return
-        first, counts = other._first, other._counts
+        first, counts = other.first, other.counts
         self._cover(first, first + len(counts) - 1)
-        offset = first - self._first
-        mine = self._counts
+        offset = first - self.first
+        mine = self.counts
         for place, number in enumerate(counts, start=offset):
             if number:
                 mine[place] += number
@@ -76,11 +73,11 @@ class Sketch:
         if not self.count:
             return 0.0
         rank, seen = math.floor(q * (self.count - 1)), 0
-        for place, number in enumerate(self._counts):
+        for place, number in enumerate(self.counts):
             seen += number
             if seen > rank:
-                return _middle(self._first + place)
-        return _middle(self._first + len(self._counts) - 1)
+                return _middle(self.first + place)
+        return _middle(self.first + len(self.counts) - 1)
 
     def histogram(self, bounds_ms: Sequence[float]) -> tuple[list[int], float]:
         """How many durations are at most as long as each of the (ascending) bounds, and the sum of all.
@@ -88,7 +85,7 @@ class Sketch:
         In milliseconds. Both are off by what a quantile is off.
         """
         counts, total, place = [0] * len(bounds_ms), 0.0, 0
-        for bucket, number in enumerate(self._counts, start=self._first):
+        for bucket, number in enumerate(self.counts, start=self.first):
             if not number:
                 continue
             value = _middle(bucket)
@@ -101,16 +98,16 @@ class Sketch:
 
     def _cover(self, first: int, last: int) -> None:
         """Have counts for these buckets."""
-        if not self._counts:
-            self._first = first
-            self._counts = array("Q", bytes(8 * (last - first + 1)))
+        if not self.counts:
+            self.first = first
+            self.counts = [0] * (last - first + 1)
             return
-        if first < self._first:
-            self._counts = array("Q", bytes(8 * (self._first - first))) + self._counts
-            self._first = first
-        missing = last - (self._first + len(self._counts) - 1)
+        if first < self.first:
+            self.counts = [0] * (self.first - first) + self.counts
+            self.first = first
+        missing = last - (self.first + len(self.counts) - 1)
         if missing > 0:
-            self._counts.extend(array("Q", bytes(8 * missing)))
+            self.counts.extend([0] * missing)
 
 
 def _bucket(duration_ms: float) -> int:
@@ -259,7 +256,7 @@ TIERS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class _TierCells:
+class TierCells:
     """The cells of one tier by their start in seconds, and what the gauges were before the first of them."""
 
     tier: Tier
@@ -298,45 +295,46 @@ class Cell:
     figures: dict[Key, Figures]
 
 
+@dataclass(slots=True)
 class History:
     """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
 
     What a range of time has is therefore the same in every process that has read the same events, whenever it did.
     The cell that is counted in is put into the tiers when another one begins or when somebody looks.
 
-    Args:
-        tiers: From fine to coarse, each cell a whole number of those before.
+    `tiers` are from fine to coarse, each cell a whole number of those before.
     """
 
-    def __init__(self, tiers: Sequence[Tier] = TIERS) -> None:
-        self._tiers = tuple(_TierCells(tier=tier) for tier in tiers)
-        self._open, self._open_at, self._now = dict[Key, Figures](), 0, 0.0
+    tiers: list[TierCells] = field(default_factory=lambda: [TierCells(tier=tier) for tier in TIERS])
+    open: dict[Key, Figures] = field(default_factory=dict[Key, Figures])
+    open_at: int = 0
+    now: float = 0.0
 
     @property
     def reach(self) -> int:
         """How far back it goes, in seconds."""
-        return self._tiers[-1].tier.kept_seconds
+        return self.tiers[-1].tier.kept_seconds
 
     def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
         """Count something that happened `at` (seconds since 1970)."""
-        seconds = self._tiers[0].tier.cell_seconds
-        if (cell := int(at) // seconds * seconds) != self._open_at:
+        seconds = self.tiers[0].tier.cell_seconds
+        if (cell := int(at) // seconds * seconds) != self.open_at:
             self._settle()
-            self._open_at = cell
-        self._now = now
-        if key not in self._open:
-            self._open[key] = Figures()
-        self._open[key].merge(figures)
+            self.open_at = cell
+        self.now = now
+        if key not in self.open:
+            self.open[key] = Figures()
+        self.open[key].merge(figures)
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
-        found = (tier_cells.tier for tier_cells in self._tiers if now - start <= tier_cells.tier.kept_seconds)
-        return next(found, self._tiers[-1].tier)
+        found = (tier_cells.tier for tier_cells in self.tiers if now - start <= tier_cells.tier.kept_seconds)
+        return next(found, self.tiers[-1].tier)
 
     def first(self) -> int | None:
         """The start of the oldest cell of all; None where nothing was counted."""
         self._settle()
-        return min(self._tiers[-1].cells, default=None)
+        return min(self.tiers[-1].cells, default=None)
 
     def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
         """The cells of a tier that begin in a range, oldest first."""
@@ -358,12 +356,12 @@ class History:
 
     def _settle(self) -> None:
         """Put the open cell into the tiers."""
-        for tier_cells in self._tiers if self._open else ():
-            tier_cells.drop(self._now)
-            for key, figures in self._open.items():
-                tier_cells.add(self._open_at, key, figures)
-        self._open = {}
+        for tier_cells in self.tiers if self.open else ():
+            tier_cells.drop(self.now)
+            for key, figures in self.open.items():
+                tier_cells.add(self.open_at, key, figures)
+        self.open = {}
 
-    def _tier(self, tier: Tier) -> _TierCells:
+    def _tier(self, tier: Tier) -> TierCells:
         self._settle()
-        return next(tier_cells for tier_cells in self._tiers if tier_cells.tier == tier)
+        return next(tier_cells for tier_cells in self.tiers if tier_cells.tier == tier)

@@ -6,7 +6,7 @@ that memory has room for.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -56,22 +56,22 @@ _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000
 
 
+@dataclass(slots=True)
 class Names:
     """Lets the first hundred names through; all others share one."""
 
-    def __init__(self, most: int = MAX_NAMES) -> None:
-        self._most = most
-        self._known: dict[str, str] = {}
+    most: int = MAX_NAMES
+    known: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, name: str) -> str:
         """The name to count under: printable and not too long."""
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is not None:
             return known
-        if len(self._known) >= self._most:
+        if len(self.known) >= self.most:
             return OTHER
         cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
-        self._known[name] = cleaned
+        self.known[name] = cleaned
         return cleaned
 
 
@@ -139,49 +139,57 @@ class Counted:
     figures: Figures
 
 
+@dataclass(slots=True, kw_only=True)
+class FoldState:
+    """What a `MetricsFold` remembers: executions that have not ended and the roles of the last that have, by place."""
+
+    position: int = 0
+    open: dict[str, OpenExecution] = field(default_factory=dict[str, OpenExecution])
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    models: Names = field(default_factory=lambda: Names())
+    tools: Names = field(default_factory=lambda: Names())
+
+
 class MetricsFold:
     """Takes the events of all writers in the order of the log; one that it has had adds nothing.
 
     What it remembers is bounded: executions that have not ended, their runs, and the roles of the last that have.
     """
 
-    def __init__(self) -> None:
-        self._position = 0
-        self._open: OrderedDict[tuple[str, str], OpenExecution] = OrderedDict()
-        self._roles: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._models, self._tools = Names(), Names()
+    def __init__(self, state: FoldState | None = None) -> None:
+        self.state = state or FoldState()
 
     def take(self, stored: StoredEvent) -> Iterator[Counted]:
         """What an event adds."""
-        if stored.sequence <= self._position:
+        if stored.sequence <= self.state.position:
             return
-        self._position = stored.sequence
+        self.state.position = stored.sequence
         event = stored.event
         at = datetime.fromisoformat(event.at).timestamp()
         figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
         if figures is not None:
-            if (known := self._open.get((event.tenant, event.execution_id))) is not None:
+            if (known := self.state.open.get(_place(event.tenant, event.execution_id))) is not None:
                 known.usage += figures.usage
-            yield Counted(at=at, key=(event.tenant, self._role(event)), figures=figures)
+            yield Counted(at=at, key=f"{event.tenant}/{self._role(event)}", figures=figures)
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""
-        known = self._open.get((tenant, execution_id))
+        known = self.state.open.get(_place(tenant, execution_id))
         return known.usage if known is not None else Usage()
 
     def _role(self, event: Event) -> str:
-        place = (event.tenant, event.execution_id)
-        known = self._open.get(place)
-        return known.role if known is not None else self._roles.get(place, "")
+        place = _place(event.tenant, event.execution_id)
+        known = self.state.open.get(place)
+        return known.role if known is not None else self.state.roles.get(place, "")
 
     def _execution_said(self, event: Event, at: float) -> Figures | None:
-        place, body = (event.tenant, event.execution_id), event.body
-        known = self._open.get(place)
+        place, body = _place(event.tenant, event.execution_id), event.body
+        known = self.state.open.get(place)
         match body:
-            case ExecutionStarted(task=task) if known is None and place not in self._roles:
-                self._open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
-                while len(self._open) > _MOST_OPEN:
-                    self._open.popitem(last=False)
+            case ExecutionStarted(task=task) if known is None and place not in self.state.roles:
+                self.state.open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
+                while len(self.state.open) > _MOST_OPEN:
+                    del self.state.open[next(iter(self.state.open))]
                 return Figures(accepted=1, change=Gauges(queued=1))
             case ExecutionClaimed() if known is not None and not known.claimed:
                 known.claimed = True
@@ -200,11 +208,11 @@ class MetricsFold:
             case _:
                 return None
 
-    def _ended(self, place: tuple[str, str], known: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
-        del self._open[place]
-        self._roles[place] = known.role
-        while len(self._roles) > _MOST_ENDED:
-            self._roles.popitem(last=False)
+    def _ended(self, place: str, known: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
+        del self.state.open[place]
+        self.state.roles[place] = known.role
+        while len(self.state.roles) > _MOST_ENDED:
+            del self.state.roles[next(iter(self.state.roles))]
         left = len(known.runs)
         cancelled = body.status is ExecutionStatus.CANCELLED
         running = sum(run.pause(at) for run in known.runs.values())
@@ -218,7 +226,7 @@ class MetricsFold:
         return figures.took(_OPERATIONS[known.kind], body.duration_ms)
 
     def _run_said(self, event: Event, at: float) -> Figures | None:
-        known, body = self._open.get((event.tenant, event.execution_id)), event.body
+        known, body = self.state.open.get(_place(event.tenant, event.execution_id)), event.body
         run = known.runs.get(event.agent_id) if known is not None else None
         match body:
             case RunClaimed(resumes=resumes) if known is not None:
@@ -247,7 +255,7 @@ class MetricsFold:
         usage = _counted(body.reply.usage)
         if run is not None:
             run.told += usage
-        name = self._models.of(body.reply.model or (run.model if run is not None else ""))
+        name = self.state.models.of(body.reply.model or (run.model if run is not None else ""))
         model = ModelFigures(calls=usage.model_calls, usage=usage)
         model.latency.add(body.duration_ms)
         return Figures(usage=usage, models={name: model}).took("model_call", body.duration_ms)
@@ -260,7 +268,7 @@ class MetricsFold:
             run.told += usage
         tool = ToolFigures(calls=1, failures=failed, cached=int(cached), outcomes=Counter({entry.outcome: 1}))
         tool.latency.add(entry.duration_ms)
-        tools = {self._tools.of(entry.name): tool}
+        tools = {self.state.tools.of(entry.name): tool}
         return Figures(usage=usage, tool_failures=failed, tools=tools).took("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
@@ -276,8 +284,12 @@ class MetricsFold:
                 figures.agents_failed = 1
         if run.model and (untold.cost or untold.total_tokens):
             # Without a latency: nobody timed them one by one.
-            figures.models[self._models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
+            figures.models[self.state.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
         return figures.took("agent", run.worked * 1000)
+
+
+def _place(tenant: str, execution_id: str) -> str:
+    return f"{tenant}/{execution_id}"
 
 
 def _claimed(known: OpenExecution, agent_id: str, at: float, *, resumes: bool) -> Figures | None:

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 
-import structlog
-
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
-from swe_ai_fleet.following import PAUSES, Follower
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.orchestrator.metrics import figures, fold
 from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold, Names
+from swe_ai_fleet.orchestrator.metrics.fold import FoldState, MetricsFold, Names
+from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
 MOST_TENANTS = 50
@@ -28,28 +29,27 @@ POINTS = 120
 """So many a series has at most where nobody asked for a step."""
 _STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 _SLICE = 32
-_log = structlog.get_logger(__name__)
 _HINT = "restart the orchestrator"
 
 
+@dataclass(slots=True)
 class DayTokens:
     """Adds up tokens by tenant and day (UTC); of each tenant the last day that it spent any on is kept."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
+    last: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def add(self, tenant: str, at: float, tokens: int) -> None:
         """Count tokens that were spent at a time, in seconds since 1970."""
         if not tokens:
             return
         day = int(at // DAY_SECONDS)
-        last, spent = self._last.get(tenant, (day, 0))
+        last, spent = self.last.get(tenant, (day, 0))
         if day >= last:
-            self._last[tenant] = (day, tokens + (spent if day == last else 0))
+            self.last[tenant] = (day, tokens + (spent if day == last else 0))
 
     def of(self, tenant: str, now: float) -> int:
         """The tokens of a tenant on the day of a time, in seconds since 1970."""
-        day, spent = self._last.get(tenant, (0, 0))
+        day, spent = self.last.get(tenant, (0, 0))
         return spent if day == int(now // DAY_SECONDS) else 0
 
 
@@ -78,6 +78,18 @@ class Measurement:
     incomplete: bool
 
 
+@dataclass(slots=True, kw_only=True)
+class _State:
+    """What a meter holds."""
+
+    history: History = field(default_factory=History)
+    gauges: dict[Key, Gauges] = field(default_factory=dict[Key, Gauges])
+    tenants: Names = field(default_factory=lambda: Names(MOST_TENANTS))
+    totals: dict[str, Figures] = field(default_factory=dict[str, Figures])
+    days: DayTokens = field(default_factory=DayTokens)
+    fold: FoldState = field(default_factory=FoldState)
+
+
 class Meter:
     """Measures what a log tells. An async context: inside, the log is read in the background, then followed.
 
@@ -85,36 +97,36 @@ class Meter:
 
     Args:
         events: All events from a sequence number on, without an end; None once everything older is told.
-        history: Where figures are kept.
         clock: Seconds since 1970.
+        snapshots: Where the figures are saved; None: the log is read from its start.
     """
 
     def __init__(
         self,
         events: Callable[[int], AsyncGenerator[StoredEvent | None, None]],
         *,
-        history: History | None = None,
         clock: Callable[[], float] = time.time,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        self._history = history or History()
         self._clock = clock
-        self._fold = MetricsFold()
-        self._gauges: dict[Key, Gauges] = {}
-        self._tenants = Names(MOST_TENANTS)
-        self._totals: dict[str, Figures] = {}
-        self._days = DayTokens()
-        self._read = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._follower = Follower("the log of events", lambda start: _in_slices(events(start)), self.take, hint=_HINT)
+        self._state = _State()
+        self._fold = MetricsFold(self._state.fold)
+        self._follower = Follower(
+            "the log of events",
+            events,
+            self.take,
+            hint=_HINT,
+            snapshot=snapshots
+            and snapshots.of(
+                "metrics", sys.modules[__name__], fold, figures, dump=lambda: [to_json(self._state)], load=self._load
+            ),
+        )
 
     async def __aenter__(self) -> Meter:
-        self._task = asyncio.create_task(self._begin(), name="metrics")
+        self._follower.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
         await self._follower.stop()
 
     def take(self, stored: StoredEvent) -> int:
@@ -123,11 +135,12 @@ class Meter:
         for counted in self._fold.take(stored):
             # A clock that is ahead must not put anything where nobody looks.
             at = min(counted.at, now)
-            self._history.add(at, counted.key, counted.figures, now=now)
-            self._totals.setdefault(self._tenants.of(counted.key[0]), Figures()).merge(counted.figures)
-            self._days.add(counted.key[0], at, counted.figures.usage.total_tokens)
+            self._state.history.add(at, counted.key, counted.figures, now=now)
+            tenant = stored.event.tenant
+            self._state.totals.setdefault(self._state.tenants.of(tenant), Figures()).merge(counted.figures)
+            self._state.days.add(tenant, at, counted.figures.usage.total_tokens)
             if counted.figures.change.any():
-                self._gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
+                self._state.gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
         return stored.sequence
 
     def running(self, tenant: str, execution_id: str) -> Usage:
@@ -139,16 +152,16 @@ class Meter:
 
         Tenants beyond the first 50 share a name. Not to be changed.
         """
-        return self._totals
+        return self._state.totals
 
     @property
     def complete(self) -> bool:
         """Whether everything that stood in the log at the start is counted."""
-        return self._read.is_set()
+        return self._follower.caught_up
 
     async def whole(self) -> None:
         """Wait until everything that stood in the log at the start is counted."""
-        await self._read.wait()
+        await self._follower.known()
 
     async def spent_today(self, tenant: str, *, timeout: float = 5.0) -> int:
         """The prompt and completion tokens of a tenant's executions since midnight UTC.
@@ -161,7 +174,7 @@ class Meter:
         except TimeoutError:
             raise Unavailable("today's spending is still being counted", hint="try again in a moment") from None
         self._follower.check()
-        return self._days.of(tenant, self._clock())
+        return self._state.days.of(tenant, self._clock())
 
     async def measure(
         self, tenant: str, *, start: float = 0.0, end: float = 0.0, role: str = "", step: int = 0
@@ -182,12 +195,12 @@ class Meter:
             InvalidRequest: The range is empty.
             Unavailable: The log is not followed at the moment.
         """
-        incomplete = not self._read.is_set()
+        incomplete = not self.complete
         if not incomplete:
             self._follower.check()
         now = self._clock()
         until = min(end or now, now)
-        since = max(start or self._history.first() or until, now - self._history.reach)
+        since = max(start or self._state.history.first() or until, now - self._state.history.reach)
         if start and since >= until:
             field = "end_time_ms" if end and end <= start else "start_time_ms"
             raise InvalidRequest("the range of time is empty", field=field, hint="an earlier start, or a later end")
@@ -199,45 +212,35 @@ class Meter:
             last = first + step
 
         def wanted(key: Key) -> bool:
-            return key[0] == tenant and (not role or key[1] == role)
+            return key == f"{tenant}/{role}" if role else key.startswith(f"{tenant}/")
 
         gauges = Gauges()
-        for key, was in self._history.before(tier, first).items():
+        for key, was in self._state.history.before(tier, first).items():
             if wanted(key):
                 gauges.merge(was)
-        cells = self._history.cells(tier, first, last)
+        cells = self._state.history.cells(tier, first, last)
         total, series = await _points(cells, first, last, step, gauges, wanted)
         today = Gauges()
-        for key, is_now in self._gauges.items():
+        for key, is_now in self._state.gauges.items():
             if wanted(key):
                 today.merge(is_now)
         return Measurement(
             start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
         )
 
+    def _load(self, lines: Iterator[bytes]) -> None:
+        self._state = from_json(_State, next(lines, b"{}"))
+        self._fold.state = self._state.fold
+
     def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
         """The finest tier that has the whole range once it is widened to whole steps, and the step."""
-        tier = self._history.tier(since, now)
+        tier = self._state.history.tier(since, now)
         while True:
             step = _step(asked, until - since, tier)
-            reaching = self._history.tier(int(since) // step * step, now)
+            reaching = self._state.history.tier(int(since) // step * step, now)
             if reaching.cell_seconds <= tier.cell_seconds:
                 return tier, step
             tier = reaching
-
-    async def _begin(self) -> None:
-        """Read what is stored, however often the log does not answer."""
-        failures = 0
-        while True:
-            try:
-                await self._follower.start()
-            except FleetError as error:
-                _log.warning("metrics.log_unavailable", reason=error.message)
-                await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
-                failures += 1
-            else:
-                self._read.set()
-                return
 
 
 async def _points(
@@ -268,14 +271,3 @@ def _step(asked: int, seconds: float, tier: Tier) -> int:
     if not asked:
         return next((step for step in _STEPS if step >= cell and seconds / step <= POINTS - 2), _STEPS[-1])
     return -(-asked // cell) * cell
-
-
-async def _in_slices(events: AsyncGenerator[StoredEvent | None, None]) -> AsyncGenerator[StoredEvent | None, None]:
-    """The same, but a long log does not hold the loop up while it is read."""
-    number = 0
-    async with aclosing(events):
-        async for stored in events:
-            yield stored
-            number += 1
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)

@@ -47,7 +47,7 @@ def check(directory: Path) -> tuple[Finding, ...]:
 
 
 def _open(layout: Layout, needed: list[Path]) -> list[Finding]:
-    paths = [*needed, layout.authority_key, *layout.kubernetes.glob("*.json")]
+    paths = [*needed, layout.authority_key, *layout.kubernetes.rglob("*.json")]
     return [
         Finding(file=path, fault="can be read by others", mend=f"chmod 600 {path}")
         for path in paths

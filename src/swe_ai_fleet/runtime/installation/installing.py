@@ -64,14 +64,18 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         "fleet-ray.json": _secret("fleet-ray", ray),
         "fleet-audit.json": _secret("fleet-audit", audit),
         "fleet-model.json": _secret("fleet-model", {"api-key": key}),
-        "fleet-agents-model.json": _secret(
-            "fleet-agents-model", {"FLEET_MODEL_API_KEY": key}, namespace=AGENTS_NAMESPACE
-        ),
-        "fleet-agents.json": _secret("fleet-agents", {"ca.crt": authority}, namespace=AGENTS_NAMESPACE),
     }
+    of_agents = {"fleet-agents-model": {"FLEET_MODEL_API_KEY": key}, "fleet-agents": {"ca.crt": authority}}
+    files |= {f"{name}.json": _secret(name, told, namespace=AGENTS_NAMESPACE) for name, told in of_agents.items()}
     resources = "".join(f"  - {name}\n" for name in files)
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-    return {**files, "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}"}
+    # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
+    tenants = {
+        f"tenants/{name}-{tenant}.json": _secret(name, told, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
+        for name, told in of_agents.items()
+        for tenant in layout.tenants()
+    }
+    return {**files, **tenants, "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}"}
 
 
 def _model_key(written: Path) -> str:
@@ -172,6 +176,7 @@ def install(
     _keep(done, layout.settings, _settings(layout, nats_listen))
     if kubernetes or layout.kubernetes.exists():
         make_directory(layout.kubernetes)
+        make_directory(layout.kubernetes / "tenants")
         for name, manifest in manifests(layout).items():
             _write(done, layout.kubernetes / name, manifest)
     return done

@@ -152,6 +152,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 "agent.dlq.*",
                 "$KV.agent-memories.>",
                 "$KV.agent-outcomes.>",
+                "$KV.context-snapshots.>",
                 f"$JS.ACK.{EVENTS}.>",
                 f"$JS.ACK.{CONTEXT_CHANGES}.>",
                 f"{_API}.INFO",
@@ -161,6 +162,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 *_calls(CONTEXT_CHANGES, _READ, _MAKE),
                 *_calls("KV_agent-memories", _READ, _MAKE),
                 *_calls("KV_agent-outcomes", _READ, _MAKE),
+                *_calls("KV_context-snapshots", _READ, _MAKE),
             ),
         ),
         NatsUser(

@@ -1,0 +1,177 @@
+"""Snapshots of projections, in a bucket that the replicas of a service share.
+
+Each is under the digest of the code that folds, so that another version reads the log from its start. It has two slots
+of parts and a head, which is written last: a writer that is killed leaves the snapshot before as it was. The bucket
+forgets values no later than the log does events, so no event behind a snapshot is gone before the snapshot is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import structlog
+
+from swe_ai_fleet import domain
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.ports import KeyValue
+
+EXECUTION_SNAPSHOTS = "agent-snapshots"
+CONTEXT_SNAPSHOTS = "context-snapshots"
+"""Not that of orchestrators: what a service folds, another one must not be able to write."""
+KEPT_SECONDS = 7 * 86_400.0
+PAUSE_SECONDS = 900.0
+LEAST_CHANGES = 10_000
+PART_BYTES = 512 * 1024
+Dump = Callable[[], Iterable[bytes]]
+Load = Callable[[Iterator[bytes]], None]
+_SLOTS = ("a", "b")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """Where a snapshot lies; `claimed` is when a replica last began to write one, in seconds since 1970."""
+
+    claimed: float = 0.0
+    slot: str = ""
+    position: int = 0
+    parts: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots:
+    """Where snapshots of one log are kept.
+
+    Attributes:
+        bucket: Where they are.
+        origin: What tells this log from one that was made anew under its name.
+        pause: Seconds between two of one name, of whichever replica.
+        least: So many changes have to be new; fewer are read from the log as quickly.
+        clock: Seconds since 1970.
+    """
+
+    bucket: KeyValue
+    origin: str
+    pause: float = PAUSE_SECONDS
+    least: int = LEAST_CHANGES
+    clock: Callable[[], float] = field(default=time.time)
+
+    def of(self, name: str, *folds: ModuleType, dump: Dump, load: Load) -> Snapshot:
+        """The snapshot of a projection that these modules fold.
+
+        Args:
+            name: Of the projection, as part of a key.
+            folds: Whatever they say in another way makes another snapshot, as does the domain.
+            dump: The state as lines. Those that are made later, in a thread, may have changes behind the position of
+                the call, which must change nothing when they are taken in again.
+            load: Has the projection hold exactly what these lines say, in a thread; raises ValueError.
+        """
+        version = hashlib.sha256(f"{self.origin} {_sources(*folds)}".encode()).hexdigest()[:24]
+        return Snapshot(store=self, key=f"{name}.{version}", dump=dump, load=load)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The snapshot of one projection, as a `Follower` uses it. Made by `Snapshots.of`."""
+
+    store: Snapshots
+    key: str
+    dump: Dump
+    load: Load
+
+    async def restore(self) -> int:
+        """Have the projection hold what was saved last; the position of that, 0 where there is nothing of use.
+
+        What is damaged is logged and left aside. Raises Unavailable.
+        """
+        head, _ = await self._head()
+        if not head.slot:
+            return 0
+        found = [await self.store.bucket.get(f"{self.key}.{head.slot}.{number}") for number in range(head.parts)]
+        parts = [part.value if part is not None else b"" for part in found]
+        try:
+            digest = hashlib.sha256()
+            for part in parts:
+                digest.update(part)
+            if digest.hexdigest() != head.sha256:
+                raise ValueError("its parts are not those that its head names")
+            await asyncio.to_thread(self.load, _lines(parts))
+        except (ValueError, zlib.error) as fault:
+            _log.warning("snapshot.ignored", name=self.key, reason=str(fault)[:300])
+            self.load(iter(()))
+            return 0
+        _log.info("snapshot.restored", name=self.key, position=head.position, bytes=sum(map(len, parts)))
+        return head.position
+
+    async def save(self, position: Callable[[], int]) -> bool:
+        """Store the projection as it stands; False where another replica does, or just did.
+
+        Raises ResourceExhausted, Unavailable.
+        """
+        bucket, now = self.store.bucket, self.store.clock
+        head, revision = await self._head()
+        if head.claimed > now() - 0.9 * self.store.pause or head.position > position():
+            return False
+        slot, number, digest = _SLOTS[head.slot == _SLOTS[0]], 0, hashlib.sha256()
+        try:
+            claim = to_json(replace(head, claimed=now()))
+            revision = await bucket.put(f"{self.key}.head", claim, revision=revision)
+            at, parts = position(), _parts(self.dump())
+            while part := await asyncio.to_thread(next, parts, b""):
+                digest.update(part)
+                await bucket.put(f"{self.key}.{slot}.{number}", part)
+                number += 1
+            head = _Head(claimed=now(), slot=slot, position=at, parts=number, sha256=digest.hexdigest())
+            await bucket.put(f"{self.key}.head", to_json(head), revision=revision)
+        except Fenced:
+            # Of an erasure that came meanwhile nothing may stay, and who else writes has the other slot.
+            for written in range(number):
+                await bucket.delete(f"{self.key}.{slot}.{written}")
+            return False
+        return True
+
+    async def is_gone(self) -> bool:
+        """Whether there is none, as after an erasure. Raises Unavailable."""
+        return (await self._head())[1] == 0
+
+    async def _head(self) -> tuple[_Head, int]:
+        entry = await self.store.bucket.get(f"{self.key}.head")
+        return (_Head(), 0) if entry is None else (from_json(_Head, entry.value), entry.revision)
+
+
+def _parts(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Compressed, in pieces that fit into a message."""
+    packing, packed = zlib.compressobj(1), bytearray()
+    for line in lines:
+        packed += packing.compress(line + b"\n")
+        while len(packed) >= PART_BYTES:
+            yield bytes(packed[:PART_BYTES])
+            del packed[:PART_BYTES]
+    yield bytes(packed + packing.flush())
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    unpacking, rest = zlib.decompressobj(), b""
+    for part in parts:
+        *lines, rest = (rest + unpacking.decompress(part)).split(b"\n")
+        yield from lines
+
+
+@cache
+def _sources(*modules: ModuleType) -> str:
+    """A digest of what these modules and the domain say."""
+    files = [Path(str(module.__file__)) for module in modules]
+    digest = hashlib.sha256()
+    for file in sorted({*files, *Path(str(domain.__file__)).parent.rglob("*.py")}):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
