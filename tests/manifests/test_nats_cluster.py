@@ -38,11 +38,12 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
         "port: 4222": f"host: 127.0.0.1\nport: {clients[number]}",
         "port: 6222\n": f"host: 127.0.0.1\nport: {peers[number]}\n",
         "http_port: 8222": f"http: 127.0.0.1:{monitors[number]}",
+        "/tmp/nats.pid": str(directory / f"{number}.pid"),
         "store_dir: /data": f"store_dir: {directory}/data-{number}",
         "/etc/nats/tls/tls.crt": str(installation / "tls" / "nats.pem"),
         "/etc/nats/tls/tls.key": str(installation / "tls" / "nats-key.pem"),
         "/etc/nats/tls/ca.crt": str(installation / "tls" / "ca.pem"),
-        "./auth/accounts.conf": "accounts.conf",
+        "../auth/accounts.conf": "accounts.conf",
     }
     for one, port in enumerate(peers):
         changes[f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222"] = f"127.0.0.1:{port}"

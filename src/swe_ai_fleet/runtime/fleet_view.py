@@ -32,6 +32,7 @@ from swe_ai_fleet.domain.fleet_status import (
     ReplicaReport,
     StorageStatus,
 )
+from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
@@ -235,7 +236,11 @@ class FleetView:
             endpoints=model_use({"": self.model}),
             waiting=calls_waiting({"": self.model}),
         )
-        return ReplicaReport(name=self.me, started_at=self.started_at, hosts=hosts, here=here)
+        unfit = self.fleet.unfit if isinstance(self.fleet, RayFleet) else {}
+        version = str(this_release())
+        return ReplicaReport(
+            name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=dict(unfit)
+        )
 
     async def _others(self) -> tuple[ReplicaReport, ...]:
         replica_reports: list[ReplicaReport] = []
@@ -332,6 +337,9 @@ def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) ->
             gpus = max(said.gpu_count, known.gpu_count if known is not None else 0)
             alive = known.alive if known is not None else True
             found[said.node_id] = replace(said, gpu_count=gpus, alive=alive)
+    for node_id, why in (entry for replica in replicas for entry in replica.unfit.items()):
+        if node_id in found:
+            found[node_id] = replace(found[node_id], unfit=why)
     return tuple(sorted(found.values(), key=lambda node: (node.name, node.node_id)))
 
 
