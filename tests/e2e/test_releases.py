@@ -1,4 +1,4 @@
-"""Hosts of agents of another release than the orchestrator, and nodes that are drained, on a Ray cluster of several nodes."""
+"""Hosts of agents of another release than the orchestrator, and nodes that are drained, on a Ray of several nodes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,14 @@ from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 print(cluster.address, flush=True)
 for line in sys.stdin:
-    node = cluster.add_node(num_cpus=0, resources={"agent_host": 2}, env_vars=json.loads(line))
-    print(node.node_id, flush=True)
+    for _ in range(5):
+        try:
+            node = cluster.add_node(num_cpus=0, resources={"agent_host": 2}, env_vars=json.loads(line))
+        except Exception:
+            # Ray waits for half a minute, which a busy machine may take longer than.
+            continue
+        print(node.node_id, flush=True)
+        break
 cluster.shutdown()
 """
 
@@ -67,7 +73,10 @@ class Cluster:
 @asynccontextmanager
 async def cluster() -> AsyncIterator[Cluster]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
-    variables = plain | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = plain | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _CLUSTER),
         env=variables,

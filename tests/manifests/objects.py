@@ -51,7 +51,7 @@ HASHED = re.compile(r"(fleet-(?:settings|runner))-[a-z0-9]{10}\b")
 
 
 def built(name: str, *, hashes: bool = False) -> list[Object]:
-    """The objects of an overlay, of `tests` or of a site, fresh copies each time; with the `hashes` of their contents."""
+    """The objects of an overlay, of `tests` or of a site, fresh copies each time; with the `hashes` of names."""
     return json.loads(_rendered(name) if hashes else HASHED.sub(r"\1", _rendered(name)))
 
 
