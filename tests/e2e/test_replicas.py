@@ -79,7 +79,7 @@ async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterat
     ):
         metadata = (("authorization", f"Bearer {card['token']}"),)
         stub = pb_grpc.OrchestratorServiceStub(channel)
-        yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 90})
+        yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 180})
 
 
 @pytest.fixture(scope="module")
