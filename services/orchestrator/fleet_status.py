@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -21,7 +21,6 @@ from swe_ai_fleet.domain.fleet_status import (
     ComponentState,
     EndpointStatus,
     EndpointUse,
-    FleetStatus,
     HostStatus,
     ReplicaReport,
 )
@@ -30,6 +29,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.drains import Drains, DrainTarget
+from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
 
 MAX_MESSAGE_CHARS = 500
 _COUNCIL_SECONDS = 3.0
@@ -42,29 +42,25 @@ class FleetStatuses:
 
     Attributes:
         executions: Knows what is driven, and by whom, and what waits.
-        measure: Looks at everything else.
-        use: By the URL of a model server, what the fleet has under way there.
-        me: The orchestrator that answers.
+        view: Looks at everything else.
         drains: What is taken out of work.
     """
 
     executions: Executions
-    measure: Callable[[], Awaitable[FleetStatus]]
-    use: Callable[[FleetStatus], dict[str, EndpointUse]]
-    me: str
+    view: FleetView
     drains: Drains
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
         """Add the fleet as it is now to a status; hosts, machines and servers are shown to admins, who run it."""
-        found = await self.measure()
+        found, me = await self.view.status(), self.view.me
         told = {replica.name: replica for replica in found.replicas}
         load = self.executions.load()
         unfinished = [s for s in self.executions.projection.unfinished() if s.task.tenant == tenant()]
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
         # One that is drained has given its lease back, and is there for all that as long as it tells.
         resting = self.drains.names(DrainTarget.ORCHESTRATOR)
-        names = sorted({*load.replicas, self.me, *(resting & told.keys())})
-        use = self.use(found)
+        names = sorted({*load.replicas, me, *(resting & told.keys())})
+        use = endpoint_use(found)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
         reply.measured_at_ms = _milliseconds(found.measured_at)
         if not principal().may(AccessRole.ADMIN):
@@ -77,7 +73,7 @@ class FleetStatuses:
             pb.ReplicaStatus(
                 name=name,
                 driven=driven[name],
-                answering=name == self.me,
+                answering=name == me,
                 started_at_ms=_milliseconds(told[name].started_at) if name in told else 0,
                 draining=name in resting,
                 version=told[name].version if name in told else "",
@@ -98,10 +94,10 @@ class FleetStatuses:
             raise InvalidRequest("name what is drained", field="target", hint="an orchestrator, a host or a node")
         if request.within_seconds < 0:
             raise InvalidRequest("it is negative", field="within_seconds", hint="0: as long as it takes")
-        found = await self.measure()
+        found = await self.view.status()
         hosts = {f"{replica.name}/{host.host_id}": host for replica in found.replicas for host in replica.hosts}
         known = {
-            DrainTarget.ORCHESTRATOR: {name: name for name in {*self.executions.load().replicas, self.me}},
+            DrainTarget.ORCHESTRATOR: {name: name for name in {*self.executions.load().replicas, self.view.me}},
             DrainTarget.HOST: {name: name.partition("/")[2] for name, host in hosts.items() if host.slots},
             DrainTarget.NODE: {node.node_id: node.name for node in found.nodes if node.alive and node.node_id},
         }[target]

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,9 +35,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
-from swe_ai_fleet.runtime.drains import rest
 from swe_ai_fleet.runtime.equipment import council_models
-from swe_ai_fleet.runtime.fleet_view import endpoint_use
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.stack import Stack, open_stack
@@ -51,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFleet:
-    """Where a fleet answers, and the tokens it asks for. `rest` waits for what it drives, for `drain_seconds`."""
+    """Where a fleet answers, and the tokens it asks for."""
 
     address: str
     token: str
@@ -62,7 +60,6 @@ class RunningFleet:
     http: str = ""
     metrics: str = ""
     tls: ChannelTls | None = None
-    rest: Callable[[], Awaitable[None]]
 
 
 class _Phases:
@@ -128,13 +125,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
                 check_room=stack.executions.check_storage,
             ),
             metrics=Metrics(meter=stack.meter, councils=councils.counts),
-            fleet=FleetStatuses(
-                executions=stack.executions,
-                measure=stack.view.status,
-                use=endpoint_use,
-                me=stack.view.me,
-                drains=stack.drains,
-            ),
+            fleet=FleetStatuses(executions=stack.executions, view=stack.view, drains=stack.drains),
             derivations=derivations,
             planning=planning,
             audit_keys=keys.public,
@@ -168,7 +159,6 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
                 http=http,
                 metrics=telemetry.metrics_url,
                 tls=channel_tls(settings, own_address(settings, address)),
-                rest=partial(rest, stack.drains, stack.leases, settings.drain_seconds),
             )
             card = settings.home / "fleet.json"
             write_private(card, json.dumps(_card(running)))
@@ -222,14 +212,12 @@ async def serve(settings: Settings) -> None:
         _log.warning("settings.unknown_name", told=text)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with open_fleet(settings) as running:
+    async with open_fleet(settings):
         # Only now: Ray takes SIGTERM for itself when it starts.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         async with ray_watched(settings, stop.set):
             await stop.wait()
-        if settings.drain_seconds:
-            await running.rest()
 
 
 def _card(running: RunningFleet) -> dict[str, object]:

@@ -13,13 +13,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.following import Follower, in_background
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.ports import KeyValue, KeyValueChange
@@ -106,39 +105,29 @@ async def open_drains(log: JetStream) -> AsyncGenerator[Drains]:
 
 
 @asynccontextmanager
-async def drained(drains: Drains, dispatcher: Dispatcher, lease: LeaseKeeper) -> AsyncGenerator[None]:
+async def drained(
+    drains: Drains, dispatcher: Dispatcher, lease: LeaseKeeper, *, seconds: float = 0.0
+) -> AsyncGenerator[None]:
     """While the context lasts, this orchestrator rests as long as it is drained.
 
-    It gives its lease back once nothing is at work, or the time is over: that lets the others go on.
+    It gives its lease back once nothing is at work, or the time is over: that lets the others go on. At its end the
+    context takes nothing new and waits for what is at work, `seconds` at most.
     """
-
-    mine = partial(drains.get, DrainTarget.ORCHESTRATOR, lease.me)
-    dispatcher.drained = lambda: mine() is not None
 
     async def look() -> None:
         while True:
-            drain = mine()
+            drain = drains.get(DrainTarget.ORCHESTRATOR, lease.me)
             gone = drain is not None and (drain.over or not dispatcher.at_work)
             if gone:
                 dispatcher.let_go()
             lease.rest(gone)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    try:
-        async with in_background(look(), name="drain"):
-            yield
-    finally:
-        # No other process will have its name.
-        if mine() is not None:
-            with suppress(FleetError, TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await drains.undo(DrainTarget.ORCHESTRATOR, lease.me)
-
-
-async def rest(drains: Drains, lease: LeaseKeeper, seconds: float) -> None:
-    """Drain this orchestrator, until it has given its lease back, or could not within `seconds`."""
-    with suppress(FleetError, TimeoutError):
-        async with asyncio.timeout(seconds + lease.seconds):
-            await drains.begin(DrainTarget.ORCHESTRATOR, lease.me, by="SIGTERM", within=seconds)
-            while lease.me in lease.alive():  # noqa: ASYNC110 - a thread keeps it
-                await asyncio.sleep(_LOOK_SECONDS)
+    dispatcher.drained = lambda: drains.get(DrainTarget.ORCHESTRATOR, lease.me) is not None
+    async with in_background(look(), name="drain"):
+        yield
+        dispatcher.drained = lambda: True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while dispatcher.at_work:  # noqa: ASYNC110 - drives end one by one
+                    await asyncio.sleep(_LOOK_SECONDS)

@@ -65,11 +65,6 @@ class LeaseKeeper:
         """This replica's name."""
         return self._me
 
-    @property
-    def seconds(self) -> float:
-        """How long a lease lives without a renewal."""
-        return self._settings.lease_seconds
-
     def alive(self) -> frozenset[str]:
         """Those that hold a lease, or held one a moment ago; nobody while NATS cannot be asked."""
         if time.monotonic() - self._checked_at > self._settings.lease_seconds:

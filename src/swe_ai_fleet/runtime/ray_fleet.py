@@ -83,8 +83,8 @@ class RayFleet:
     Args:
         settings: What hosts are made with.
         logins: Lets hosts log in to NATS; None: with what `settings` have.
-        drained: The drain of a host, and of the node that it is on, by their names; None: they work.
-        unwanted: The nodes that are drained.
+        drains: What is given nothing more; None: nothing is.
+        me: This orchestrator, by whose name its hosts are drained.
 
     Attributes:
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
@@ -92,8 +92,8 @@ class RayFleet:
 
     settings: Settings
     logins: HostLogins | None = None
-    drained: Callable[[str, str], Drain | None] = lambda host, node_id: None
-    unwanted: Callable[[], set[str]] = set
+    drains: Drains | None = None
+    me: str = ""
     unfit: dict[str, str] = field(default_factory=dict[str, str])
     _hosts: list[Host] = field(default_factory=list[Host])
     _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -153,11 +153,10 @@ class RayFleet:
         nodes, self._draining = await asyncio.to_thread(_nodes, self.settings.ray_resources)
         # What is gone does not count against anything any more: its successor has another id.
         self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in nodes}
-        closed = self._draining | self.unwanted() | self.unfit.keys()
-        self._nodes = sum(offers for node_id, offers in nodes.items() if node_id not in closed)
+        self._nodes = sum(offers for node_id, offers in nodes.items() if node_id not in self._closed())
         before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)
         for number, host in enumerate(tuple(self._hosts)):
-            drain, leaves = self.drained(host.name, host.node_id), self._leaves(host)
+            drain, leaves = self._drain(host), self._leaves(host)
             idle = not host.busy and (leaves or (number and host.idle_since < before))
             if idle or (drain is not None and drain.over):
                 _log.info("a host ends", host=host.name, drained=leaves, calls=host.busy)
@@ -165,7 +164,18 @@ class RayFleet:
 
     def _leaves(self, host: Host) -> bool:
         """Whether a host is given nothing more: it is drained, or its node is, by an operator or by Ray."""
-        return host.node_id in self._draining or self.drained(host.name, host.node_id) is not None
+        return host.node_id in self._draining or self._drain(host) is not None
+
+    def _drain(self, host: Host) -> Drain | None:
+        if self.drains is None:
+            return None
+        mine = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
+        return mine or self.drains.get(DrainTarget.NODE, host.node_id)
+
+    def _closed(self) -> list[str]:
+        """The nodes that get no host."""
+        drained = self.drains.names(DrainTarget.NODE) if self.drains is not None else ()
+        return sorted({*self._draining, *self.unfit, *drained})
 
     async def close(self) -> None:
         """End every host and what runs on it."""
@@ -264,8 +274,8 @@ class RayFleet:
             "scheduling_strategy": "SPREAD",
             "resources": dict(self.settings.ray_resources),
         }
-        if elsewhere := sorted({*self.unfit, *self.unwanted()}):
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(elsewhere)})"}
+        if closed := self._closed():
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(closed)})"}
         if self._alone:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
@@ -293,15 +303,8 @@ class RayFleet:
 async def open_ray_fleet(
     settings: Settings, logins: HostLogins | None = None, *, drains: Drains | None = None, me: str = ""
 ) -> AsyncGenerator[RayFleet]:
-    """A fleet on the Ray this process is connected to; its hosts end with the context.
-
-    With `drains` those of this orchestrator (`me`) that are drained are given nothing.
-    """
-    fleet = RayFleet(settings=settings, logins=logins)
-    if drains is not None:
-        host, node = DrainTarget.HOST, DrainTarget.NODE
-        fleet.drained = lambda name, node_id: drains.get(host, f"{me}.{name}") or drains.get(node, node_id)
-        fleet.unwanted = lambda: drains.names(node)
+    """A fleet on the Ray this process is connected to; its hosts end with the context."""
+    fleet = RayFleet(settings=settings, logins=logins, drains=drains, me=me)
 
     async def look() -> None:
         while True:

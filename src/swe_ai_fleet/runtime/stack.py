@@ -240,7 +240,9 @@ async def open_stack(
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
-        await stack.enter_async_context(drained(drains, executions.dispatcher, replicas))
+        await stack.enter_async_context(
+            drained(drains, executions.dispatcher, replicas, seconds=settings.drain_seconds)
+        )
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
