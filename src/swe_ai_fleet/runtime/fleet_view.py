@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import structlog
 
@@ -185,8 +185,6 @@ class FleetView:
     started_at: float = field(default_factory=time.time)
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: FleetStatus | None = None
-    _counting: asyncio.Task[tuple[NodeStatus, ...]] | None = None
-    _nodes: tuple[NodeStatus, ...] = ()
 
     @property
     def me(self) -> str:
@@ -211,10 +209,9 @@ class FleetView:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
-        mine, others, nodes, endpoints, storage = await asyncio.gather(
+        mine, others, endpoints, storage = await asyncio.gather(
             self._report(),
             _in_time(self._others(), ()),
-            self._machines(),
             asyncio.gather(*(_in_time(one.measure(), None) for one in self.endpoints)),
             _in_time(self.room.storage(), ()),
         )
@@ -222,7 +219,7 @@ class FleetView:
         return FleetStatus(
             measured_at=time.time(),
             replicas=replicas,
-            nodes=_measured(nodes, replicas),
+            nodes=_measured(self.fleet.nodes, replicas),
             endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
             storage=storage,
             tenants=tuple(self.stored()),
@@ -236,10 +233,9 @@ class FleetView:
             endpoints=model_use({"": self.model}),
             waiting=calls_waiting({"": self.model}),
         )
-        unfit = self.fleet.unfit if isinstance(self.fleet, RayFleet) else {}
-        version = str(this_release())
+        version, unfit = str(this_release()), self.fleet.unfit
         return ReplicaReport(
-            name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=dict(unfit)
+            name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit
         )
 
     async def _others(self) -> tuple[ReplicaReport, ...]:
@@ -250,16 +246,6 @@ class FleetView:
             except ValueError:
                 _log.warning("fleet_view.unreadable", key=entry.key)
         return tuple(replica_reports)
-
-    async def _machines(self) -> tuple[NodeStatus, ...]:
-        """The cluster's machines; those of the last time while Ray does not say."""
-        if self._counting is None:
-            self._counting = asyncio.create_task(asyncio.to_thread(_nodes), name="ray nodes")
-        await asyncio.wait([self._counting], timeout=_LOOK_SECONDS / 2)
-        if self._counting.done():
-            counting, self._counting = self._counting, None
-            self._nodes = counting.result()
-        return self._nodes
 
 
 class LogRoom:
@@ -345,27 +331,6 @@ def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) ->
 
 def _reports(replica: ReplicaReport) -> list[HostReport]:
     return [report for report in (replica.here, *(host.report for host in replica.hosts)) if report is not None]
-
-
-def _nodes() -> tuple[NodeStatus, ...]:
-    import ray
-
-    if not ray.is_initialized():
-        return ()
-    node_statuses: list[NodeStatus] = []
-    for node in cast("list[dict[str, Any]]", ray.nodes()):
-        resources = cast("dict[str, float]", node.get("Resources") or {})
-        node_statuses.append(
-            NodeStatus(
-                node_id=str(node["NodeID"]),
-                name=str(node.get("NodeManagerHostname") or ""),
-                alive=bool(node["Alive"]),
-                cpus=int(resources.get("CPU", 0)),
-                memory_total=int(resources.get("memory", 0)),
-                gpu_count=int(resources.get("GPU", 0)),
-            )
-        )
-    return tuple(node_statuses)
 
 
 async def _in_time(look: Awaitable[T], otherwise: T) -> T:

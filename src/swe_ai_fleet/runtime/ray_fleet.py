@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -22,7 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
-from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
+from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus, NodeStatus
 from swe_ai_fleet.domain.release import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import in_background
@@ -87,6 +87,7 @@ class RayFleet:
         me: This orchestrator, by whose name its hosts are drained.
 
     Attributes:
+        nodes: The machines of the cluster, as Ray knows them.
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 
@@ -94,10 +95,11 @@ class RayFleet:
     logins: HostLogins | None = None
     drains: Drains | None = None
     me: str = ""
+    nodes: tuple[NodeStatus, ...] = ()
     unfit: dict[str, str] = field(default_factory=dict[str, str])
     _hosts: list[Host] = field(default_factory=list[Host])
     _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _nodes: int = 1
+    _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -150,10 +152,26 @@ class RayFleet:
 
     async def look(self) -> None:
         """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
-        nodes, self._draining = await asyncio.to_thread(_nodes, self.settings.ray_resources)
+        found, self._draining = await asyncio.to_thread(_cluster)
+        self.nodes = tuple(
+            NodeStatus(
+                node_id=str(node["NodeID"]),
+                name=str(node.get("NodeManagerHostname") or ""),
+                alive=bool(node["Alive"]),
+                cpus=int(node["Resources"].get("CPU", 0)),
+                memory_total=int(node["Resources"].get("memory", 0)),
+                gpu_count=int(node["Resources"].get("GPU", 0)),
+            )
+            for node in found
+        )
+        alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
         # What is gone does not count against anything any more: its successor has another id.
-        self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in nodes}
-        self._nodes = sum(offers for node_id, offers in nodes.items() if node_id not in self._closed())
+        self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
+        closed, wanted = self._closed(), self.settings.ray_resources.items()
+        self._open_nodes = sum(
+            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in wanted)
+            for node_id, offered in alive.items()
+        )
         before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)
         for number, host in enumerate(tuple(self._hosts)):
             drain, leaves = self._drain(host), self._leaves(host)
@@ -241,7 +259,7 @@ class RayFleet:
         where all of them work, a tenant without any gets one beyond.
         """
         mine = [host for host in self._hosts if host.tenant == tenant and not self._leaves(host)]
-        spread = len(mine) < self._nodes and all(host.busy for host in mine)
+        spread = len(mine) < self._open_nodes and all(host.busy for host in mine)
         free = [] if spread else [host for host in mine if host.busy < self.settings.agents_per_actor]
         if free:
             return min(free, key=lambda host: host.busy)
@@ -319,14 +337,9 @@ async def open_ray_fleet(
         await fleet.close()
 
 
-def _nodes(wanted: Mapping[str, float]) -> tuple[dict[str, bool], set[str]]:
-    """The nodes that are alive, by id, and whether they offer what a host takes; those that Ray itself drains."""
-    alive = (node for node in cast("list[dict[str, Any]]", ray.nodes()) if node["Alive"])
-    offering = {
-        node["NodeID"]: all(node["Resources"].get(name, 0.0) >= amount for name, amount in wanted.items())
-        for node in alive
-    }
-    return offering, set(state.get_draining_nodes())
+def _cluster() -> tuple[list[dict[str, Any]], set[str]]:
+    """The nodes of the cluster, those that are gone among them, and the ids of those that Ray itself drains."""
+    return cast("list[dict[str, Any]]", ray.nodes()), set(state.get_draining_nodes())
 
 
 async def _greeted(host: Host) -> tuple[str, Release]:
