@@ -43,7 +43,7 @@ class Release:
         """
         if self.wire == host.wire and _minor(self) == _minor(host):
             return ""
-        return f"the host is {host or 'older'}, the orchestrator {self}"
+        return f"the host is {str(host) or 'older'}, the orchestrator {self}"
 
 
 def _minor(release: Release) -> list[str]:
