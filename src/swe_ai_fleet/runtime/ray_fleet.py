@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus, NodeStatus
 from swe_ai_fleet.domain.release import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.drains import Drain, Drains, DrainTarget
 from swe_ai_fleet.runtime.host_logins import HostLogins
@@ -358,7 +359,7 @@ async def _greeted(host: Host) -> tuple[str, Release]:
         return ray.get_runtime_context().get_node_id(), str(this_release())
 
     node_id, release = await _awaited(host.actor.__ray_call__.remote(hello))
-    return node_id, Release.of(release)
+    return plain_line(node_id, 64), Release.of(plain_line(release, 80))
 
 
 async def _reported(host: Host) -> HostReport | None:
