@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -35,6 +36,7 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.runtime.drains import Drains
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
@@ -66,7 +68,11 @@ def servicer_of(
         "derivations": derivations,
         "planning": PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue()),
         "metrics": Metrics(meter=Meter(lambda start: log.everything(from_sequence=start)), councils=councils.counts),
-        "fleet": FleetStatuses(executions=executions, measure=_no_fleet, use=lambda _: {}, me="test"),
+        "fleet": FleetStatuses(
+            executions=executions,
+            view=cast("Any", SimpleNamespace(status=_no_fleet, me="test")),
+            drains=Drains(MemoryKeyValue()),
+        ),
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
         "erasures": None,
         "contexts": None,

@@ -49,6 +49,7 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.drains import Drains
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -235,7 +236,11 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             metrics=Metrics(meter=meter),
             planning=events,
             uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
-            fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
+            fleet=FleetStatuses(
+                executions=executions,
+                view=cast("Any", SimpleNamespace(status=looked_at, me="test")),
+                drains=Drains(MemoryKeyValue()),
+            ),
             erasures=erasures,
         )
 

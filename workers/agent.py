@@ -20,6 +20,7 @@ from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.release import misfit
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
@@ -41,6 +42,9 @@ async def run_assignment(settings: Settings, place: Place) -> int:
         if await board.outcome(job.tenant, job.job_id) is not None:
             return TOLD
         try:
+            if fault := misfit(job):
+                hint = "give the runner, FLEET_RUNNER_IMAGE and the orchestrators the same version"
+                raise Unavailable(f"the job's image does not fit: {fault}", hint=hint)
             outcome = JobOutcome(value=(await _value(settings, place, board, job, name)).decode())
         except Fenced as fault:
             _log.warning("job.fenced", job=job.job_id, reason=str(fault))

@@ -49,7 +49,7 @@ _APPROVER = {
 }
 # Decides who works for the tenant, where its data goes, and what it forgets.
 _ADMIN = {
-    _FLEET: "RegisterAgent UnregisterAgent CreateCouncil DeleteCouncil Erase",
+    _FLEET: "RegisterAgent UnregisterAgent CreateCouncil DeleteCouncil Drain Erase",
     _NOTIFICATION: "CreateWebhook ListWebhooks DeleteWebhook TestWebhook ListDeliveries",
     _CONTEXT: "ClearMemory",
 }

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import principal, tenant
 from services.orchestrator.councils import Councils
-from swe_ai_fleet.contract import to_message
+from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.domain.access import AccessRole, Principal
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import (
@@ -21,15 +21,19 @@ from swe_ai_fleet.domain.fleet_status import (
     ComponentState,
     EndpointStatus,
     EndpointUse,
-    FleetStatus,
     HostStatus,
     ReplicaReport,
 )
 from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.drains import Drains, DrainTarget
+from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
 
 MAX_MESSAGE_CHARS = 500
 _COUNCIL_SECONDS = 3.0
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,38 +42,41 @@ class FleetStatuses:
 
     Attributes:
         executions: Knows what is driven, and by whom, and what waits.
-        measure: Looks at everything else.
-        use: By the URL of a model server, what the fleet has under way there.
-        me: The orchestrator that answers.
+        view: Looks at everything else.
+        drains: What is taken out of work.
     """
 
     executions: Executions
-    measure: Callable[[], Awaitable[FleetStatus]]
-    use: Callable[[FleetStatus], dict[str, EndpointUse]]
-    me: str
+    view: FleetView
+    drains: Drains
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
         """Add the fleet as it is now to a status; hosts, machines and servers are shown to admins, who run it."""
-        found = await self.measure()
+        found, me = await self.view.status(), self.view.me
         told = {replica.name: replica for replica in found.replicas}
         load = self.executions.load()
         unfinished = self.executions.projection.unfinished(tenant())
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
-        names = sorted({*load.replicas, self.me})
-        use = self.use(found)
+        # One that is drained has given its lease back, and is there for all that as long as it tells.
+        resting = self.drains.names(DrainTarget.ORCHESTRATOR)
+        names = sorted({*load.replicas, me, *(resting & told.keys())})
+        use = endpoint_use(found)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
         reply.measured_at_ms = _milliseconds(found.measured_at)
         if not principal().may(AccessRole.ADMIN):
             return
         reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
-        reply.nodes.extend(to_message(pb.NodeStatus, node) for node in found.nodes)
+        away = self.drains.names(DrainTarget.NODE)
+        reply.nodes.extend(to_message(pb.NodeStatus, node, draining=node.node_id in away) for node in found.nodes)
         reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in found.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(
                 name=name,
                 driven=driven[name],
-                answering=name == self.me,
+                answering=name == me,
                 started_at_ms=_milliseconds(told[name].started_at) if name in told else 0,
+                draining=name in resting,
+                version=told[name].version if name in told else "",
             )
             for name in names
         )
@@ -77,6 +84,58 @@ class FleetStatuses:
             to_message(pb.StorageStatus, one)
             for one in (*found.storage, *(replace(one, name=f"tenant {one.name}") for one in found.tenants))
         )
+
+    async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
+        """Drain what a request names, or undo it; how far it is. Raises FleetError naming the field."""
+        if principal().tenant != DEFAULT_TENANT:
+            raise PermissionDenied("only admins of the tenant 'default' run the fleet", field="authorization")
+        target = from_enum(DrainTarget, pb.DrainTarget, request.target)
+        if target is None:
+            raise InvalidRequest("name what is drained", field="target", hint="an orchestrator, a host or a node")
+        if request.within_seconds < 0:
+            raise InvalidRequest("it is negative", field="within_seconds", hint="0: as long as it takes")
+        found = await self.view.status()
+        hosts = {f"{replica.name}/{host.host_id}": host for replica in found.replicas for host in replica.hosts}
+        known = {
+            DrainTarget.ORCHESTRATOR: {name: name for name in {*self.executions.load().replicas, self.view.me}},
+            DrainTarget.HOST: {name: name.partition("/")[2] for name, host in hosts.items() if host.slots},
+            DrainTarget.NODE: {node.node_id: node.name for node in found.nodes if node.alive and node.node_id},
+        }[target]
+        named = {one.replace(".", "/") for one in self.drains.names(target)}
+        name = _only(request.name, {**dict.fromkeys(named, ""), **known}, target)
+        key = name.replace("/", ".")
+        if request.undo:
+            await self.drains.undo(target, key)
+            return pb.DrainResponse(name=name)
+        await self.drains.begin(target, key, by=principal().name, within=float(request.within_seconds))
+        if target is DrainTarget.ORCHESTRATOR:
+            waits_for = self._driven_by(name)
+        else:
+            waits_for = [
+                f"host {one}: {counted(host.running, 'call')}"
+                for one, host in hosts.items()
+                if one == name or (host.report is not None and host.report.node.node_id == name)
+            ]
+        return pb.DrainResponse(name=name, draining=True, waits_for=waits_for)
+
+    def _driven_by(self, name: str) -> list[str]:
+        """What an orchestrator drives as long as it has its lease, which is the last that it gives back."""
+        if name not in self.executions.load().replicas:
+            return []
+        states = self.executions.projection.unfinished()
+        driven = [f"execution {one.execution_id}" for one in states if one.owner == name and not one.status.terminal]
+        return driven[:_MOST_NAMED] or ["the end of its lease"]
+
+
+def _only(name: str, known: Mapping[str, str], target: DrainTarget) -> str:
+    """The one that is meant, by its name, its other name or a beginning. Raises NotFound, InvalidRequest."""
+    candidates = [one for one, other in known.items() if name in (one, other)]
+    candidates = candidates or [one for one in known if name and one.startswith(name)]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise InvalidRequest(f"several are meant: {', '.join(sorted(candidates)[:5])}", field="name")
+    raise NotFound(f"no {target} has the name {name[:64]!r}", field="name", hint="`fleet status` shows what there is")
 
 
 def seen_by(who: Principal, component: Component) -> Component:

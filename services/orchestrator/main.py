@@ -36,7 +36,6 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.equipment import council_models
-from swe_ai_fleet.runtime.fleet_view import endpoint_use
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.stack import Stack, open_stack
@@ -126,9 +125,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
                 check_room=stack.executions.check_storage,
             ),
             metrics=Metrics(meter=stack.meter, councils=councils.counts),
-            fleet=FleetStatuses(
-                executions=stack.executions, measure=stack.view.status, use=endpoint_use, me=stack.view.me
-            ),
+            fleet=FleetStatuses(executions=stack.executions, view=stack.view, drains=stack.drains),
             derivations=derivations,
             planning=planning,
             erasures=stack.erasures,

@@ -140,6 +140,8 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     use = added_up(endpoint for report in reports for endpoint in report.endpoints)[:_MOST_ENDPOINTS]
     gauge = GaugeMetricFamily
     yield from _each("fleet_", "state", states, ("hosts", "Hosts of this orchestrator, by whether they answer.", float))
+    unfit = len(mine.unfit) if mine is not None else 0
+    yield gauge("fleet_nodes_unfit", "Nodes of Ray whose release does not fit this orchestrator's.", unfit)
     yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in found))
     yield gauge("fleet_host_slots", "Calls that they take at once.", sum(host.slots for host in alive))
     yield gauge("fleet_host_memory_bytes", "Memory of the processes of the hosts that answer.", memory)

@@ -290,6 +290,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
         return await self._councils.register(request)
 
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        return await self._fleet.drain(request)
+
     async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> pb.UnregisterAgentResponse:
         return await self._councils.unregister(request)
 

@@ -413,6 +413,12 @@ class Settings(BaseSettings):
         ge=1,
         description="The executions of an orchestrator that has been silent for this long are taken over.",
     )
+    drain_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="After SIGTERM an orchestrator takes nothing new and waits so long for what it drives; others take "
+        "over what is left then. 0 = they take all of it over at once, which costs each agent the call under way.",
+    )
     checkpoint_bytes: int = Field(
         default=256 * 1024**2,
         ge=1024**2,

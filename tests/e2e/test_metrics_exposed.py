@@ -57,7 +57,7 @@ async def told(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) 
                 break
     assert sources == {"log": 1, "orchestrator": 1, "fleet": 1, "nats": 1, "gateway": 1, "certificates": 1}
     # A runner of jobs is a process of its own.
-    families += runner_figures({"running": 0, "waiting": 0, **Counts().figures()})
+    families += runner_figures({"running": 0, "waiting": 0, **vars(Counts())})
     return {name: family for family in families for name in _series(family)}
 
 

@@ -179,6 +179,10 @@ async def test_a_foreign_admin_finds_what_nobody_has(world: World, things: dict[
     ]
     for name, (code, told) in foreign.items():
         assert SECRET.encode() not in told, name
+        if name.rpartition(".")[2] == "Drain":
+            # It is about the machines that all tenants share.
+            assert code == "PERMISSION_DENIED"
+            continue
         assert code not in ("INTERNAL", "UNKNOWN", "UNAUTHENTICATED", "PERMISSION_DENIED"), (name, code, told)
         assert code == unknown[name][0], (name, code, unknown[name])
         assert code != "NOT_FOUND" or told == unknown[name][1], (name, told, unknown[name])

@@ -174,6 +174,10 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
             "config.custom_params[instructions]": ({"config": {"custom_params": {"instructions": "x" * 8_001}}},),
         },
     ),
+    "Drain": (
+        {"target": "DRAIN_TARGET_HOST", "name": "agent-host-1"},
+        {"target": (0, 42), "within_seconds": (-1,)},
+    ),
     "RegisterAgent": (
         {"role": "DATA", "agent_id": "a"},
         {
@@ -459,6 +463,7 @@ OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
     ("GetArtifact", {"execution_id": NOWHERE, "digest": ZEROS}, "NOT_FOUND", "digest"),
     ("GetDeliberationResult", {"task_id": "unknown"}, "NOT_FOUND", "task_id"),
     ("DeliverCandidate", {"execution_id": NOWHERE, "candidate_id": "a"}, "NOT_FOUND", "execution_id"),
+    *(("Drain", {"target": "DRAIN_TARGET_NODE", "name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
     *(("GetWorkflow", {"name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
     *((name, {"story_id": "../x"}, "NOT_FOUND", "story_id") for name in ("RehydrateSession", "GetContext")),
     ("TransitionPhase", {"story_id": "../x", "phase": "PHASE_PLAN"}, "NOT_FOUND", "story_id"),

@@ -40,7 +40,7 @@ KEYS, MEMORIES, OUTCOMES, JOB_BOARD = "HTTP_KEYS", "agent-memories", "agent-outc
 TEST_RUNS, RECIPES = "agent-test-runs", "agent-environments"
 BUCKETS = (
     *(KEYS, MEMORIES, OUTCOMES, JOB_BOARD, TEST_RUNS, RECIPES, "agent-planning", "agent-webhooks", "agent-hosts"),
-    *("PLAN_SESSION_PARTS", "PLAN_SESSIONS", "CHATS", "councils", "orchestrators", "fleet-view"),
+    *("PLAN_SESSION_PARTS", "PLAN_SESSIONS", "CHATS", "councils", "orchestrators", "fleet-view", "drains"),
 )
 STREAMS = (*STREAM_SUBJECTS, "OBJ_agent-blobs", *(f"KV_{bucket}" for bucket in BUCKETS))
 STREAM_VERBS = (

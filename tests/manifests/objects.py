@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -52,9 +53,18 @@ def _rendered(name: str) -> str:
         return json.dumps([one for one in yaml.safe_load_all(kustomized(where)) if one])
 
 
-def built(name: str) -> list[Object]:
-    """The objects of an overlay, of `tests` or of a site, fresh copies each time."""
-    return json.loads(_rendered(name))
+HASHED = re.compile(r"(fleet-(?:settings|runner))-[a-z0-9]{10}\b")
+"""Names that kustomize has put a hash of their content to."""
+
+
+def built(name: str, *, hashes: bool = False) -> list[Object]:
+    """The objects of an overlay, of `tests` or of a site, fresh copies each time; with the `hashes` of names."""
+    return json.loads(_rendered(name) if hashes else HASHED.sub(r"\1", _rendered(name)))
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A value or an argument as a container gets it: `$(NAME)` is a variable's value."""
+    return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), text)
 
 
 def name_of(one: Object) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tests.manifests.objects import Object, PodView, environment, found, matches, name_of, of_kind, pods
+from tests.manifests.objects import Object, PodView, environment, expanded, found, matches, name_of, of_kind, pods
 from tests.manifests.pod_rules import (
     accounts_are_its_own,
     containers_are_confined,
@@ -30,7 +30,7 @@ from workers.workspace_runner.settings import RunnerSettings
 
 Rule = Callable[[Sequence[Object]], Iterator[str]]
 _ADDRESS = re.compile(r"([a-z0-9-]+)\.(fleet[a-z-]*)\.svc:(\d+)")
-_OPERATORS = {"fleet-head-svc": {"app.kubernetes.io/name": "fleet-ray-head"}}
+_OPERATORS = {"fleet-0-1-0-head-svc": {"app.kubernetes.io/name": "fleet-ray-head"}}
 """Services that an operator makes, and the Pods behind them."""
 
 
@@ -119,6 +119,9 @@ def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
             if container in pod.spec.get("initContainers", ()) and container.get("restartPolicy") != "Always":
                 continue
             ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+            if not ports:
+                # It serves nobody: when it is gone, it starts anew.
+                continue
             for kind in sorted({"startupProbe", "livenessProbe"} - container.keys()):
                 yield f"{pod}: {container['name']} has no {kind}"
             here = any(
@@ -203,6 +206,7 @@ def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
         needed = max(stops) + GRACE_SECONDS
         if name == "fleet-orchestrator":
             needed += Settings.model_fields["lease_seconds"].default
+            needed += sum(float(environment(objects, pod, one).get("FLEET_DRAIN_SECONDS", 0)) for one in pod.containers)
         if pod.spec.get("terminationGracePeriodSeconds", 30) < needed:
             yield f"{pod}: is killed before it could end, which takes {needed:g} s"
 
@@ -294,8 +298,10 @@ def ways(objects: Sequence[Object]) -> Iterator[tuple[PodView, str, str, int]]:
     every = list(pods(objects))
     workers = [one for one in every if one.labels["app.kubernetes.io/name"] == "fleet-ray-worker"]
     for pod in every:
-        told = [value for one in pod.containers for value in environment(objects, pod, one).values()]
-        told += [argument for one in pod.containers for argument in one.get("args", ())]
+        told: list[str] = []
+        for one in pod.containers:
+            variables = environment(objects, pod, one)
+            told += (expanded(text, variables) for text in (*variables.values(), *one.get("args", ())))
         with_settings = [pod, *(workers if pod.labels["app.kubernetes.io/name"] == "fleet-orchestrator" else ())]
         for value in told:
             for service, namespace, port in _ADDRESS.findall(value):

@@ -39,11 +39,12 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
         "port: 4222": f"host: 127.0.0.1\nport: {clients[number]}",
         "port: 6222\n": f"host: 127.0.0.1\nport: {peers[number]}\n",
         "http_port: 8222": f"http: 127.0.0.1:{monitors[number]}",
+        "/tmp/nats.pid": str(directory / f"{number}.pid"),
         "store_dir: /data": f"store_dir: {directory}/data-{number}",
         "/etc/nats/tls/tls.crt": str(installation / "tls" / "nats.pem"),
         "/etc/nats/tls/tls.key": str(installation / "tls" / "nats-key.pem"),
         "/etc/nats/tls/ca.crt": str(installation / "tls" / "ca.pem"),
-        "./auth/accounts.conf": "accounts.conf",
+        "../auth/accounts.conf": "accounts.conf",
     }
     for one, port in enumerate(peers):
         changes[f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222"] = f"127.0.0.1:{port}"
@@ -145,3 +146,68 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
         with pytest.raises(FleetError):
             async with connect_log(settings.model_copy(update={"nats_nkey_file": None}), name="x", timeout=2) as log:
                 await log.ensure_streams()
+
+
+@pytest.mark.slow
+async def test_accounts_that_change_are_taken_without_a_restart(tmp_path: Path) -> None:
+    """The sidecar's own script beside a server: a user comes in and another goes, and nobody else is disconnected."""
+    first = tmp_path / "installation"
+    install(first)
+    (pod,) = pods([found(built("laptop"), "StatefulSet", "fleet-nats")])
+    (script,) = [one["command"][2] for one in pod.containers if one["name"] == "reloader"]
+    (auth := tmp_path / "auth").mkdir()
+    (config := tmp_path / "config").mkdir()
+    (client, monitor) = _ports(2)
+    accounts = first / "nats" / "accounts.conf"
+    (auth / "accounts.conf").write_text(accounts.read_text())
+    text = found(built("laptop"), "ConfigMap", "fleet-nats")["data"]["nats.conf"]
+    changes = {
+        "port: 4222": f"host: 127.0.0.1\nport: {client}",
+        "http_port: 8222": f"http: 127.0.0.1:{monitor}",
+        "store_dir: /data": f"store_dir: {tmp_path}/data",
+        "/etc/nats/tls/tls.crt": str(first / "tls" / "nats.pem"),
+        "/etc/nats/tls/tls.key": str(first / "tls" / "nats-key.pem"),
+        "/etc/nats/tls/ca.crt": str(first / "tls" / "ca.pem"),
+        "/tmp/nats.pid": str(tmp_path / "nats.pid"),
+    }
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    (config / "nats.conf").write_text(text)
+    script = script.replace("/tmp/nats.pid", str(tmp_path / "nats.pid")).replace("/etc/nats", str(tmp_path))
+    assert "sleep 5" in script
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    tls = {"nats_ca": first / "tls" / "ca.pem", "nats_url": f"tls://127.0.0.1:{client}"}
+    orchestrator = Settings(nats_nkey_file=first / "nats" / "orchestrator.nkey", **tls)
+    red = Settings(nats_nkey_file=first / "nats" / "tenant-red.nkey", **tls)
+    async with (
+        _server(0, config / "nats.conf"),
+        connect_log(orchestrator, name="stays", timeout=30, waits=30) as log,
+        aiohttp.ClientSession() as http,
+    ):
+        store = await log.bucket("reload-test")
+        reloader = await asyncio.create_subprocess_exec(
+            *("sh", "-c", script.replace("sleep 5", "sleep 0.2")), env=os.environ | {"PATH": path}
+        )
+        try:
+            began = await _varz(http, monitor)
+            install(first, tenants=("red",))
+            with pytest.raises(FleetError):
+                async with connect_log(red, name="red", timeout=2) as other:
+                    await other.connection.api("INFO", timeout=2)
+            (auth / "accounts.conf").write_text(accounts.read_text())
+            async with asyncio.timeout(30):
+                while (now := await _varz(http, monitor))["config_load_time"] == began["config_load_time"]:
+                    await asyncio.sleep(0.1)
+            assert now["start"] == began["start"] and now["total_connections"] >= began["total_connections"]
+            async with connect_log(red, name="red", timeout=10) as other:
+                assert other.connection is not None
+            await store.put("key", b"kept")
+        finally:
+            reloader.terminate()
+            await reloader.wait()
+
+
+async def _varz(http: aiohttp.ClientSession, port: int) -> dict[str, str]:
+    async with http.get(f"http://127.0.0.1:{port}/varz") as reply:
+        return await reply.json()

@@ -58,7 +58,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (pod_rules.containers_are_confined, "container context", "securityContext procMount", "Unmasked"),
     (pod_rules.containers_are_confined, "container context", "securityContext seccompProfile", {"type": "Unconfined"}),
     (pod_rules.containers_are_confined, "container context", "securityContext seccompProfile", LOCAL),
-    (pod_rules.containers_are_confined, "RayCluster fleet", "spec autoscalerOptions securityContext", GONE),
+    (pod_rules.containers_are_confined, "RayCluster fleet-0-1-0", "spec autoscalerOptions securityContext", GONE),
     (pod_rules.resources_are_bounded, "container runner", "resources requests memory", "2Gi"),
     (pod_rules.resources_are_bounded, "container nats", "resources limits", GONE),
     (pod_rules.accounts_are_its_own, f"{DEPLOYMENT}gateway", f"{POD} automountServiceAccountToken", True),
@@ -112,10 +112,10 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     ),
     (strict.schemas_fit, f"{DEPLOYMENT}gateway", "spec replica", 2),
     (strict.schemas_fit, "Service fleet-gateway", "spec ports 0 port", "443"),
-    (strict.schemas_fit, "RayCluster fleet", "spec enableAutoscaling", True),
-    (strict.schemas_fit, "RayCluster fleet", "spec headGroupSpec rayStartParams port", 6379),
-    (strict.schemas_fit, "RayCluster fleet", f"spec workerGroupSpecs 0 {POD[5:]} serviceAcountName", "x"),
-    (strict.schemas_fit, "RayCluster fleet", "spec autoscalerOptions securityContext privilege", True),
+    (strict.schemas_fit, "RayCluster fleet-0-1-0", "spec enableAutoscaling", True),
+    (strict.schemas_fit, "RayCluster fleet-0-1-0", "spec headGroupSpec rayStartParams port", 6379),
+    (strict.schemas_fit, "RayCluster fleet-0-1-0", f"spec workerGroupSpecs 0 {POD[5:]} serviceAcountName", "x"),
+    (strict.schemas_fit, "RayCluster fleet-0-1-0", "spec autoscalerOptions securityContext privilege", True),
     (strict.schemas_fit, "PodMonitor fleet", "spec podMetricEndpoints", []),
     *(
         (of.ways_are_open, f"NetworkPolicy {policy}", "", GONE)

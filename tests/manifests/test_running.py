@@ -55,15 +55,16 @@ def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
     objects = built(name)
     config: str = found(objects, "ConfigMap", "fleet-nats")["data"]["nats.conf"]
     (tmp_path / "auth").mkdir()
+    (tmp_path / "config").mkdir()
     (tmp_path / "auth" / "accounts.conf").write_bytes(written()["fleet", "fleet-nats"]["accounts.conf"])
     for key, file in (("ca.crt", "ca.crt"), ("nats.crt", "tls.crt"), ("nats.key", "tls.key")):
         (tmp_path / file).write_bytes(written()["fleet", "fleet-tls"][key])
     config = config.replace("/etc/nats/tls", str(tmp_path)).replace("store_dir: /data", f"store_dir: {tmp_path}/data")
-    command = [str(Path(sys.executable).with_name("nats-server")), "-t", "-c", str(tmp_path / "nats.conf")]
+    command = [str(Path(sys.executable).with_name("nats-server")), "-t", "-c", str(tmp_path / "config" / "nats.conf")]
     (pod,) = pods([found(objects, "StatefulSet", "fleet-nats")])
     told = os.environ | environment(objects, pod, pod.containers[0]) | {"POD_NAME": "fleet-nats-0"}
     for text, taken in ((config, True), (config.replace("max_file_store", "max_file_stoer"), False)):
-        (tmp_path / "nats.conf").write_text(text)
+        (tmp_path / "config" / "nats.conf").write_text(text)
         run = subprocess.run(command, env=told, capture_output=True, text=True, timeout=30, check=False)
         assert (run.returncode == 0) is taken, run.stderr
     servers = found(objects, "StatefulSet", "fleet-nats")["spec"]["replicas"]
@@ -86,7 +87,7 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     from ray.scripts.scripts import start
 
     objects = built(name)
-    cluster = found(objects, "RayCluster", "fleet")
+    cluster = found(objects, "RayCluster", "fleet-0-1-0")
     assert cluster["spec"]["rayVersion"] == ray.__version__
     pod = found(objects, "Deployment", "fleet-orchestrator")["spec"]["template"]["spec"]
     (sidecar,), (orchestrator,) = pod["initContainers"], pod["containers"]

@@ -202,12 +202,16 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     made = kept["fleet-model"]["data"]["api-key"]
     assert len(base64.b64decode(made)) >= 32
     assert kept["fleet-agents-model"]["data"]["FLEET_MODEL_API_KEY"] == made
+    roll = layout.kubernetes / "roll" / "kustomization.yaml"
+    before = roll.read_text()
     install(tmp_path)
-    assert made in model.read_text()
+    assert made in model.read_text() and roll.read_text() == before
     model.write_text(model.read_text().replace(made, "a2V5Cg=="))
     install(tmp_path)
     for name in ("fleet-model", "fleet-agents-model"):
         assert '"a2V5"' in (layout.kubernetes / f"{name}.json").read_text()
+    # What an overlay takes as a component is another one then, and Deployments start anew.
+    assert roll.read_text() != before
     model.write_text("{}")
     with pytest.raises(InvalidRequest, match=r"no data\.api-key"):
         install(tmp_path)

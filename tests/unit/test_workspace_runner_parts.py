@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
-from swe_ai_fleet.adapters.jetstream import PermanentError, Work
+from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work
 from swe_ai_fleet.codec import to_json, to_plain
 from swe_ai_fleet.domain.assignment import (
     AssignmentKind,
@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.assignment import (
     seconds_of,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.release import misfit, this_release
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.job_board import JobBoard, fault_of
@@ -178,6 +179,21 @@ async def test_a_later_generation_ends_the_earlier_one() -> None:
     async with runner.board.watching(), asyncio.timeout(10):
         await runner.handle(_message(job), 2)
     assert (len(backend.started), backend.stopped) == (1, ["old"])
+
+
+async def test_a_job_of_another_release_is_left_to_a_runner_of_that_unless_it_is_called_off() -> None:
+    runner = _runner(backend := Scripted())
+    other = replace(_job(), release="9.9.0+ffffffffffff")
+    with pytest.raises(RetryAfter):
+        await runner.handle(_message(other), 2)
+    assert await runner.board.outcome("default", other.job_id) is None and not backend.started
+    await runner.board.call_off("default", other.job_id)
+    await runner.handle(_message(other), 2)
+    outcome = await runner.board.outcome("default", other.job_id)
+    assert outcome is not None and outcome.fault == "AgentLost"
+    # The same minor version with the same wire format fits, and so does an orchestrator that says nothing.
+    mine = f"{'.'.join(this_release().version.split('.')[:2])}.99+{this_release().wire}"
+    assert misfit(replace(_job(), release=mine)) == misfit(_job()) == ""
 
 
 async def test_what_is_no_job_or_has_somebody_elses_assignment_is_not_begun() -> None:

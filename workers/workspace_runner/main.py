@@ -58,33 +58,22 @@ def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Met
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     families: list[Metric] = []
-    for name, text in (("running", "Jobs under way here."), ("waiting", "Jobs that wait here for a slot.")):
-        gauge = GaugeMetricFamily(f"fleet_runner_jobs_{name}", text)
-        gauge.add_metric([], _number(figures[name]))
-        families.append(gauge)
-    for name, family, text in (
-        ("adopted", "fleet_runner_jobs_adopted", "Jobs that were running when this runner came to them."),
-        ("wait_seconds", "fleet_runner_job_wait_seconds", "Time that jobs waited here for a slot, added up."),
-        ("run_seconds", "fleet_runner_job_run_seconds", "Time that jobs took, added up."),
+    for name, kind, family, label, text in (
+        ("running", GaugeMetricFamily, "jobs_running", "", "Jobs under way here."),
+        ("waiting", GaugeMetricFamily, "jobs_waiting", "", "Jobs that wait here for a slot."),
+        ("adopted", CounterMetricFamily, "jobs_adopted", "", "Jobs that ran when this runner came to them."),
+        ("wait_seconds", CounterMetricFamily, "job_wait_seconds", "", "Time that jobs waited here for a slot."),
+        ("run_seconds", CounterMetricFamily, "job_run_seconds", "", "Time that jobs took, added up."),
+        ("started", CounterMetricFamily, "jobs_started", "kind", "Jobs begun."),
+        ("settled", CounterMetricFamily, "jobs_settled", "kind", "Jobs that told their outcome."),
+        ("failed", CounterMetricFamily, "jobs_failed", "reason", "Jobs that ended without a word."),
     ):
-        counter = CounterMetricFamily(family, text)
-        counter.add_metric([], _number(figures[name]))
-        families.append(counter)
-    for name, label, text in (
-        ("started", "kind", "Jobs begun."),
-        ("settled", "kind", "Jobs that told their outcome."),
-        ("failed", "reason", "Jobs that ended without a word."),
-    ):
-        counter = CounterMetricFamily(f"fleet_runner_jobs_{name}", text, labels=[label])
         found = figures[name]
-        for key, number in found.items() if isinstance(found, Mapping) else ():
-            counter.add_metric([key], number)
-        families.append(counter)
+        metric = kind(f"fleet_runner_{family}", text, labels=[label] if label else [])
+        for key, number in found.items() if isinstance(found, Mapping) else (("", found),):
+            metric.add_metric([key] if label else [], number)
+        families.append(metric)
     return families
-
-
-def _number(figure: float | Mapping[str, int]) -> float:
-    return float(figure) if not isinstance(figure, Mapping) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import PermanentError, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import Job, JobOutcome, JobPriority, seconds_of
@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from swe_ai_fleet.domain.release import misfit
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
@@ -36,6 +37,7 @@ T = TypeVar("T")
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
 _OUTCOME_SECONDS = 2.0
+_ELSEWHERE_SECONDS = 3.0
 _log = structlog.get_logger(__name__)
 
 
@@ -58,17 +60,6 @@ class Counts:
     failed: Counter[str] = field(default_factory=Counter[str])
     wait_seconds: float = 0.0
     run_seconds: float = 0.0
-
-    def figures(self) -> Mapping[str, float | Mapping[str, int]]:
-        """All of it, by name."""
-        return {
-            "adopted": self.adopted,
-            "wait_seconds": self.wait_seconds,
-            "run_seconds": self.run_seconds,
-            "started": dict(self.started),
-            "settled": dict(self.settled),
-            "failed": dict(self.failed),
-        }
 
 
 class Slots:
@@ -172,6 +163,10 @@ class Runner:
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
+        if (fault := misfit(job)) and not await self.board.called_off(job.tenant, job.job_id):
+            # A runner of the other release shares the consumer, or will.
+            _log.warning("job.left_to_another_release", job=job.job_id, reason=fault)
+            raise RetryAfter(_ELSEWHERE_SECONDS)
         try:
             await self.run_job(job, rank)
         except FleetError as fault:
@@ -194,7 +189,7 @@ class Runner:
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
         """What a metrics exporter tells of this runner, by name."""
-        return {"running": self.slots.taken, "waiting": self.slots.waiting, **self.counts.figures()}
+        return {"running": self.slots.taken, "waiting": self.slots.waiting, **vars(self.counts)}
 
     async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):

@@ -100,6 +100,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _row(_FLEET, "GetTaskContext", "POST", "/api/task-context", "Get a task's context"),
     _row(_FLEET, "GetStatus", "GET", "/api/status", "Get the fleet's health"),
     _row(_FLEET, "GetMetrics", "GET", "/api/metrics", "Get measurements"),
+    _row(_FLEET, "Drain", "POST", "/api/drains", "Drain a part of the fleet"),
     _row(_WORKFLOW, "ListWorkflows", "GET", "/api/workflows", "List workflows"),
     _row(_WORKFLOW, "ValidateWorkflow", "POST", "/api/workflows/validate", "Validate a workflow"),
     _row(_WORKFLOW, "GetWorkflow", "GET", "/api/workflows/{name}", "Get a workflow"),

@@ -42,17 +42,14 @@ def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
                 one.node_id[:12],
                 f"{one.running} of {one.slots}",
                 size(one.memory_bytes),
-                "up" if one.alive else "no answer",
+                ("draining" if one.draining else "up") if one.alive else "no answer",
             )
             for one in reply.hosts
         ],
     )
     nodes = plain_table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [
-            (one.node_id[:12], one.name, str(one.cpus), *_load(one), "up" if one.alive else "gone")
-            for one in reply.nodes
-        ],
+        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
     )
     models = plain_table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
@@ -93,12 +90,21 @@ def size(count: int) -> str:
 
 def _summary(reply: pb.GetStatusResponse) -> str:
     queue = reply.queue
-    replicas = ", ".join(f"{one.name} ({one.driven})" for one in reply.replicas) or "none"
+    replicas = (
+        ", ".join(f"{one.name} ({one.driven}{', draining' if one.draining else ''})" for one in reply.replicas)
+        or "none"
+    )
     oldest = f" (the oldest for {queue.oldest_wait_ms / 1000:.0f} s)" if queue.waiting else ""
     return (
         f"{reply.status}: {queue.driven - queue.awaiting_approval} running, "
         f"{queue.awaiting_approval} awaiting approval, {queue.waiting} queued{oldest}; orchestrators: {replicas}"
     )
+
+
+def _node_state(node: pb.NodeStatus) -> str:
+    if not node.alive:
+        return "gone"
+    return "draining" if node.draining else f"no agents: {node.unfit}" if node.unfit else "up"
 
 
 def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
@@ -128,12 +134,12 @@ def since_ms(span: str) -> int:
     return int((time.time() - seconds(span)) * 1000) if span else 0
 
 
-def seconds(span: str) -> int:
-    """The length of a span such as `30m`. Raises CommandFault."""
+def seconds(span: str, field: str = "since") -> int:
+    """The length of a span such as `30m`. Raises CommandFault naming the field."""
     found = _SPAN.fullmatch(span.strip())
     if found is None or not int(found[1]):
         raise CommandFault(
-            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
+            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field=field, hint="such as 90s, 30m, 1h or 7d"
         )
     return int(found[1]) * _UNITS[found[2]]
 

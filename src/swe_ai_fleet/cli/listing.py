@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
     "What agents did": "export replay audit",
     "What they know and can do": "context memory tools env councils",
-    "Run a fleet": "up doctor status metrics init access backup restore erase dlq",
+    "Run a fleet": "up doctor status metrics drain init access backup restore erase dlq",
     "Connect others": "mcp telegram webhooks",
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
@@ -43,6 +43,12 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.rows",
         "Show how long executions, agents, model and tool calls took, and what was spent.",
         "fleet metrics --since 7d --role QA",
+    ),
+    "drain": entry(
+        "cli.drain:drain",
+        "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
+        "fleet drain node fleet-agents-worker-x7k2p --within 30m",
+        "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
     ),
     "up": entry(
         "cli.up:up",

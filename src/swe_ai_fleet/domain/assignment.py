@@ -348,6 +348,7 @@ class Job:
         generation: Of that run; a job of a higher one takes the run over.
         errand: The assignment, as plain JSON; empty where it is in `blob`.
         blob: The assignment's JSON where it is too long for a message.
+        release: That of the orchestrator, which containers must fit; empty: any does.
     """
 
     job_id: str
@@ -359,6 +360,7 @@ class Job:
     generation: int = 1
     errand: Mapping[str, object] = field(default_factory=dict[str, object])
     blob: BlobRef | None = None
+    release: str = ""
 
     @property
     def run_id(self) -> str:

@@ -5,7 +5,8 @@ None means that nothing reports a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -39,7 +40,10 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100."""
+    """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100.
+
+    `unfit`: why no host of agents may run there; empty: nothing is known against it.
+    """
 
     node_id: str
     name: str
@@ -50,6 +54,7 @@ class NodeStatus:
     memory_used: int | None = None
     gpu_count: int = 0
     gpus: tuple[GpuStatus, ...] = ()
+    unfit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +94,23 @@ class HostStatus:
     started_at: float
     alive: bool
     report: HostReport | None = None
+    draining: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """What an orchestrator tells the others of its part of the fleet. `started_at` is in seconds since 1970."""
+    """What an orchestrator tells the others of its part of the fleet. `started_at` is in seconds since 1970.
+
+    `unfit`: nodes whose hosts it refused, by id, and why.
+    """
 
     name: str
     started_at: float
     hosts: tuple[HostStatus, ...] = ()
     here: HostReport | None = None
+    version: str = ""
+    unfit: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,8 @@ class Dispatcher:
         self._news = asyncio.Event()
         self._resting = False
         self._loop: asyncio.Task[None] | None = None
+        self.drained: Callable[[], bool] = lambda: False
+        """Whether nothing new is to be taken."""
 
     def start(self) -> None:
         """Begin to look for work."""
@@ -78,10 +80,14 @@ class Dispatcher:
             return
         self._loop.cancel()
         await asyncio.wait([self._loop])
+        await asyncio.gather(*self.let_go(), return_exceptions=True)
+
+    def let_go(self) -> list[asyncio.Task[None]]:
+        """Stop driving what is driven, which any replica may take up again; what ends so."""
         running = [work for _, work in self._drives.values()]
         for work in running:
             work.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        return running
 
     def accepted(self, execution_id: str) -> None:
         """Something was accepted here: it is this replica's first."""
@@ -104,6 +110,11 @@ class Dispatcher:
     def queued(self) -> list[ExecutionState]:
         """What waits for somebody to drive it."""
         return [state for state in self._projection.unfinished() if not state.owner and not state.status.terminal]
+
+    @property
+    def at_work(self) -> int:
+        """How many executions are driven here, those that wait for people or for their parts aside."""
+        return len(self._busy())
 
     @property
     def driven(self) -> int:
@@ -136,7 +147,7 @@ class Dispatcher:
             # What only has to be ended, or told of, takes nobody's place.
             if state.cancel_requested or state.status.terminal:
                 self._begin(state)
-            else:
+            elif not self.drained():
                 waiting[state.execution_id] = state
         busy = self._busy()
         room = self._max_executions - len(busy)

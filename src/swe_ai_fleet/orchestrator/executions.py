@@ -65,6 +65,7 @@ class Executions:
         check_tokens, check_storage: See `Quotas`.
         resolve, steer: See `Decisions`.
         deliver: See `HandDeliveries`.
+        dispatcher: Starts what is driven here.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Executions:
         decisions = Decisions(self._log, self.get)
         hand_deliveries = HandDeliveries(log=self._log, blobs=deps.blobs, workspaces=deps.workspaces, get=self.get)
         self._replicas = replicas or OnlyReplica(deps.owner)
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             self.projection,
             self._replicas,
             lambda state: Drive(deps, state, self),
@@ -112,9 +113,9 @@ class Executions:
             profiles=profiles,
             priced=priced,
             councils=councils,
-            queued=self._dispatcher.queued,
+            queued=self.dispatcher.queued,
             get=self.get,
-            begun=self._dispatcher.accepted,
+            begun=self.dispatcher.accepted,
         )
         self.submit, self.begin = self._acceptance.submit, self._acceptance.begin
         self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage
@@ -122,17 +123,17 @@ class Executions:
 
     async def __aenter__(self) -> Executions:
         await self.projection.start()
-        self._dispatcher.start()
+        self.dispatcher.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._acceptance.close()
-        await self._dispatcher.stop()
+        await self.dispatcher.stop()
         await self.projection.stop()
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
-        if (drive := self._dispatcher.drive(tenant, execution_id)) is not None:
+        if (drive := self.dispatcher.drive(tenant, execution_id)) is not None:
             # Most of its events are read already.
             return await drive.state()
         state, tombstone = await self.stored(tenant, execution_id)
@@ -215,9 +216,9 @@ class Executions:
 
     def load(self) -> Load:
         """What goes on now."""
-        waiting = self._dispatcher.queued()
+        waiting = self.dispatcher.queued()
         return Load(
-            driven=self._dispatcher.driven,
+            driven=self.dispatcher.driven,
             queued=len(waiting),
             room=self._room,
             replicas=tuple(sorted(self._replicas.alive())),

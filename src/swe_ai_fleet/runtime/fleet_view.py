@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import structlog
 
@@ -32,6 +32,7 @@ from swe_ai_fleet.domain.fleet_status import (
     ReplicaReport,
     StorageStatus,
 )
+from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
@@ -186,8 +187,6 @@ class FleetView:
     started_at: float = field(default_factory=time.time)
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: FleetStatus | None = None
-    _counting: asyncio.Task[tuple[NodeStatus, ...]] | None = None
-    _nodes: tuple[NodeStatus, ...] = ()
 
     @property
     def me(self) -> str:
@@ -212,10 +211,9 @@ class FleetView:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
-        mine, others, nodes, endpoints, storage = await asyncio.gather(
+        mine, others, endpoints, storage = await asyncio.gather(
             self._report(),
             _in_time(self._others(), ()),
-            self._machines(),
             self.endpoints.measure(),
             _in_time(self.room.storage(), ()),
         )
@@ -223,7 +221,7 @@ class FleetView:
         return FleetStatus(
             measured_at=time.time(),
             replicas=replicas,
-            nodes=_measured(nodes, replicas),
+            nodes=_measured(self.fleet.nodes, replicas),
             endpoints=endpoints,
             storage=storage,
             tenants=tuple(self.stored()),
@@ -237,7 +235,10 @@ class FleetView:
             endpoints=model_use({"": self.model}),
             waiting=calls_waiting({"": self.model}),
         )
-        return ReplicaReport(name=self.me, started_at=self.started_at, hosts=hosts, here=here)
+        version, unfit = str(this_release()), self.fleet.unfit
+        return ReplicaReport(
+            name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit
+        )
 
     async def _others(self) -> tuple[ReplicaReport, ...]:
         replica_reports: list[ReplicaReport] = []
@@ -247,16 +248,6 @@ class FleetView:
             except ValueError:
                 _log.warning("fleet_view.unreadable", key=entry.key)
         return tuple(replica_reports)
-
-    async def _machines(self) -> tuple[NodeStatus, ...]:
-        """The cluster's machines; those of the last time while Ray does not say."""
-        if self._counting is None:
-            self._counting = asyncio.create_task(asyncio.to_thread(_nodes), name="ray nodes")
-        await asyncio.wait([self._counting], timeout=_LOOK_SECONDS / 2)
-        if self._counting.done():
-            counting, self._counting = self._counting, None
-            self._nodes = counting.result()
-        return self._nodes
 
 
 class LogRoom:
@@ -334,32 +325,14 @@ def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) ->
             gpus = max(said.gpu_count, known.gpu_count if known is not None else 0)
             alive = known.alive if known is not None else True
             found[said.node_id] = replace(said, gpu_count=gpus, alive=alive)
+    for node_id, why in (entry for replica in replicas for entry in replica.unfit.items()):
+        if node_id in found:
+            found[node_id] = replace(found[node_id], unfit=why)
     return tuple(sorted(found.values(), key=lambda node: (node.name, node.node_id)))
 
 
 def _reports(replica: ReplicaReport) -> list[HostReport]:
     return [report for report in (replica.here, *(host.report for host in replica.hosts)) if report is not None]
-
-
-def _nodes() -> tuple[NodeStatus, ...]:
-    import ray
-
-    if not ray.is_initialized():
-        return ()
-    node_statuses: list[NodeStatus] = []
-    for node in cast("list[dict[str, Any]]", ray.nodes()):
-        resources = cast("dict[str, float]", node.get("Resources") or {})
-        node_statuses.append(
-            NodeStatus(
-                node_id=str(node["NodeID"]),
-                name=str(node.get("NodeManagerHostname") or ""),
-                alive=bool(node["Alive"]),
-                cpus=int(resources.get("CPU", 0)),
-                memory_total=int(resources.get("memory", 0)),
-                gpu_count=int(resources.get("GPU", 0)),
-            )
-        )
-    return tuple(node_statuses)
 
 
 async def _in_time(look: Awaitable[T], otherwise: T) -> T:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, Job, JobPriority, RecordedAssignment
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.fleet_status import HostStatus
+from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
+from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard, job_of
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ class JobFleet:
 
     An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
     """
+
+    nodes: ClassVar[tuple[NodeStatus, ...]] = ()
+    unfit: ClassVar[Mapping[str, str]] = {}
 
     log: JetStream
     board: JobBoard
@@ -83,7 +87,7 @@ class JobFleet:
         about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(assignment.kind)
         # Each gathering of evidence is a job of its own.
         once = "" if isinstance(assignment, RecordedAssignment) else secrets.token_hex(8)
-        job = job_of(assignment, agent_id=about, once=once)
+        job = replace(job_of(assignment, agent_id=about, once=once), release=str(this_release()))
         if len(data := to_json(assignment)) <= MAX_INLINE_BYTES:
             return job
         blob = await self.log.put(job.tenant, job.execution_id, data, "application/json")

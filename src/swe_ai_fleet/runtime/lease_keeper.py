@@ -55,6 +55,7 @@ class LeaseKeeper:
         self._fault: FleetError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._resting = False
         self.failures = 0
         self.ended = 0
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
@@ -74,6 +75,10 @@ class LeaseKeeper:
     def fresh(self) -> bool:
         """Whether the last renewal is no longer ago than it should be: NATS stores what it is sent."""
         return time.monotonic() - self._checked_at < 1.5 * self._settings.lease_seconds / _RENEWALS
+
+    def rest(self, resting: bool) -> None:
+        """Give the lease back with the next renewal while `resting`; take it again afterwards."""
+        self._resting = resting
 
     async def open(self) -> None:
         """Start the thread; the lease stands when this returns. Raises FleetError where it cannot be had."""
@@ -123,10 +128,15 @@ class LeaseKeeper:
                 _log.info("the lease expired", reason=str(error))
 
     async def _renew(self, store: KeyValue) -> None:
-        revision = await store.put(_PREFIX + self._me, str(os.getpid()).encode())
+        if self._resting:
+            if self._revision:
+                await store.delete(_PREFIX + self._me)
+            revision = 0
+        else:
+            revision = await store.put(_PREFIX + self._me, str(os.getpid()).encode())
         now = time.monotonic()
         # Everything in the bucket is a lease: without a revision in between nobody else has taken or given back one.
-        still_alone = self._seen.keys() == {self._me} and revision == self._revision + 1
+        still_alone = self._seen.keys() == {self._me} and revision == self._revision + 1 > 1
         self._revision = revision
         if still_alone:
             self._seen = {self._me: now}

@@ -1,26 +1,34 @@
-"""The fleet on Ray: a pool of hosts, the least busy one first, a lost one replaced."""
+"""The fleet on Ray: a pool of hosts, the least busy one first, a lost one replaced.
+
+A new host tells its release before it is given anything. One that does not fit ends, and its node gets no other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 import ray
 import structlog
+from ray._private.state import state  # pyright: ignore[reportUnknownVariableType]
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
+from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus, NodeStatus
+from swe_ai_fleet.domain.release import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
+from swe_ai_fleet.runtime.drains import Drain, Drains, DrainTarget
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
@@ -30,12 +38,17 @@ _log = structlog.get_logger()
 
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
-_COUNT_SECONDS = 30.0
-"""Nodes that join or leave are noticed after so long."""
+_LOOK_SECONDS = 2.0
+"""Nodes that join, leave or are drained are noticed after so long."""
 _MEASURE_SECONDS = 2.0
+_WARM_SECONDS = 30.0
 _MEASURED = 64
 _CHECKS_PER_HOST = 8
 """Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
+
+
+class _Misfit(Exception):
+    """A host that may not work for this orchestrator, or has ended before it began."""
 
 
 class ObjectRef(Protocol):
@@ -46,7 +59,10 @@ class ObjectRef(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Host:
-    """One actor of the pool, how many calls it has under way, the tenant it serves, and its login."""
+    """One actor of the pool, how many calls it has under way, the tenant it serves, and its login.
+
+    `node_id` and `release` are what it said of itself; nothing before it has been asked.
+    """
 
     name: str
     actor: Any
@@ -55,6 +71,8 @@ class Host:
     started_at: float = field(default_factory=time.time)
     idle_since: float = field(default_factory=time.monotonic)
     login: str = ""
+    node_id: str = ""
+    release: Release | None = None
     granting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -67,14 +85,24 @@ class RayFleet:
     Args:
         settings: What hosts are made with.
         logins: Lets hosts log in to NATS; None: with what `settings` have.
+        drains: What is given nothing more; None: nothing is.
+        me: This orchestrator, by whose name its hosts are drained.
+
+    Attributes:
+        nodes: The machines of the cluster, as Ray knows them.
+        unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 
     settings: Settings
     logins: HostLogins | None = None
+    drains: Drains | None = None
+    me: str = ""
+    nodes: tuple[NodeStatus, ...] = ()
+    unfit: dict[str, str] = field(default_factory=dict[str, str])
     _hosts: list[Host] = field(default_factory=list[Host])
     _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _nodes: int = 1
-    _counted_at: float = float("-inf")
+    _open_nodes: int = 1
+    _draining: set[str] = field(default_factory=set[str])
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -125,6 +153,8 @@ class RayFleet:
                 started_at=host.started_at,
                 alive=host.name not in told or told[host.name] is not None,
                 report=told.get(host.name),
+                draining=self._leaves(host),
+                version=str(host.release or ""),
             )
             for host in self._hosts
         )
@@ -134,18 +164,56 @@ class RayFleet:
         if self._alone:
             return
         try:
-            await self._call(lambda actor, login: actor.ready.remote(login), DEFAULT_TENANT)
-        except AgentLost as error:
-            # The first task starts another one.
-            _log.warning("the first host was lost", reason=str(error))
+            async with asyncio.timeout(_WARM_SECONDS):
+                await self._call(lambda actor, login: actor.ready.remote(login), DEFAULT_TENANT)
+        except (AgentLost, TimeoutError) as error:
+            # The first task starts another one, or waits for a node that takes it.
+            _log.warning("the first host is not ready", reason=str(error), unfit=len(self.unfit))
 
-    def shed(self) -> None:
-        """End hosts that have had no work for `ray_idle_seconds`; one stays, for the next task to find it ready."""
-        before = time.monotonic() - self.settings.ray_idle_seconds
-        for host in self._hosts[1:]:
-            if not host.busy and host.idle_since < before:
-                _log.info("an idle host stops", host=host.name)
+    async def look(self) -> None:
+        """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
+        found, self._draining = await asyncio.to_thread(_cluster)
+        self.nodes = tuple(
+            NodeStatus(
+                node_id=str(node["NodeID"]),
+                name=str(node.get("NodeManagerHostname") or ""),
+                alive=bool(node["Alive"]),
+                cpus=int(node["Resources"].get("CPU", 0)),
+                memory_total=int(node["Resources"].get("memory", 0)),
+                gpu_count=int(node["Resources"].get("GPU", 0)),
+            )
+            for node in found
+        )
+        alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
+        # What is gone does not count against anything any more: its successor has another id.
+        self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
+        closed, wanted = self._closed(), self.settings.ray_resources.items()
+        self._open_nodes = sum(
+            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in wanted)
+            for node_id, offered in alive.items()
+        )
+        before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)
+        for number, host in enumerate(tuple(self._hosts)):
+            drain, leaves = self._drain(host), self._leaves(host)
+            idle = not host.busy and (leaves or (number and host.idle_since < before))
+            if idle or (drain is not None and drain.over):
+                _log.info("a host ends", host=host.name, drained=leaves, calls=host.busy)
                 self._end(host)
+
+    def _leaves(self, host: Host) -> bool:
+        """Whether a host is given nothing more: it is drained, or its node is, by an operator or by Ray."""
+        return host.node_id in self._draining or self._drain(host) is not None
+
+    def _drain(self, host: Host) -> Drain | None:
+        if self.drains is None:
+            return None
+        mine = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
+        return mine or self.drains.get(DrainTarget.NODE, host.node_id)
+
+    def _closed(self) -> list[str]:
+        """The nodes that get no host."""
+        drained = self.drains.names(DrainTarget.NODE) if self.drains is not None else ()
+        return sorted({*self._draining, *self.unfit, *drained})
 
     async def close(self) -> None:
         """End every host and what runs on it."""
@@ -154,22 +222,22 @@ class RayFleet:
         await asyncio.gather(*self._ending)
 
     async def _call(self, call: Callable[[Any, str], ObjectRef], tenant: str) -> bytes:
-        if time.monotonic() - self._counted_at > _COUNT_SECONDS:
-            self._counted_at = time.monotonic()
-            self._nodes = await asyncio.to_thread(_nodes, self.settings.ray_resources)
-        host = self._host(tenant)
-        host.busy += 1
-        try:
-            return await self._settled(call(host.actor, await self._login(host)))
-        except RayError as error:
-            # One that is only out of reach must not go on beside the one that takes its place.
-            self._end(host)
-            raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
-        finally:
-            host.busy -= 1
-            host.idle_since = time.monotonic()
-            if self._alone and host in self._hosts:
+        while True:
+            host = self._host(tenant)
+            host.busy += 1
+            try:
+                return await self._settled(call(host.actor, await self._login(host)))
+            except _Misfit:
+                continue
+            except RayError as error:
+                # One that is only out of reach must not go on beside the one that takes its place.
                 self._end(host)
+                raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
+            finally:
+                host.busy -= 1
+                host.idle_since = time.monotonic()
+                if self._alone and host in self._hosts:
+                    self._end(host)
 
     async def _settled(self, reference: ObjectRef) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
@@ -190,8 +258,16 @@ class RayFleet:
             raise InternalFault(f"a run failed with an internal error ({type(fault).__name__}); see the log") from error
 
     async def _login(self, host: Host) -> str:
-        """How a host logs in to NATS, granted with the first call to it. Raises Unavailable."""
+        """How a host logs in to NATS, granted with the first call to it. Raises _Misfit, RayError, Unavailable."""
         async with host.granting:
+            if host.release is None:
+                host.node_id, host.release = await _greeted(host)
+                if fault := this_release().misfit(host.release):
+                    self.unfit[host.node_id] = fault
+                    _log.error("a host was refused", host=host.name, node=host.node_id, reason=fault)
+                    self._end(host)
+            if host not in self._hosts:
+                raise _Misfit
             if self.logins is not None and not host.login:
                 host.login = await self.logins.grant(host.tenant)
             return host.login
@@ -202,8 +278,8 @@ class RayFleet:
         No host ever serves two tenants. Where there may be no more, one that does nothing for another tenant ends; only
         where all of them work, a tenant without any gets one beyond.
         """
-        mine = [host for host in self._hosts if host.tenant == tenant]
-        spread = len(mine) < self._nodes and all(host.busy for host in mine)
+        mine = [host for host in self._hosts if host.tenant == tenant and not self._leaves(host)]
+        spread = len(mine) < self._open_nodes and all(host.busy for host in mine)
         free = [] if spread else [host for host in mine if host.busy < self.settings.agents_per_actor]
         if free:
             return min(free, key=lambda host: host.busy)
@@ -236,6 +312,8 @@ class RayFleet:
             "scheduling_strategy": "SPREAD",
             "resources": dict(self.settings.ray_resources),
         }
+        if closed := self._closed():
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(closed)})"}
         if self._alone:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
@@ -260,20 +338,28 @@ class RayFleet:
 
 
 @asynccontextmanager
-async def open_ray_fleet(settings: Settings, logins: HostLogins | None = None) -> AsyncGenerator[RayFleet]:
+async def open_ray_fleet(
+    settings: Settings, logins: HostLogins | None = None, *, drains: Drains | None = None, me: str = ""
+) -> AsyncGenerator[RayFleet]:
     """A fleet on the Ray this process is connected to; its hosts end with the context."""
-    fleet = RayFleet(settings=settings, logins=logins)
+    fleet = RayFleet(settings=settings, logins=logins, drains=drains, me=me)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await fleet.look()
+
     try:
-        async with in_background(*((_shed(fleet),) if settings.ray_idle_seconds else ()), name="shed-hosts"):
+        await fleet.look()
+        async with in_background(look(), name="ray-hosts"):
             yield fleet
     finally:
         await fleet.close()
 
 
-async def _shed(fleet: RayFleet) -> None:
-    while True:
-        await asyncio.sleep(fleet.settings.ray_idle_seconds / 2)
-        fleet.shed()
+def _cluster() -> tuple[list[dict[str, Any]], set[str]]:
+    """The nodes of the cluster, those that are gone among them, and the ids of those that Ray itself drains."""
+    return cast("list[dict[str, Any]]", ray.nodes()), set(state.get_draining_nodes())
 
 
 def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str], whole: bool) -> None:
@@ -283,13 +369,23 @@ def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str
     asyncio.run(provider.forget(tenant, executions, uploads, whole=whole))
 
 
-def _nodes(wanted: Mapping[str, float]) -> int:
-    """How many nodes the cluster has now that offer what a host takes."""
-    nodes = cast("list[dict[str, Any]]", ray.nodes())
-    return sum(
-        bool(node["Alive"]) and all(node["Resources"].get(name, 0.0) >= amount for name, amount in wanted.items())
-        for node in nodes
-    )
+async def _greeted(host: Host) -> tuple[str, Release]:
+    """The node that a host is on, and its release. Raises RayError.
+
+    A host of any version can be asked: the question goes there as code, since an older one has no method for it.
+    """
+
+    def hello(_: object) -> tuple[str, str]:
+        import ray
+
+        try:
+            from swe_ai_fleet.domain.release import this_release
+        except ImportError:
+            return ray.get_runtime_context().get_node_id(), ""
+        return ray.get_runtime_context().get_node_id(), str(this_release())
+
+    node_id, release = await _awaited(host.actor.__ray_call__.remote(hello))
+    return plain_line(node_id, 64), Release.of(plain_line(release, 80))
 
 
 async def _reported(host: Host) -> HostReport | None:

@@ -31,6 +31,7 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner
+from swe_ai_fleet.runtime.drains import Drains, drained, open_drains
 from swe_ai_fleet.runtime.equipment import (
     COUNCILS_BUCKET,
     council_store,
@@ -78,6 +79,7 @@ class Stack:
     storage: StorageUsage
     leases: LeaseKeeper
     erasures: Erasures
+    drains: Drains
     context: ContextServiceClient | None = None
 
     async def ready(self) -> bool:
@@ -108,6 +110,11 @@ class Stack:
 
         message = f"{counted(len(self.fleet.hosts), 'host')}, {counted(self.fleet.running, 'call')} running"
         state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
+        if unfit := self.fleet.unfit:
+            state = ComponentState.DEGRADED if state is ComponentState.UP else state
+            node_id, why = min(unfit.items())
+            message += f"; {counted(len(unfit), 'node')} of another release, such as {node_id[:12]} ({why}), "
+            message += "gets no agents: give Ray nodes and orchestrators the same image"
         return Component(name="ray", state=state, message=message, version=ray.__version__)
 
     async def _model(self) -> Component:
@@ -166,8 +173,11 @@ async def open_stack(
         jobs = settings.executor == "kubernetes"
         admit = state.server.admit if state.server is not None else None
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))
-        fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings, logins))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.server is not None))
+        drains = await stack.enter_async_context(open_drains(log))
+        fleet = await stack.enter_async_context(
+            open_job_fleet(log) if jobs else open_ray_fleet(settings, logins, drains=drains, me=replicas.me)
+        )
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         verifier = None
         if VERIFIER_PROFILE in settings.model_profiles:
@@ -243,6 +253,9 @@ async def open_stack(
         erasures = Erasures(executions=executions, log=log, nodes=disks)
         retention = erasures.keep(lambda: min(replicas.alive(), default="") == replicas.me)
         await stack.enter_async_context(in_background(retention, name="retention"))
+        await stack.enter_async_context(
+            drained(drains, executions.dispatcher, replicas, seconds=settings.drain_seconds)
+        )
         await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
@@ -262,6 +275,7 @@ async def open_stack(
             storage=storage,
             leases=replicas,
             erasures=erasures,
+            drains=drains,
             context=context,
         )
 

@@ -122,6 +122,13 @@ class ComponentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPONENT_STATE_UP: _ClassVar[ComponentState]
     COMPONENT_STATE_DEGRADED: _ClassVar[ComponentState]
     COMPONENT_STATE_DOWN: _ClassVar[ComponentState]
+
+class DrainTarget(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAIN_TARGET_UNSPECIFIED: _ClassVar[DrainTarget]
+    DRAIN_TARGET_ORCHESTRATOR: _ClassVar[DrainTarget]
+    DRAIN_TARGET_HOST: _ClassVar[DrainTarget]
+    DRAIN_TARGET_NODE: _ClassVar[DrainTarget]
 DELIBERATION_STATUS_UNKNOWN: DeliberationStatus
 DELIBERATION_STATUS_PENDING: DeliberationStatus
 DELIBERATION_STATUS_IN_PROGRESS: DeliberationStatus
@@ -197,6 +204,10 @@ COMPONENT_STATE_UNSPECIFIED: ComponentState
 COMPONENT_STATE_UP: ComponentState
 COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
+DRAIN_TARGET_UNSPECIFIED: DrainTarget
+DRAIN_TARGET_ORCHESTRATOR: DrainTarget
+DRAIN_TARGET_HOST: DrainTarget
+DRAIN_TARGET_NODE: DrainTarget
 
 class DeliberateRequest(_message.Message):
     __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review", "max_agents", "probes", "seats")
@@ -1900,7 +1911,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., uptime_seconds: _Optional[int] = ..., stats: _Optional[_Union[OrchestratorStats, _Mapping]] = ..., components: _Optional[_Iterable[_Union[ComponentStatus, _Mapping]]] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., model_endpoints: _Optional[_Iterable[_Union[ModelEndpointStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., storage: _Optional[_Iterable[_Union[StorageStatus, _Mapping]]] = ..., measured_at_ms: _Optional[int] = ...) -> None: ...
 
 class HostStatus(_message.Message):
-    __slots__ = ("host_id", "node_id", "replica", "running", "slots", "started_at_ms", "alive", "memory_bytes")
+    __slots__ = ("host_id", "node_id", "replica", "running", "slots", "started_at_ms", "alive", "memory_bytes", "draining", "version")
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -1909,6 +1920,8 @@ class HostStatus(_message.Message):
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     host_id: str
     node_id: str
     replica: str
@@ -1917,10 +1930,12 @@ class HostStatus(_message.Message):
     started_at_ms: int
     alive: bool
     memory_bytes: int
-    def __init__(self, host_id: _Optional[str] = ..., node_id: _Optional[str] = ..., replica: _Optional[str] = ..., running: _Optional[int] = ..., slots: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., alive: _Optional[bool] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    draining: bool
+    version: str
+    def __init__(self, host_id: _Optional[str] = ..., node_id: _Optional[str] = ..., replica: _Optional[str] = ..., running: _Optional[int] = ..., slots: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., alive: _Optional[bool] = ..., memory_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., version: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "name", "alive", "cpus", "cpu_percent", "memory_total_bytes", "memory_used_bytes", "gpu_count", "gpus")
+    __slots__ = ("node_id", "name", "alive", "cpus", "cpu_percent", "memory_total_bytes", "memory_used_bytes", "gpu_count", "gpus", "draining", "unfit")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1930,6 +1945,8 @@ class NodeStatus(_message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    UNFIT_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     alive: bool
@@ -1939,7 +1956,9 @@ class NodeStatus(_message.Message):
     memory_used_bytes: int
     gpu_count: int
     gpus: _containers.RepeatedCompositeFieldContainer[GpuStatus]
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., alive: _Optional[bool] = ..., cpus: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpu_count: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ...) -> None: ...
+    draining: bool
+    unfit: str
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., alive: _Optional[bool] = ..., cpus: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpu_count: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ..., draining: _Optional[bool] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class GpuStatus(_message.Message):
     __slots__ = ("index", "name", "utilization_percent", "memory_total_bytes", "memory_used_bytes")
@@ -2007,16 +2026,42 @@ class QueueStatus(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., waiting_by_priority: _Optional[_Mapping[int, int]] = ..., oldest_wait_ms: _Optional[int] = ..., max_waiting: _Optional[int] = ..., driven: _Optional[int] = ..., awaiting_approval: _Optional[int] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("name", "driven", "answering", "started_at_ms")
+    __slots__ = ("name", "driven", "answering", "started_at_ms", "draining", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DRIVEN_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     driven: int
     answering: bool
     started_at_ms: int
-    def __init__(self, name: _Optional[str] = ..., driven: _Optional[int] = ..., answering: _Optional[bool] = ..., started_at_ms: _Optional[int] = ...) -> None: ...
+    draining: bool
+    version: str
+    def __init__(self, name: _Optional[str] = ..., driven: _Optional[int] = ..., answering: _Optional[bool] = ..., started_at_ms: _Optional[int] = ..., draining: _Optional[bool] = ..., version: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("target", "name", "undo", "within_seconds")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    target: DrainTarget
+    name: str
+    undo: bool
+    within_seconds: int
+    def __init__(self, target: _Optional[_Union[DrainTarget, str]] = ..., name: _Optional[str] = ..., undo: _Optional[bool] = ..., within_seconds: _Optional[int] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("name", "draining", "waits_for")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    draining: bool
+    waits_for: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., draining: _Optional[bool] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StorageStatus(_message.Message):
     __slots__ = ("name", "messages", "bytes", "max_bytes")

@@ -165,6 +165,11 @@ class OrchestratorServiceStub:
                 request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/fleet.orchestrator.v1.OrchestratorService/Drain',
+                request_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainRequest.SerializeToString,
+                response_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -367,6 +372,15 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Takes an orchestrator, a host of agents or a machine out of work, or lets it work again: it is given nothing new, and
+        what is at work there ends or is moved. The same again says how far it is. For admins of the tenant `default`, who
+        run the fleet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -499,6 +513,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsRequest.FromString,
                     response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainRequest.FromString,
+                    response_serializer=fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1204,6 +1223,33 @@ class OrchestratorService:
             '/fleet.orchestrator.v1.OrchestratorService/GetMetrics',
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsRequest.SerializeToString,
             fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.orchestrator.v1.OrchestratorService/Drain',
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainRequest.SerializeToString,
+            fleet_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

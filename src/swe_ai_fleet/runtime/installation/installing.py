@@ -33,6 +33,18 @@ from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users, 
 from swe_ai_fleet.runtime.private_files import keep_private
 
 AGENTS_NAMESPACE = "fleet-agents"
+_ROLL = """\
+# Written by `fleet init`: as a component of a site's overlay it starts Deployments anew once secrets have changed.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+  - target: {kind: Deployment}
+    patch: |-
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: any}
+      spec: {template: {metadata: {annotations: {fleet/secrets: "%s"}}}}
+"""
 _NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
 
 
@@ -75,7 +87,13 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         for name, told in of_agents.items()
         for tenant in layout.tenants()
     }
-    return {**files, **tenants, "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}"}
+    digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
+    return {
+        **files,
+        **tenants,
+        "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}",
+        "roll/kustomization.yaml": _ROLL % digest,
+    }
 
 
 def _model_key(written: Path) -> str:
@@ -177,6 +195,7 @@ def install(
     if kubernetes or layout.kubernetes.exists():
         make_directory(layout.kubernetes)
         make_directory(layout.kubernetes / "tenants")
+        make_directory(layout.kubernetes / "roll")
         for name, manifest in manifests(layout).items():
             _write(done, layout.kubernetes / name, manifest)
     return done
