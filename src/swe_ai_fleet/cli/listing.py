@@ -286,9 +286,14 @@ ENTRIES: Mapping[str, Entry] = {
     "access token list": entry(
         "cli.access:list_tokens", "List tokens: whose they are and until when they hold.", "fleet access token list"
     ),
+    "access token rotate": entry(
+        "cli.access:rotate",
+        "Make a new token for a name and print it, this once; the one before holds for a while, as the same person's.",
+        "fleet access token rotate alice --overlap 1h",
+    ),
     "access token revoke": entry(
         "cli.access:revoke",
-        "Take a token out; servers refuse it from the next request on.",
+        "Take a name's tokens out; servers refuse them from the next request on.",
         "fleet access token revoke alice",
     ),
 }
