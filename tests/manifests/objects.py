@@ -19,7 +19,7 @@ Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
 OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
-    "extras": ("production", "tracing", "backup", "gateway-api", "images"),
+    "extras": ("production", "tracing", "backup", "ingress", "images"),
     "jobs": ("production", "jobs", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
 }
