@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc.aio
 import nats
@@ -303,6 +304,9 @@ async def test_an_event_taken_out_of_the_log_is_found(
     # Who made a checklist of the task called no tool.
     assert heads == {one["agent_id"]: one["audit_head"] for one in ran.document["candidates"]} | {"checklist": ""}
     events = [event async for event in client.events(ran.document["execution_id"])]
+    # Where the operator's model servers are is not for tenants.
+    assert "model_replied" in {event.type for event in events}
+    assert not [event for event in events if urlsplit(shell.model_url).netloc in event.payload_json]
     victim = next(event for event in events if event.type == "tool_finished" and '"seq":3' in event.payload_json)
     connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
     try:
