@@ -27,7 +27,7 @@ SECTIONS: Mapping[str, str] = {
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
     "What agents did": "export replay audit",
     "What they know and can do": "context memory tools env councils",
-    "Run a fleet": "up doctor status metrics init access backup restore dlq",
+    "Run a fleet": "up doctor status metrics capacity init access backup restore dlq",
     "Connect others": "mcp telegram webhooks",
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
@@ -42,6 +42,11 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.rows",
         "Show how long executions, agents, model and tool calls took, and what was spent.",
         "fleet metrics --since 7d --role QA",
+    ),
+    "capacity": entry(
+        "cli.capacity:capacity",
+        "Calculate what a number of GPUs needs: agents, NATS, orchestrators, Ray nodes, volumes, money.",
+        "fleet capacity --gpus 60 --steps-per-minute 10",
     ),
     "up": entry(
         "cli.up:up",
