@@ -197,5 +197,5 @@ def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path
     ]
     written = tmp_path / "tests.yaml"
     written.write_text(yaml.safe_dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}))
-    done = subprocess.run(["promtool", "test", "rules", str(written)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["promtool", "test", "rules", str(written)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

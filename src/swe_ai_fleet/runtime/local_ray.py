@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -33,6 +34,7 @@ _LOCAL_HOSTS = 1_000
 """How many hosts of agents a private cluster has room for, where settings say what one takes."""
 _LOOK_SECONDS = 5.0
 _LINES_SECONDS, _MOST_BYTES = 0.5, 1024 * 1024
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NAMESPACE = "swe-ai-fleet"
 _NOBODYS_PORT = 1
 # A shell, because the raylet appends arguments of its own.
@@ -178,10 +180,13 @@ def _copy_lines(logs: Path, ends: dict[Path, int]) -> None:
     for path in logs.glob("worker-*.err"):
         with suppress(OSError), path.open("rb") as file:
             file.seek(ends.get(path, 0))
-            whole = file.read(_MOST_BYTES).rpartition(b"\n")[0]
-            ends[path] = ends.get(path, 0) + len(whole) + bool(whole)
-            # Lines with a colon are Ray's, for a log monitor of its own.
-            told = [line for line in whole.decode(errors="replace").split("\n") if line and line[0] != ":"]
+            data = file.read(_MOST_BYTES)
+            # A longer line comes in parts.
+            whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MOST_BYTES else b"")
+            ends[path] = ends.get(path, 0) + len(whole)
+            # Lines with a colon are Ray's, for a log monitor of its own. What a fault quotes must not steer a terminal.
+            lines = _CONTROLS.sub("?", whole.decode(errors="replace")).split("\n")
+            told = [line for line in lines if line and line[0] != ":"]
             print(*told, sep="\n", end="\n" if told else "", file=sys.stderr, flush=True)
 
 
