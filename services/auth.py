@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import grpc
+from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from services.access.roles import check_role
 from services.access.stay import CHECK_SECONDS, Stay
@@ -35,6 +36,8 @@ TENANT = "fleet-tenant"
 _HEADER = "authorization"
 _NAME = re.compile(r"[A-Za-z0-9._@:-]{1,64}")
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
+ID_CHARS = 128
+"""The length of an id in log lines."""
 _principal: ContextVar[Principal] = ContextVar("principal")
 
 
@@ -208,7 +211,8 @@ def acting_for(who: Principal) -> Generator[None]:
     """Inside, code runs for a principal, as in one of its calls."""
     before = _principal.set(who)
     try:
-        yield
+        with bound_contextvars(tenant=who.tenant):
+            yield
     finally:
         _principal.reset(before)
 
@@ -272,8 +276,10 @@ def _called(
     behaviour: Callable[[Any, Context], Awaitable[Any]], who: Callable[[Context], Awaitable[Principal]]
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
-        _principal.set(await who(context))
-        return await behaviour(request, context)
+        _enter(await who(context), request)
+        reply = await behaviour(request, context)
+        _name_work(reply)
+        return reply
 
     return call
 
@@ -285,7 +291,7 @@ def _streamed(
 ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
         came = await who(context)
-        _principal.set(came)
+        _enter(came, request)
         with closing(staying(context, came)) as stay:
             async with aclosing(behaviour(request, context)) as replies:
                 while (reply := await stay.next(replies)) is not None:
@@ -294,6 +300,19 @@ def _streamed(
             await abort(context, status(stay.refusal))
 
     return call
+
+
+def _enter(who: Principal, request: Any) -> None:
+    """A call has a task of its own, in which its caller and its log lines' ids hold to its end."""
+    _principal.set(who)
+    bind_contextvars(tenant=who.tenant)
+    _name_work(request)
+
+
+def _name_work(message: Any) -> None:
+    """Name the execution and the agent of a message in the log lines that follow."""
+    named = {key: str(getattr(message, key, ""))[:ID_CHARS] for key in ("execution_id", "agent_id")}
+    bind_contextvars(**{key: value for key, value in named.items() if value})
 
 
 def _refusing(error: FleetError) -> Callable[[Any, Any], Awaitable[None]]:

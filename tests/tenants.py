@@ -56,6 +56,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.orchestrator_service import servicer_of

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import structlog
+from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
@@ -39,6 +40,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
     async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
         job = await place.job(board)
+        bind_contextvars(**job.ids)
         if await board.outcome(job.tenant, job.job_id) is not None:
             return TOLD
         try:

@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 import structlog
+from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream
@@ -33,6 +34,7 @@ async def clone(settings: Settings, place: Place) -> int:
     async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
         job = await place.job(board)
+        bind_contextvars(**job.ids)
         try:
             await _clone(settings, place, log, board, job)
         except Unavailable:

@@ -7,13 +7,13 @@ as they are. `docs/access.md` describes the format.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from services.access.tables import AccessFile, JwtTable
+from services.access.tables import AccessFile, JwtTable, TokenTable
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 
@@ -74,19 +74,20 @@ def _check_names(read: AccessFile) -> None:
                         field=f"{table}[{index}].tenant",
                         hint=f"add [tenants.{tenant}]",
                     )
-    for key in ("name", "sha256"):
-        _check_unique("tokens", key, [str(getattr(entry, key)) for entry in read.tokens])
+    _check_unique("tokens", "name", [(entry.name,) for entry in read.tokens])
+    _check_unique("tokens", "sha256", [entry.digests for entry in read.tokens])
     for key in ("common_name", "san_uri", "san_dns"):
-        _check_unique("certificates", key, [str(getattr(entry, key)) for entry in read.certificates])
+        _check_unique("certificates", key, [(str(getattr(entry, key)),) for entry in read.certificates])
 
 
-def _check_unique(table: str, key: str, values: list[str]) -> None:
+def _check_unique(table: str, key: str, entries: list[tuple[str, ...]]) -> None:
     seen: set[str] = set()
-    for index, value in enumerate(values):
-        if value in seen:
-            place = f"{table}[{index}].{key}"
-            raise InvalidRequest(f"the access file: {place}: {value[:80]!r} already exists", field=place)
-        seen.update({value} if value else ())
+    for index, values in enumerate(entries):
+        for value in values:
+            if value in seen:
+                place = f"{table}[{index}].{key}"
+                raise InvalidRequest(f"the access file: {place}: {value[:80]!r} already exists", field=place)
+            seen.update({value} if value else ())
 
 
 def _fault_of(error: ValidationError) -> InvalidRequest:
@@ -117,7 +118,9 @@ def with_token(
     """
     if any(entry.name == name for entry in parse_access(text).tokens):
         raise AlreadyExists(
-            f"a token named {name!r} already exists", field="name", hint="revoke it, or choose another name"
+            f"a token named {name!r} already exists",
+            field="name",
+            hint="`fleet access token rotate` gives its holder a new one; another person needs another name",
         )
     lines = [
         _TABLE,
@@ -127,10 +130,38 @@ def with_token(
         f'sha256 = "{sha256}"',
     ]
     if expires is not None:
-        lines.append(f"expires = {expires:%Y-%m-%dT%H:%M:%SZ}")
+        lines.append(f"expires = {_time(expires)}")
     changed = "\n".join([text.rstrip("\n"), "", *lines, ""])
     parse_access(changed)
     return changed
+
+
+def with_rotated_token(
+    text: str, name: str, *, sha256: str, expires: datetime | None, previous_expires: datetime | None
+) -> str:
+    """The file's text with a new token for a name; the one that it had holds until `previous_expires`, None: no longer.
+
+    Raises:
+        NotFound: There is no such token.
+        InvalidRequest: The file is broken, or the token is written in a way that only people can change.
+    """
+    old = _token(text, name)
+    told = [f'sha256 = "{sha256}"']
+    told += [f"expires = {_time(expires)}"] if expires else []
+    if previous_expires:
+        told += [f'previous_sha256 = "{old.sha256}"', f"previous_expires = {_time(previous_expires)}"]
+
+    def rotated(line: str) -> list[str]:
+        key = line.partition("=")[0].strip()
+        added = [f"{one}\n" for one in told] if key == "sha256" else []
+        return added if key in _ROTATING else [line]
+
+    new = tomllib.loads("\n".join(told))
+    kept = old.model_dump(exclude=_ROTATING)
+    return _changed(text, name, rotated, (TokenTable.model_validate({**kept, "roles": [*old.roles], **new}),))
+
+
+_ROTATING = {"sha256", "expires", "previous_sha256", "previous_expires"}
 
 
 def without_token(text: str, name: str) -> str:
@@ -140,14 +171,31 @@ def without_token(text: str, name: str) -> str:
         NotFound: There is no such token.
         InvalidRequest: The file is broken, or the token is written in a way that only people can take out.
     """
-    before = parse_access(text)
-    if all(entry.name != name for entry in before.tokens):
+    _token(text, name)
+    return _changed(text, name, lambda _: [], ())
+
+
+def _token(text: str, name: str) -> TokenTable:
+    token = next((entry for entry in parse_access(text).tokens if entry.name == name), None)
+    if token is None:
         raise NotFound(f"there is no token {name!r}", field="name", hint="`fleet access token list` shows them")
+    return token
+
+
+def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: tuple[TokenTable, ...]) -> str:
+    """The text with each line of a token's table changed, if it reads as before but for this token."""
     lines = text.splitlines(keepends=True)
-    place = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), None)
-    changed = "" if place is None else "".join((*lines[: place[0]], *lines[place[1] :]))
-    if place is None or not _only_lacks(before, changed, name):
-        raise InvalidRequest(f"the token {name!r} is not a table {_TABLE} of its own", hint="remove it by hand")
+    span = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), (0, 0))
+    inside = [new for old in lines[slice(*span)] for new in line(old)]
+    changed = "".join((*lines[: span[0]], *inside, *lines[span[1] :]))
+    before = parse_access(text)
+    tokens = [one for entry in before.tokens for one in (expected if entry.name == name else (entry,))]
+    try:
+        as_expected = parse_access(changed) == before.model_copy(update={"tokens": tuple(tokens)})
+    except InvalidRequest:
+        as_expected = False
+    if not as_expected:
+        raise InvalidRequest(f"the token {name!r} is not a table {_TABLE} of its own", hint="change it by hand")
     return changed
 
 
@@ -175,13 +223,8 @@ def _named(text: str) -> str:
         return ""
 
 
-def _only_lacks(before: AccessFile, changed: str, name: str) -> bool:
-    try:
-        after = parse_access(changed)
-    except InvalidRequest:
-        return False
-    left = tuple(entry for entry in before.tokens if entry.name != name)
-    return after == before.model_copy(update={"tokens": left})
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _quoted(text: str) -> str:

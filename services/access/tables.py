@@ -119,13 +119,26 @@ class TenantTable(_Table):
 
 
 class TokenTable(_Table):
-    """`[[tokens]]`: of a token only the SHA-256 is kept."""
+    """`[[tokens]]`: of a token only the SHA-256 is kept, and for a while that of the token before it."""
 
     name: Name
     tenant: TenantName
     sha256: Digest
     expires: Expiry = None
+    previous_sha256: Digest | None = None
+    previous_expires: Expiry = None
     roles: SomeRoles
+
+    @model_validator(mode="after")
+    def _previous_ends(self) -> TokenTable:
+        if (self.previous_sha256 is None) != (self.previous_expires is None):
+            raise ValueError("previous_sha256 and previous_expires belong together")
+        return self
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of its tokens."""
+        return (self.sha256,) if self.previous_sha256 is None else (self.sha256, self.previous_sha256)
 
 
 class JwtTable(_Table):

@@ -59,11 +59,11 @@ class StaticTokens:
 
     def __init__(self, entries: Iterable[TokenTable]) -> None:
         self._holders = {
-            entry.sha256: Admission(
-                principal=Principal(tenant=entry.tenant, name=entry.name, roles=entry.roles),
-                expires=end_of(entry.expires),
+            digest: Admission(
+                principal=Principal(tenant=entry.tenant, name=entry.name, roles=entry.roles), expires=end_of(expires)
             )
             for entry in entries
+            for digest, expires in zip(entry.digests, (entry.expires, entry.previous_expires), strict=False)
         }
 
     def find(self, token: str, now: float) -> Admission | None:

@@ -13,6 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.messages import event_of
@@ -85,7 +86,8 @@ class Recorder:
         except (ValueError, NotFound) as fault:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
         if isinstance(event.body, ExecutionFinished):
-            await self._record(event, first=work.deliveries == 1)
+            with bound_contextvars(tenant=event.tenant, execution_id=event.execution_id):
+                await self._record(event, first=work.deliveries == 1)
 
     async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
@@ -116,7 +118,7 @@ class Recorder:
             raise postponed[0]
         if refused:
             raise PermanentError(f"not all of {execution_id} was taken: {'; '.join(refused)}")
-        _log.debug("recorder.recorded", execution=execution_id, status=str(state.status))
+        _log.debug("recorder.recorded", status=str(state.status))
 
     async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         if state.task.memory.write:

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.access.stay import CHECK_SECONDS
-from services.auth import Authenticator
+from services.auth import ID_CHARS, Authenticator
 from services.gateway.access import access_middleware, session_routes
 from services.gateway.problems import HANDLERS
 from services.gateway.rest.routes import rest_routes
@@ -82,7 +82,10 @@ class Observed:
                     span.update_name(f"{method} {route}")
                     span.set_attribute("http.route", route)
                     span.set_attribute("http.response.status_code", status)
-                _log.debug("request", method=method, route=route, status=status, ms=round(took * 1000, 1))
+                who, named = scope.get("state", {}).get("authenticated"), scope.get("path_params", {})
+                ids = {"tenant": who.principal.tenant} if who is not None else {}
+                ids |= {key: str(named[key])[:ID_CHARS] for key in ("execution_id", "agent_id") if key in named}
+                _log.debug("request", method=method, route=route, status=status, ms=round(took * 1000, 1), **ids)
 
     def _span(self, deps: ExitStack, scope: Scope, method: str) -> Span | None:
         headers = cast("list[tuple[bytes, bytes]]", scope["headers"])

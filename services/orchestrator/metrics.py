@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -158,7 +159,15 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
 def load_figures(executions: Executions) -> Iterable[Metric]:
     """What this orchestrator drives, and what it lets wait."""
     load = executions.load()
+    oldest = time.time() - datetime.fromisoformat(load.oldest).timestamp() if load.oldest else 0.0
+    for_people = GaugeMetricFamily(
+        "fleet_executions_for_people", "Executions that wait for a person.", labels=["tenant"]
+    )
+    for name, number in sorted(load.for_people.items(), key=lambda item: -item[1])[:_MOST_TENANTS]:
+        for_people.add_metric([name], number)
     return [
+        for_people,
+        GaugeMetricFamily("fleet_queue_oldest_seconds", "How long the oldest of those has waited.", max(0.0, oldest)),
         GaugeMetricFamily("fleet_drives", "Executions that this orchestrator drives.", load.driven),
         GaugeMetricFamily("fleet_drives_limit", "The most that it drives at once.", load.room.executions),
         GaugeMetricFamily("fleet_queue_depth", "Executions that wait for an orchestrator.", load.queued),

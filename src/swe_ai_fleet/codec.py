@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from swe_ai_fleet.domain.event import Event, EventBody
+from swe_ai_fleet.domain.event import Event, EventBody, ModelReplied
 
 T = TypeVar("T")
 
@@ -46,9 +47,18 @@ def to_json(value: object) -> bytes:
     """A domain value as UTF-8 JSON."""
     if isinstance(value, Event):
         return _written(type(value.body)).dump_json(
-            {name: getattr(value, name) for name in _HEAD} | {"body": value.body}
+            {name: getattr(value, name) for name in _HEAD} | {"body": _told(value.body)}
         )
-    return _adapter(type(value)).dump_json(value)
+    return _adapter(type(value)).dump_json(_told(value))
+
+
+def _told(value: object) -> object:
+    """Which of the operator's servers answered is for traces; the log is its tenant's to read."""
+    if isinstance(value, Event) and isinstance(value.body, ModelReplied) and value.body.reply.server:
+        return replace(value, body=cast("EventBody", _told(value.body)))
+    if isinstance(value, ModelReplied) and value.reply.server:
+        return replace(value, reply=replace(value.reply, server=""))
+    return value
 
 
 def from_json(kind: type[T], data: bytes | str) -> T:
@@ -60,7 +70,7 @@ def from_json(kind: type[T], data: bytes | str) -> T:
 
 def to_plain(value: object) -> Any:
     """A domain value as dicts, lists, strings and numbers."""
-    return _adapter(type(value)).dump_python(value, mode="json")
+    return _adapter(type(value)).dump_python(_told(value), mode="json")
 
 
 def from_plain(kind: type[T], value: object) -> T:

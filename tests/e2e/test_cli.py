@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc.aio
 import nats
@@ -303,6 +304,9 @@ async def test_an_event_taken_out_of_the_log_is_found(
     # Who made a checklist of the task called no tool.
     assert heads == {one["agent_id"]: one["audit_head"] for one in ran.document["candidates"]} | {"checklist": ""}
     events = [event async for event in client.events(ran.document["execution_id"])]
+    # Where the operator's model servers are is not for tenants.
+    assert "model_replied" in {event.type for event in events}
+    assert not [event for event in events if urlsplit(shell.model_url).netloc in event.payload_json]
     victim = next(event for event in events if event.type == "tool_finished" and '"seq":3' in event.payload_json)
     connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
     try:
@@ -333,7 +337,14 @@ async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: She
 
 @pytest.mark.slow  # quick: the quick tour
 async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, repository: Path) -> None:
-    process = await elsewhere.start("up", "--json", FLEET_DEFAULT_REPOSITORY=str(repository))
+    missing = json.dumps([{"name": "missing", "command": ["/missing/server"], "tools": ["*"]}])
+    process = await elsewhere.start(
+        *("up", "--json"),
+        FLEET_DEFAULT_REPOSITORY=str(repository),
+        FLEET_LOG_FORMAT="json",
+        FLEET_LOG_LEVEL="debug",
+        FLEET_MCP_SERVERS=missing,
+    )
     elsewhere = replace(elsewhere, warm=warm)
     try:
         assert process.stdout is not None
@@ -361,7 +372,16 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
     stopped = await ended(process)
     told = await ended(cut_off)
     assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
-    assert (stopped.code, stopped.err) == (0, "")
+    lines = [json.loads(line) for line in stopped.err.splitlines()]
+    warned = {line["event"] for line in lines if line["level"] != "debug"}
+    assert (stopped.code, warned) == (0, {"mcp.incomplete", "operator_tools.missing"})
+    # Whatever is about a task names it, in the agents' processes too.
+    [of_old] = {line["execution_id"] for line in lines if line.get("method", "").endswith("/Deliberate")}
+    of_hosts = [line for line in lines if line["event"] == "mcp.incomplete" and line["execution_id"] == of_old]
+    assert {line["agent_id"] for line in of_hosts} == {"agent-dev-1"}
+    assert all(line["tenant"] == "default" for line in lines if line["event"] != "operator_tools.missing")
+    about = {line["event"] for line in lines if line.get("execution_id") == of_old}
+    assert about >= {"call", "recorder.recorded", "mcp.incomplete"}
     assert not (elsewhere.home / "fleet.json").exists()
     assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]
 

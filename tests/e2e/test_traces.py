@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc.aio
 import httpx2
@@ -17,6 +18,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
@@ -62,7 +64,7 @@ def _published(trace_id: str, results: int):
 
 @pytest.mark.slow  # quick: test_a_trace_goes_on_over_http_and_over_nats, integration/test_tracing.py
 async def test_a_task_is_one_tree_of_spans_across_processes(
-    fleet: FleetUnderTest, repository: Path, collector: TraceCollector
+    fleet: FleetUnderTest, repository: Path, collector: TraceCollector, model_server: ScriptedModelServer
 ) -> None:
     trace_id, caller, unsampled = secrets.token_hex(16), secrets.token_hex(8), secrets.token_hex(16)
     async with grpc.aio.insecure_channel(fleet.running.address) as channel:
@@ -111,6 +113,14 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     assert [count[name] for name in ("invoke_agent", "chat", "execute_tool", _LAST)] == [2, 14, 12, 3], told
     assert {one.name[13:] for one in spans if kind(one) == "execute_tool"} == set(HELLO_OPERATIONS)
     assert {one.service for one in spans} == {"fleet-orchestrator", "fleet-agent-host"}, told
+
+    # Which server answered is in the trace alone: tenants read the log.
+    answered = {
+        (one.attributes["server.address"], one.attributes["server.port"]) for one in spans if kind(one) == "chat"
+    }
+    assert answered == {("127.0.0.1", urlsplit(model_server.url).port)}
+    agents = {one.name: one.attributes["gen_ai.agent.name"] for one in spans if kind(one) == "invoke_agent"}
+    assert agents == {f"invoke_agent {name}": name for name in agents.values()} and len(agents) == 2
 
     (execution,) = [one for one in spans if one.name == "execution"]
     assert execution.attributes["fleet.status"] == "completed"

@@ -21,7 +21,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "k8s"
 OVERLAYS = ("laptop", "gpu", "production")
 SITES = {
     "extras": (
-        *("production", "tracing", "backup", "gateway-api", "private-addresses", "dns-nodelocal", "registry-login"),
+        *("production", "tracing", "backup", "ingress", "private-addresses", "dns-nodelocal", "registry-login"),
         "images",
     ),
     "jobs": ("production", "jobs", "dns-openshift", "images"),

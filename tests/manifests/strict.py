@@ -72,7 +72,7 @@ _PLACES: Mapping[tuple[str, str], Places] = {
     ("monitoring.coreos.com/v1", "PrometheusRule"): {
         "": "groups!",
         "groups[]": "name! interval:time rules!",
-        "groups[].rules[]": "alert! expr! labels:texts! annotations:texts! for:time",
+        "groups[].rules[]": "alert record expr! labels:texts annotations:texts for:time",
     },
     ("keda.sh/v1alpha1", "ScaledObject"): {
         "": "scaleTargetRef! minReplicaCount:count maxReplicaCount:count pollingInterval:count cooldownPeriod:count "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,12 @@ def test_a_whole_file_is_read() -> None:
         ('name = "other"', 'name = "ci"', "tokens[1].name"),
         ('name = "other"', 'name = "two words"', "tokens[1].name"),
         ('name = "ci"\n', "", "tokens[0].name"),
+        ('name = "ci"\n', f'name = "ci"\nprevious_sha256 = "{token_digest("another")}"\n', "tokens[0]"),
+        (
+            'name = "ci"\n',
+            f'name = "ci"\nprevious_sha256 = "{token_digest("another")}"\nprevious_expires = 2027-01-01\n',
+            "tokens[1].sha256",
+        ),
         ('"RS256", ', '"HS256", ', "jwt[0].algorithms[0]"),
         ('"RS256", ', '"none", ', "jwt[0].algorithms[0]"),
         ('["RS256", "EdDSA"]', "[]", "jwt[0].algorithms"),
@@ -187,10 +193,36 @@ def test_the_command_makes_lists_and_revokes_tokens_and_all_else_stays(tmp_path:
     left = path.read_text()
     assert [one.name for one in read_access(path).tokens] == ["other"]
     assert all(kept in left for kept in ("# Who comes in.", "# The one of the other team.", "[[jwt]]"))
+    # Rotation: one name, two tokens for a while, all else as it was; revoking takes both.
+    path.write_text(WHOLE)
+    assert run("token", "rotate", "nobody")[0] == 2 and run("token", "rotate", "other", "--overlap", "1y")[0] == 2
+    code, out = run("token", "rotate", "other", "--overlap", "2h", "--expires", "2099-05-01", "--json")
+    told = json.loads(out)
+    ci, other = read_access(path).tokens
+    assert (ci, other.roles, other.tenant) == (parse_access(WHOLE).tokens[0], {AccessRole.ADMIN}, "umbrella")
+    assert other.digests == (token_digest(told["token"]), token_digest("another"))
+    left = (other.previous_expires - datetime.now(UTC)).total_seconds()
+    assert 7_100 < left <= 7_200 and told["previous_expires"] and "2099-05-01" in told["expires"]
+    assert "the one before until" in run("token", "list")[1]
+    assert {line for line in WHOLE.splitlines() if "sha256" not in line} <= set(path.read_text().splitlines())
+    code, out = run("token", "rotate", "other")
+    assert code == 2 and "rotated before" in out and read_access(path).tokens[1] == other
+    code, out = run("token", "rotate", "other", "--overlap", "0")
+    other = read_access(path).tokens[1]
+    assert code == 0 and other.digests == (token_digest(out.strip().splitlines()[-1]),)
+    assert run("token", "rotate", "other")[0] == 0 and len(read_access(path).tokens[1].digests) == 2
+    assert run("token", "revoke", "other")[0] == 0 and [one.name for one in read_access(path).tokens] == ["ci"]
+    # The one before never outlives its own end.
+    path.write_text(WHOLE.replace("2027-01-31", f"{datetime.now(UTC) + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"))
+    assert run("token", "rotate", "ci", "--overlap", "2d")[0] == 0
+    assert (read_access(path).tokens[0].previous_expires - datetime.now(UTC)).total_seconds() < 301
+    path.write_text(WHOLE.replace("2027-01-31", "2026-01-31"))
+    assert run("token", "rotate", "ci")[0] == 0 and len(read_access(path).tokens[0].digests) == 1
     # A token that lines do not tell is left to people.
     path.write_text(f'[tenants.a]\n[[ tokens ]]\nname = "ci"\ntenant = "a"\nroles = ["viewer"]\nsha256 = "{DIGEST}"\n')
-    code, out = run("token", "revoke", "ci")
-    assert code == 2 and "by hand" in out
+    for command in ("revoke", "rotate"):
+        code, out = run("token", command, "ci")
+        assert code == 2 and "by hand" in out
     path.write_text("broken")
     assert run("check")[0] == 2
     path.write_text(WHOLE.replace("https://idp.example.org/certs", "missing.json"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
-from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent
+from swe_ai_fleet.domain.event import Event, EventBody, ModelReplied, StoredEvent
 from swe_ai_fleet.domain.tool import ToolResult
 from tests.sampling import sample
 
@@ -73,6 +73,20 @@ def test_every_field_comes_back_and_those_of_later_versions_are_ignored(kind: st
     plain["event"]["body"]["type"] = "never_heard_of"
     with pytest.raises(ValueError, match="body"):
         from_plain(StoredEvent, plain)
+
+
+def test_which_server_answered_is_told_to_nobody_who_reads_the_log() -> None:
+    sampled = SAMPLES["model_replied"].body
+    assert isinstance(sampled, ModelReplied)
+    event = replace(SAMPLES["model_replied"], body=replace(sampled, reply=replace(sampled.reply, server="")))
+    body = replace(sampled, reply=replace(sampled.reply, server="vllm-7.models.internal:8000"))
+    named = replace(event, body=body)
+    # One of an earlier version, which named it, is read and told without it, too.
+    old = to_json(event).replace(b'"server":""', b'"server":"vllm-7.models.internal:8000"')
+    assert b"internal" in old
+    for told in (named, body, from_json(Event, old), from_json(Event, old).body):
+        assert b"internal" not in to_json(told) and "internal" not in json.dumps(to_plain(told))
+    assert from_json(Event, to_json(named)) == event
 
 
 json_values = st.recursive(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
@@ -183,7 +184,8 @@ class Runner:
             began = time.monotonic()
             self.counts.wait_seconds += began - arrived
             try:
-                return await self._executed(job)
+                with bound_contextvars(**job.ids):
+                    return await self._executed(job)
             finally:
                 self.counts.run_seconds += time.monotonic() - began
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
@@ -76,6 +77,10 @@ class TaskRunner:
         except (InvalidRequest, NotAvailable) as fault:
             where = f"{fault.field}: " if fault.field else ""
             raise PermanentError(f"{where}{fault}") from fault
+        with bound_contextvars(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id):
+            await self._handle(task)
+
+    async def _handle(self, task: Task) -> None:
         outcome, last = await self._solved(task)
         try:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))
@@ -87,7 +92,7 @@ class TaskRunner:
         except FleetError:
             await self._publish(task, failure(task, outcome))
             return
-        _log.info("task.solved", task=task.task_id, containers=last)
+        _log.info("task.solved", containers=last)
         await self._publish(task, await self._result(task, candidate, await self._checked(task, candidate)))
 
     async def _checked(self, task: Task, candidate: Candidate) -> CheckReport | None:
@@ -129,7 +134,7 @@ class TaskRunner:
                 outcome = await self.runner.run_job(job, rank)
             if outcome.fault not in (AgentLost.__name__, Unavailable.__name__) or generation > len(self.pauses):
                 return outcome, generation
-            _log.warning("task.container_lost", task=task.task_id, generation=generation, reason=outcome.message)
+            _log.warning("task.container_lost", generation=generation, reason=outcome.message)
             await asyncio.sleep(self.pauses[generation - 1])
         raise AssertionError("the last generation is always the end")
 

@@ -184,7 +184,7 @@ class CheckpointingModel(ModelWrapper):
         except Fenced:
             raise
         except FleetError as error:
-            _log.warning("a workspace could not be stored", agent_id=self.trail.agent_id, reason=str(error))
+            _log.warning("a workspace could not be stored", reason=str(error))
         else:
             self._stored_revision = revision
         finally:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _Name = Annotated[str, argument("Whose it is: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
 _File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
+_Expires = Annotated[str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")]
 _SOON = timedelta(days=14)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 async def add(
@@ -38,9 +40,7 @@ async def add(
     role: Annotated[
         tuple[str, ...], option("viewer, submitter, approver, admin or service; may be repeated. Default: submitter.")
     ] = (),
-    expires: Annotated[
-        str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")
-    ] = "90d",
+    expires: _Expires = "90d",
     file: _File = None,
 ) -> Exit:
     from services.access.access_file import with_token
@@ -60,6 +60,46 @@ async def add(
     return Exit.ACCEPTED
 
 
+async def rotate(
+    screen: Screen,
+    settings: Settings,
+    name: _Name,
+    *,
+    overlap: Annotated[
+        str, option("How long the token before it is taken as well: 30m, 1h, 2d; 0 ends it at once.", metavar="TIME")
+    ] = "1h",
+    expires: _Expires = "90d",
+    file: _File = None,
+) -> Exit:
+    from services.access.access_file import with_rotated_token
+    from services.access.tokens import new_token, token_digest
+
+    path, until, now = _path(file, settings), _until(expires), datetime.now(UTC)
+    kept_until = now + _overlap(overlap)
+    old = next((entry for entry in (await _read(path)).tokens if entry.name == name), None)
+    if old is not None:
+        if kept_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
+            raise CommandFault(
+                f"{name} was rotated before; the token of that time is valid {_ending(earlier)}",
+                exit_code=Exit.USAGE,
+                field="overlap",
+                hint="wait for that, or `--overlap 0`, which ends all its tokens but the new one",
+            )
+        kept_until = min(kept_until, _end(old.expires) or kept_until)
+    previous, made = (kept_until if kept_until > now else None), new_token()
+    text = await asyncio.to_thread(path.read_text)
+    changed = with_rotated_token(text, name, sha256=token_digest(made), expires=until, previous_expires=previous)
+    await asyncio.to_thread(_write, path, changed)
+    if screen.json:
+        told = {"name": name, "token": made, "expires": until.isoformat() if until else None}
+        screen.document(told | {"previous_expires": previous.isoformat() if previous else None})
+    else:
+        before = f"the one before is valid {_ending(previous)}" if previous else "the one before is no longer valid"
+        screen.note(f"{name} has a new token, {_ending(until)}; {before}. The new one is not shown again:")
+        screen.line(made)
+    return Exit.ACCEPTED
+
+
 async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None) -> Exit:
     read = await _read(_path(file, settings))
     now = datetime.now(UTC)
@@ -67,6 +107,8 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
     for entry in read.tokens:
         until = _end(entry.expires)
         ending = "expired" if until and until <= now else _ending(until)
+        if (before := _end(entry.previous_expires)) and before > now:
+            ending += f"; the one before {_ending(before)}"
         rows.append((entry.name, entry.tenant, ", ".join(sorted(entry.roles)), ending))
     if screen.json:
         screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
@@ -126,13 +168,14 @@ async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
 
 
 def _told(entry: TokenTable, now: datetime) -> dict[str, object]:
-    until = _end(entry.expires)
+    until, previous = _end(entry.expires), _end(entry.previous_expires)
     return {
         "name": entry.name,
         "tenant": entry.tenant,
         "roles": sorted(entry.roles),
         "expires": until.isoformat() if until else None,
         "expired": until is not None and until <= now,
+        "previous_expires": previous.isoformat() if previous and previous > now else None,
     }
 
 
@@ -193,6 +236,12 @@ def _until(text: str) -> datetime | None:
     if until <= now:
         raise CommandFault(f"{text} has passed", exit_code=Exit.USAGE, field="expires")
     return until
+
+
+def _overlap(text: str) -> timedelta:
+    if (parts := re.fullmatch(r"([0-9]{1,3})([mhd])", text)) or text == "0":
+        return timedelta(**{_UNITS[parts[2]]: int(parts[1])}) if parts else timedelta()
+    raise CommandFault(f"{text!r} is no time", exit_code=Exit.USAGE, field="overlap", hint="such as 30m, 1h, 2d or 0")
 
 
 def _end(expires: datetime | date | None) -> datetime | None:

@@ -47,7 +47,10 @@ def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
         message = f"no fleet answers at {address}" + (f": {unlike[0]}" if unlike else "")
         hint = f"{unlike[1] if unlike else START_HINT} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:
-        hint = "FLEET_TOKEN must hold the token that the server wrote into its fleet.json"
+        hint = (
+            "FLEET_TOKEN must hold a valid token; whoever runs the fleet replaces an expired one with "
+            "`fleet access token rotate`, a revoked one with `fleet access token add`"
+        )
     return CommandFault(message, exit_code=exit_code, field=field or "", hint=hint)
 
 

@@ -182,6 +182,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
                 nats_url="",
                 ray_address="",
                 repository_roots=directory,
+                log_level="error",
             )
             screen.note("\nstarting NATS, Ray and the orchestrator ...")
             running = await stack.enter_async_context(started_fleet(settings, screen))

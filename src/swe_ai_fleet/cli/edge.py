@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import typer
 
@@ -31,8 +30,8 @@ def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bo
     Args:
         work: The command.
         json: Whether results are JSON documents.
-        log_level: What the fleet's own parts, where they run in this process, log to standard error; empty takes the
-            level of the settings, which also holds where it is `debug`.
+        log_level: What the fleet's own parts, where they run in this process, log to standard error, as text; empty:
+            the level and the form of the settings, whose level also holds where it is `debug`.
     """
     _run(work, _settings, json=json, log_level=log_level)
 
@@ -50,8 +49,8 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
             raise CommandFault(f"{settings.home} is not a directory", exit_code=Exit.USAGE, field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
         debugging = settings.log_level.lower() == "debug"
-        if debugging or "structlog" in sys.modules:
-            _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
+        if debugging or not log_level or "structlog" in sys.modules:
+            _log_to_stderr(settings, settings.log_level if debugging and log_level else log_level)
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
                 screen.note(one_line(text), style="yellow")
@@ -121,21 +120,17 @@ def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
         )
 
 
-def _log_to_stderr(level: str) -> None:
-    """Standard output belongs to results. Tracebacks go without the values of variables: secrets are among them."""
-    import structlog
+def _log_to_stderr(settings: Settings | ClientSettings, level: str) -> None:
+    """Standard output belongs to results."""
+    from swe_ai_fleet.telemetry.logs import configure_logging
 
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping().get(level.upper(), logging.ERROR)
-        ),
-    )
+    try:
+        if level:
+            configure_logging(level, "text")
+            return
+        from swe_ai_fleet.runtime.tool_services import secret_mask
+
+        whole = cast("Settings", settings)
+        configure_logging(whole.log_level, whole.log_format, mask=secret_mask(whole))
+    except ValueError as error:
+        raise CommandFault(str(error), exit_code=Exit.USAGE, field="FLEET_LOG_LEVEL") from None

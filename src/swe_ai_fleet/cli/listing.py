@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
     "What agents did": "export replay audit",
     "What they know and can do": "context memory tools env councils",
-    "Run a fleet": "up doctor status metrics drain init access backup restore erase dlq",
+    "Run a fleet": "up doctor status metrics capacity drain init access backup restore erase dlq",
     "Connect others": "mcp telegram webhooks",
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
@@ -49,6 +49,11 @@ ENTRIES: Mapping[str, Entry] = {
         "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
         "fleet drain node fleet-agents-worker-x7k2p --within 30m",
         "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
+    ),
+    "capacity": entry(
+        "cli.capacity:capacity",
+        "Calculate what a number of GPUs needs: agents, NATS, orchestrators, Ray nodes, volumes, money.",
+        "fleet capacity --gpus 60 --steps-per-minute 10",
     ),
     "up": entry(
         "cli.up:up",
@@ -312,9 +317,14 @@ ENTRIES: Mapping[str, Entry] = {
     "access token list": entry(
         "cli.access:list_tokens", "List tokens: whose they are and until when they hold.", "fleet access token list"
     ),
+    "access token rotate": entry(
+        "cli.access:rotate",
+        "Make a new token for a name and print it, this once; the one before holds for a while, as the same person's.",
+        "fleet access token rotate alice --overlap 1h",
+    ),
     "access token revoke": entry(
         "cli.access:revoke",
-        "Take a token out; servers refuse it from the next request on.",
+        "Take a name's tokens out; servers refuse them from the next request on.",
         "fleet access token revoke alice",
     ),
 }

@@ -65,15 +65,12 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
     @asynccontextmanager
     async def _started(self) -> AsyncGenerator[FleetClient]:
         # Only here, as other commands need neither settings nor what looks at them.
-        import structlog
-
         from swe_ai_fleet.cli.findings import check_start, silent_models
-        from swe_ai_fleet.telemetry import configure_logging
 
-        if not structlog.is_configured():
-            # What only a fleet of its own loads came after the command line's own logging.
-            configure_logging("error", "text")
-        alone = self._settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})
+        level = "debug" if self._settings.log_level.lower() == "debug" else "error"
+        alone = self._settings.model_copy(
+            update={"listen": "127.0.0.1:0", "http_listen": "off", "log_level": level, "log_format": "text"}
+        )
         await check_start(alone)
         for fault in await silent_models(alone):
             if self.needs_model:
@@ -101,7 +98,10 @@ async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[Ru
     began = time.monotonic()
     # Only here: starting a fleet needs Ray, whose import alone takes longer than most commands.
     from services.orchestrator.main import open_fleet
+    from swe_ai_fleet.runtime.tool_services import secret_mask
+    from swe_ai_fleet.telemetry import configure_logging
 
+    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     screen.note(f"  code: {time.monotonic() - began:.1f} s")
     try:
         async with open_fleet(settings, lambda phase: screen.note(f"  {phase}")) as running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
@@ -65,6 +66,9 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
     await check_start(settings)
     for fault in [] if vllm else await silent_models(settings):
         screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
+    if settings.log_format == "auto" and sys.stderr.isatty():
+        # Agent hosts have no terminal, and their lines come to this one.
+        settings = settings.model_copy(update={"log_format": "text"})
     with interrupts() as signals:
         async with _with_model(screen, settings, vllm) as with_model:
             await _serve(screen, with_model, signals)

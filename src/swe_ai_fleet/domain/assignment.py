@@ -70,6 +70,12 @@ class Assignment(Generic[R_co]):
     task: Task
     repository: PinnedRepository | None
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """What log lines about it name."""
+        whose = self.agent_id if isinstance(self, RecordedAssignment) else ""
+        return {"tenant": self.task.tenant, "execution_id": self.execution_id} | ({"agent_id": whose} if whose else {})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAssignment(Assignment[R_co]):
@@ -361,6 +367,11 @@ class Job:
     errand: Mapping[str, object] = field(default_factory=dict[str, object])
     blob: BlobRef | None = None
     release: str = ""
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """What log lines about it name."""
+        return {"tenant": self.tenant, "execution_id": self.execution_id, "agent_id": self.agent_id}
 
     @property
     def run_id(self) -> str:

@@ -71,7 +71,7 @@ class ModelReply:
 
     `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
     asked for and the server gives them. `server` is the host of the server that answered, with its port where its URL
-    names one. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
+    names one; it is not written to the log. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
     """
 
     message: AssistantMessage

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, ExecutionStarted, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -227,15 +228,17 @@ class Dispatcher:
 
     def _begin(self, state: ExecutionState) -> None:
         execution_id, drive = state.execution_id, self._make(state)
-        work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
+        # Tasks and callbacks keep what is bound here for their log lines.
+        with bound_contextvars(tenant=state.task.tenant, execution_id=execution_id):
+            work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
+            work.add_done_callback(lambda ended: self._ended(execution_id, ended))
         self._drives[execution_id] = (drive, work)
-        work.add_done_callback(lambda ended: self._ended(execution_id, ended))
 
     def _ended(self, execution_id: str, work: asyncio.Task[None]) -> None:
         del self._drives[execution_id]
         fault = None if work.cancelled() else work.exception()
         if fault is not None:
-            _log.error("an execution failed with an internal error", execution_id=execution_id, exc_info=fault)
+            _log.error("an execution failed with an internal error", exc_info=fault)
         tries = self._tries.get(execution_id, 0)
         self._tries[execution_id] = tries + 1
         self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)

@@ -188,8 +188,7 @@ class Drive:
             await self._approvals.refresh()
             await self._checkpoints.discard(self._deps.blobs)
         except FleetError as error:
-            execution_id = self._task.execution_id
-            _log.warning("checkpoints could not be deleted", execution_id=execution_id, reason=str(error))
+            _log.warning("checkpoints could not be deleted", reason=str(error))
 
     def _cancel(self, reason: str) -> None:
         """Stop the agents and end the execution as cancelled. The first reason stands."""
@@ -257,7 +256,7 @@ class Drive:
             raise fault
         if isinstance(fault, FleetError):
             return Ending(status=ExecutionStatus.FAILED, error=str(fault))
-        _log.error("an execution failed with an internal error", execution_id=self._task.execution_id, exc_info=fault)
+        _log.error("an execution failed with an internal error", exc_info=fault)
         return Ending(status=ExecutionStatus.FAILED, error=f"internal error ({type(fault).__name__}); see the log")
 
     async def _cancel_parts(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from swe_ai_fleet.domain.event import (
     CandidateDelivered,
     ExecutionErased,
     ExecutionFinished,
+    ExecutionStatus,
     ResultPublished,
     StoredEvent,
 )
@@ -34,10 +36,16 @@ from swe_ai_fleet.tools.catalogue import ToolAccess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What goes on: executions `driven` by this replica, `queued` for any of the `replicas` that are alive."""
+    """What goes on: executions `driven` by this replica, `queued` for any of the `replicas` that are alive.
+
+    The `oldest` of these was accepted then (ISO 8601; empty: none waits); `for_people` counts by tenant what waits for
+    a person.
+    """
 
     driven: int
     queued: int
+    oldest: str
+    for_people: Mapping[str, int]
     room: Room
     replicas: tuple[str, ...]
 
@@ -220,6 +228,12 @@ class Executions:
         return Load(
             driven=self.dispatcher.driven,
             queued=len(waiting),
+            oldest=min((state.started_at for state in waiting), default=""),
+            for_people=Counter(
+                state.task.tenant
+                for state in self.projection.unfinished()
+                if state.status is ExecutionStatus.AWAITING_APPROVAL
+            ),
             room=self._room,
             replicas=tuple(sorted(self._replicas.alive())),
         )

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
+from structlog.contextvars import bound_contextvars
+
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
@@ -67,6 +69,10 @@ class AgentWorker:
 
     async def run(self, assignment: Assignment[T]) -> T:
         """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
+        with bound_contextvars(**assignment.ids):
+            return await self._run(assignment)
+
+    async def _run(self, assignment: Assignment[T]) -> T:
         given: Any = assignment
         if isinstance(given, CheckAssignment):
             return cast("T", await self.evidence.gather(given))

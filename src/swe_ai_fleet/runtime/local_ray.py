@@ -6,8 +6,10 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -31,6 +33,8 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 _LOCAL_HOSTS = 1_000
 """How many hosts of agents a private cluster has room for, where settings say what one takes."""
 _LOOK_SECONDS = 5.0
+_LINES_SECONDS, _MOST_BYTES = 0.5, 1024 * 1024
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NAMESPACE = "swe-ai-fleet"
 _NOBODYS_PORT = 1
 # A shell, because the raylet appends arguments of its own.
@@ -81,7 +85,7 @@ class _BareNode(ray_node.Node):
         """No autoscaler: there is nothing to scale."""
 
     def start_log_monitor(self) -> None:
-        """No driver reads the logs of workers."""
+        """`_log_lines` reads what workers log."""
 
     def start_api_server(self, **_: object) -> None:
         """No dashboard."""
@@ -156,7 +160,34 @@ async def ray_started(settings: Settings) -> AsyncGenerator[None]:
         yield
         return
     with ray_connection(settings):
-        yield
+        logs = None if settings.ray_address else Path(cast("Any", ray)._private.worker._global_node.get_logs_dir_path())
+        async with in_background(*((_log_lines(logs),) if logs else ()), name="ray-log-lines"):
+            yield
+
+
+async def _log_lines(logs: Path) -> None:
+    """Copy what hosts of a private cluster log to standard error: Ray has it in files, which go with the cluster."""
+    ends: dict[Path, int] = {}
+    try:
+        while True:
+            await asyncio.sleep(_LINES_SECONDS)
+            _copy_lines(logs, ends)
+    finally:
+        _copy_lines(logs, ends)
+
+
+def _copy_lines(logs: Path, ends: dict[Path, int]) -> None:
+    for path in logs.glob("worker-*.err"):
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(ends.get(path, 0))
+            data = file.read(_MOST_BYTES)
+            # A longer line comes in parts.
+            whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MOST_BYTES else b"")
+            ends[path] = ends.get(path, 0) + len(whole)
+            # Lines with a colon are Ray's, for a log monitor of its own. What a fault quotes must not steer a terminal.
+            lines = _CONTROLS.sub("?", whole.decode(errors="replace")).split("\n")
+            told = [line for line in lines if line and line[0] != ":"]
+            print(*told, sep="\n", end="\n" if told else "", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager

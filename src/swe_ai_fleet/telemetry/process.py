@@ -10,10 +10,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry.w3c import w3c
 
 if TYPE_CHECKING:
+    from swe_ai_fleet.settings import Settings
     from swe_ai_fleet.telemetry.exposition import Exposition, Source
     from swe_ai_fleet.telemetry.tracing import Tracing
 

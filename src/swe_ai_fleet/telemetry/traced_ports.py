@@ -6,13 +6,13 @@ An event log's writers are heard of: their ids in log lines, their work as spans
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from opentelemetry.trace import SpanKind
-from structlog.contextvars import bind_contextvars, reset_contextvars
+from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.candidate import Delivered
@@ -62,7 +62,8 @@ class ObservedLog:
     async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
         """The journal of a writer's subject, as the log's own."""
         with ExitStack() as around:
-            around.enter_context(_bound(writer))
+            ids = {"agent_id": writer.agent_id} if writer.agent_id != EXECUTION_SUBJECT else {}
+            around.enter_context(bound_contextvars(tenant=writer.tenant, execution_id=writer.execution_id, **ids))
             spans: WrittenSpans | None = None
             if self._tracing is not None:
                 from swe_ai_fleet.telemetry.run_spans import written_spans
@@ -115,19 +116,6 @@ class ObservedJournal:
     async def flush(self) -> None:
         """Wait until everything posted is durable. Raises as the journal does."""
         await self._journal.flush()
-
-
-@contextmanager
-def _bound(writer: Writer) -> Generator[None]:
-    """Log lines within name who writes."""
-    ids = {"tenant": writer.tenant, "execution_id": writer.execution_id}
-    if writer.agent_id != EXECUTION_SUBJECT:
-        ids["agent_id"] = writer.agent_id
-    tokens = bind_contextvars(**ids)
-    try:
-        yield
-    finally:
-        reset_contextvars(**tokens)
 
 
 class TracedFleet:

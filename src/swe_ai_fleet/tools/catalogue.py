@@ -217,7 +217,7 @@ async def open_toolkits(
             # A server's own words are for the log: nothing that it says may stand in a system prompt.
             notes = tuple(f"Not all tools of the MCP server {name} could be had." for name in mcp.incomplete)
             for note in mcp.notes:
-                _log.warning("mcp.incomplete", agent=pipeline.trail.agent_id, reason=note)
+                _log.warning("mcp.incomplete", reason=note)
         yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, notes=notes)
 
 
