@@ -91,13 +91,13 @@ class Executions:
         snapshots: Snapshots | None = None,
     ) -> None:
         def heard(stored: StoredEvent) -> None:
-            self._dispatcher.heard(stored)
+            self.dispatcher.heard(stored)
 
         self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
         self.fleet = ConcurrencyLimiter(
-            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self._dispatcher.sharers(tenant)
+            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
         )
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log
