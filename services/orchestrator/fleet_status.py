@@ -67,7 +67,8 @@ class FleetStatuses:
             return
         reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
         away = self.drains.names(DrainTarget.NODE)
-        reply.nodes.extend(to_message(pb.NodeStatus, node, draining=node.node_id in away) for node in found.nodes)
+        nodes = (replace(node, draining=node.node_id in away) for node in found.nodes)
+        reply.nodes.extend(to_message(pb.NodeStatus, node) for node in nodes)
         reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in found.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(

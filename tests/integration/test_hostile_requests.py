@@ -178,6 +178,17 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"target": "DRAIN_TARGET_HOST", "name": "agent-host-1"},
         {"target": (0, 42), "within_seconds": (-1,)},
     ),
+    "Erase": (
+        {"execution_id": "0" * 8 + "-0000" * 3 + "-" + "0" * 12, "reason": "a leak", "dry_run": True},
+        {
+            "execution_id": ("../x", "A" * 36, "*"),
+            "caller": ({"execution_id": None, "caller": "x" * 129},),
+            "tenant": ({"execution_id": None, "tenant": "x" * 64}, {"execution_id": None, "tenant": "other"}),
+            "reason": ("", "x" * 1_001),
+            "memories.memory_ids": ({"execution_id": None, "memories": {"memory_ids": ["m"] * 1_001}},),
+            "memories.namespaces": ({"execution_id": None, "memories": {"namespaces": ["n"] * 101}},),
+        },
+    ),
     "RegisterAgent": (
         {"role": "DATA", "agent_id": "a"},
         {

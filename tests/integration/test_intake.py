@@ -362,7 +362,7 @@ async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: O
     for subject in ("agent.cmd.execute", "agent.cmd.execute.default.high", "agent.cmd.execute"):
         await orchestrator.put(subject, a_task(task_id))
         await orchestrator.taken("AGENT_COMMANDS")
-    found = orchestrator.service.executions.projection.select(DEFAULT_TENANT, task_id=task_id)
+    found = list(orchestrator.service.executions.projection.select(DEFAULT_TENANT, task_id=task_id))
     assert len(found) == 1
     ended = await orchestrator.service.executions.wait(DEFAULT_TENANT, found[0].execution_id)
     assert (ended.status, ended.task.caller) == (ExecutionStatus.COMPLETED, "nats")

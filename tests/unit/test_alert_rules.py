@@ -82,6 +82,7 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_http_requests_total,job=fleet-gateway,status=200 0+1",
     ),
     "FleetHostsSilent": ("fleet_hosts,state=silent 1", "fleet_hosts,state=silent 0; fleet_hosts,state=up 1"),
+    "FleetNodesUnfit": ("fleet_nodes_unfit 1", "fleet_nodes_unfit 0"),
     "FleetAgentRunsLost": (
         "fleet_agent_runs_lost_total,tenant=t 0+1",
         "fleet_agent_runs_lost_total,tenant=t 0+0x108 1+1x2 3+0x180; "

@@ -39,7 +39,7 @@ def test_its_figures_are_those_of_the_page_the_settings_and_the_manifests() -> N
     assert abs(float(knee) - capacity.GPU_STEPS) < 1
     fields = Settings.model_fields
     assert (fields["max_executions"].default, fields["event_days"].default) == (capacity.DRIVES, capacity.EVENT_DAYS)
-    cluster = yaml.safe_load((ROOT / "deploy/k8s/base/ray.yaml").read_text())
+    cluster = next(yaml.safe_load_all((ROOT / "deploy/k8s/base/ray.yaml").read_text()))
     [group] = cluster["spec"]["workerGroupSpecs"]
     [container] = group["template"]["spec"]["containers"]
     hosts = int(re.findall(r"agent_host\D+(\d+)", group["rayStartParams"]["resources"])[0])

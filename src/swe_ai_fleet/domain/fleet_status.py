@@ -42,7 +42,7 @@ class GpuStatus:
 class NodeStatus:
     """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100.
 
-    `unfit`: why no host of agents may run there; empty: nothing is known against it.
+    `draining`: it is taken out of work. `unfit`: why no host of agents may run there; empty: it may.
     """
 
     node_id: str
@@ -54,6 +54,7 @@ class NodeStatus:
     memory_used: int | None = None
     gpu_count: int = 0
     gpus: tuple[GpuStatus, ...] = ()
+    draining: bool = False
     unfit: str = ""
 
 
