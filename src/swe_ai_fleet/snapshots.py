@@ -134,9 +134,10 @@ class Snapshot:
             head = _Head(claimed=now(), slot=slot, position=at, parts=number, sha256=digest.hexdigest())
             await bucket.put(f"{self.key}.head", to_json(head), revision=revision)
         except Fenced:
-            # Of an erasure that came meanwhile nothing may stay, and who else writes has the other slot.
-            for written in range(number):
-                await bucket.delete(f"{self.key}.{slot}.{written}")
+            if await self.is_gone():
+                # What an erasure, which came meanwhile, has not seen is not to stay either.
+                for written in range(number):
+                    await bucket.delete(f"{self.key}.{slot}.{written}")
             return False
         return True
 

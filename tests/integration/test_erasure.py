@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionErased, Writer
 from swe_ai_fleet.domain.task import UPLOAD, RepoRef
 from swe_ai_fleet.orchestrator.recipes import tenant_key
+from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import audit_document
 from tests.erasure import everywhere
@@ -131,6 +132,13 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
     said = ExecutionErased(scope="execution", by="zoe.north", reason=marker)
     forged = to_json(replace(_writer(mine), agent_id="_").event(said, ordinal=1, at="2026-01-01T00:00:00+00:00"))
     await world.log.connection.publish(f"agent.events.north.{mine}.mallory", forged, headers={}, timeout=5)
+
+    for kept in (EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS):
+        saved = (await world.log.snapshots(kept)).of("said", dump=lambda: [marker.encode()], load=lambda lines: None)
+        assert await saved.save(lambda: 1)
+    assert {"KV_agent-snapshots", "KV_context-snapshots"} <= {
+        place.partition(" ")[0] for place in await everywhere(world.log, marker, home)
+    }
 
     would = await erase(zoe, execution_id=mine, dry_run=True)
     assert (list(would.execution_ids), would.record_id) == ([mine], "")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,6 +22,7 @@ from swe_ai_fleet.context.graph import GraphFollower
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.context import Change, Story, StoryCreated, StoryTask, TaskCreated, WorkRecord, WorkRecorded
+from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.metrics import Meter
@@ -120,6 +121,48 @@ async def test_one_replica_writes_and_none_writes_what_is_older() -> None:
     assert await known.save(store)
     now[0] += 100
     assert not await Lines(noise(4)).save(store)
+
+
+async def test_what_is_written_while_an_erasure_clears_the_bucket_leaves_nothing_and_is_written_anew() -> None:
+    class Cleared(Bucket):
+        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+            if key.endswith(".3"):
+                for entry in await self.entries(""):
+                    await self.delete(entry.key)
+            return await super().put(key, value, revision=revision)
+
+    now = [1000.0]
+    bucket = Cleared()
+    store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda: now[0])
+    assert not await Lines(noise(600)).save(store)
+    assert await Lines().within(store).is_gone() and not await bucket.entries("")
+    now[0] += 10
+    assert await Lines(noise(5)).save(store)
+
+
+async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:
+    bucket, events = MemoryKeyValue(), golden()
+    erased = next(one.event for one in events if isinstance(one.event.body, ev.ExecutionStarted))
+    tombstone = replace(erased, body=ev.ExecutionErased(scope="execution", by="ann", reason="a leak"))
+    # The log has nothing else of it any more.
+    events = [one for one in events if one.event.execution_id != erased.execution_id]
+    events.append(ev.StoredEvent(sequence=events[-1].sequence + 1, event=tombstone))
+    for read in (len(events), 0):
+        source = Events(events)
+        projection = Projection(
+            cast("Any", source), snapshots=Snapshots(bucket=bucket, origin="o", pause=0.01, least=1)
+        )
+        await projection.start()
+        assert projection.erased(erased.tenant) == [erased.execution_id]
+        assert projection.get(erased.tenant, erased.execution_id) is None
+        with pytest.raises(NotFound):
+            await projection.finished(erased.tenant, erased.execution_id)
+        while not any(
+            entry.key.endswith("head") and json.loads(entry.value)["position"] for entry in await bucket.entries("")
+        ):
+            await asyncio.sleep(0.01)
+        await projection.stop()
+        assert (source.read > 0) == (read > 0)
 
 
 @pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log", "other fold"])

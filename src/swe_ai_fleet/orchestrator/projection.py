@@ -289,7 +289,7 @@ class Projection:
         head = json.loads(next(lines, b'{"open": 0, "erased": []}'))
         kept = [from_json(_Kept, line) for line in islice(lines, head["open"])]
         self._over.load(lines)
-        self._erased = dict.fromkeys(head["erased"])
+        self._erased = dict.fromkeys((tenant, execution_id) for tenant, execution_id in head["erased"])
         known = {(one.state.task.tenant, one.state.execution_id): one for one in kept}
         # It was still open when the snapshot began, and over when its lines were read.
         known = {key: one for key, one in known.items() if self._over.get("/".join(key)) is None}
