@@ -30,7 +30,7 @@ ray.get(ray.remote(Host).options(num_cpus=0).remote().work.remote())
 
 
 def _variables() -> dict[str, str]:
-    cluster: dict[str, Any] = yaml.safe_load((ROOT / "deploy/k8s/base/ray.yaml").read_text())
+    cluster: dict[str, Any] = next(yaml.safe_load_all((ROOT / "deploy/k8s/base/ray.yaml").read_text()))
     [container] = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
     return {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("RAY_") and "value" in one}
 

@@ -77,7 +77,7 @@ async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subproces
 async def _probed(monitors: list[int]) -> None:
     """Every probe of the Pod says yes at every server, once their copies have caught up."""
     (pod,) = pods([found(built("production"), "StatefulSet", "fleet-nats")])
-    (server,) = pod.containers
+    server = pod.containers[0]
     paths = [server[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
     assert paths[0] == "/healthz"
     async with aiohttp.ClientSession() as client, asyncio.timeout(30):

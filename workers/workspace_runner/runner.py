@@ -6,6 +6,7 @@ Queues of different priority share its room, and exporters of metrics read its c
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -190,8 +191,8 @@ class Runner:
                 self.counts.run_seconds += time.monotonic() - began
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
-        """What a metrics exporter tells of this runner, by name."""
-        return {"running": self.slots.taken, "waiting": self.slots.waiting, **vars(self.counts)}
+        """What a metrics exporter tells of this runner at this moment, by name."""
+        return {"running": self.slots.taken, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
 
     async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):
