@@ -96,7 +96,7 @@ class Executions:
         self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
-        self.fleet = ConcurrencyLimiter(
+        self.fleet: ConcurrencyLimiter = ConcurrencyLimiter(
             deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
         )
         deps = replace(deps, fleet=self.fleet)
@@ -105,7 +105,7 @@ class Executions:
         decisions = Decisions(self._log, self.get)
         hand_deliveries = HandDeliveries(log=self._log, blobs=deps.blobs, workspaces=deps.workspaces, get=self.get)
         self._replicas = replicas or OnlyReplica(deps.owner)
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher = Dispatcher(
             self.projection,
             self._replicas,
             lambda state: Drive(deps, state, self),
