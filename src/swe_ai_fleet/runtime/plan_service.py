@@ -63,8 +63,8 @@ R = TypeVar("R")
 AT_ONCE = 32
 _log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
-MODEL_TIMEOUT_SECONDS = 10.0
-"""How long somebody who waits for a proposal waits for a model server that is down."""
+MODEL_TIMEOUT_SECONDS = 60.0
+"""How long a plan waits for a model server that is away: one that is restarted is back by then, and a person waits."""
 _RESERVED = frozenset(
     {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
      "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
