@@ -103,6 +103,7 @@ class RayFleet:
     _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
+    _cluster: tuple[list[dict[str, Any]], set[str]] | None = None
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -172,7 +173,10 @@ class RayFleet:
 
     async def look(self) -> None:
         """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
-        found, self._draining = await asyncio.to_thread(_cluster)
+        if self.settings.ray_address or self._cluster is None:
+            # A Ray of this process's own has one node, for ever.
+            self._cluster = await asyncio.to_thread(_cluster)
+        found, self._draining = self._cluster
         self.nodes = tuple(
             NodeStatus(
                 node_id=str(node["NodeID"]),
