@@ -148,7 +148,7 @@ class Examination:
     notes: tuple[str, ...] = ()
     duration_ms: int = 0
 
-    def told(self) -> Examination:
+    def with_conflicts(self) -> Examination:
         """The same with its conflicts."""
         return replace(self, conflicts=tuple(Matrix(self).conflicts()))
 
@@ -181,7 +181,7 @@ class Matrix:
         """
         return self._passed.get(candidate_id, 0)
 
-    def others(self, candidate_id: str) -> tuple[int, int]:
+    def authors_passed(self, candidate_id: str) -> tuple[int, int]:
         """The tests of how many other authors pass, and of how many anything can be said."""
         crossings = [
             crossing for tests, crossing in self._foreign(candidate_id) if tests.shown_by(crossing) or crossing.failed
@@ -306,7 +306,7 @@ class Matrix:
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
-        passed, asked = self.others(candidate_id)
+        passed, asked = self.authors_passed(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
         probes = next((crossing for tests, crossing in self._foreign(candidate_id) if not tests.authors), None)
         counts = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)

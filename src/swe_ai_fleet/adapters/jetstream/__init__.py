@@ -266,7 +266,7 @@ class JetStream:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
-    def held(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
+    def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
         """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
 
         Without an end; None once what was stored before is told.
