@@ -22,8 +22,8 @@ from services.gateway.event_stream import (
     KEEPALIVE_SECONDS,
     MEDIA_TYPE,
     Coming,
-    event,
     client_gone,
+    event,
     wants_events,
     while_there,
 )

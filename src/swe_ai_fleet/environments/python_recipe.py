@@ -27,11 +27,11 @@ from swe_ai_fleet.environments.python_project import (
     Group,
     PythonProject,
     is_for_something_else,
+    is_for_tests,
     local_sources,
     package_of,
     pinned_sources,
     read_project,
-    is_for_tests,
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
