@@ -40,11 +40,13 @@ class Replay:
         requests: Characters by part, a mapping for each request of the agent that solves the task.
         others: Characters by part of all further requests, such as those for a checklist of what the task demands.
         tree: The id of the tree that was delivered.
+        bodies: The agent's requests themselves.
     """
 
     requests: Sequence[Mapping[str, int]]
     others: Sequence[Mapping[str, int]]
     tree: str
+    bodies: Sequence[Mapping[str, Any]] = ()
 
     @property
     def characters(self) -> int:
@@ -73,6 +75,7 @@ async def replayed(recording: Recording, interpreter: Path) -> Replay:
         requests=[parts_of(body, recording.task) for body in at_work],
         others=[parts_of(body, recording.task) for body in others],
         tree=tree,
+        bodies=at_work,
     )
 
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
@@ -206,6 +206,11 @@ async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, wor
             "`python -m pytest`",
         ):
             assert words in text
+    # A check is named beside its command only where its name says something else.
+    checks = [CheckSpec(name=name, command="make lint") for name in ("", "make lint", "style")]
+    given = task(constraints=Constraints(checks=tuple(checks)))
+    prompt = opening_messages(given, workspace=held, limits=ToolLimits(), perspective=Perspective())[1].content
+    assert "# Checks that must pass\n- `make lint`\n- `make lint`\n- style: `make lint`" in prompt
     # Only configured linters are named.
     by_linters: list[str] = []
     for name, settings in (("none", {}), ("flake8", {".flake8": "[flake8]\n", "mypy.ini": "[mypy]\n"})):

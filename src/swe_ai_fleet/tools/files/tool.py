@@ -178,7 +178,9 @@ class FileTool(Toolkit):
         )
         matches = [line for line in found.items if line.matched]
         files = {match.path for match in matches}
-        lines = search.excerpts(found.items) if context else [f"{one.path}:{one.line}:{one.text}" for one in matches]
+        lines = search.excerpts(found.items)
+        if sum(map(len, lines)) + len(lines) > self.pipeline.limits.observation_chars - _NOTE_CHARS:
+            lines = [f"{one.path}:{one.line}:{one.text}" for one in found.items]  # where it is cut, paths stay
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif found.complete:
