@@ -22,6 +22,9 @@ MASKED = 200
 """Characters of the line in an observation's place; the history's own has about as many."""
 WORTH_IT = 400
 """Shorter observations stay, as in the history."""
+ROOM = 100_000
+"""Characters for which a context of 32,768 tokens has room, at 3.5 characters each."""
+_FULL, _GOAL = 0.95, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,22 @@ def never(held: Sequence[Piece], masks: Masks, replies: int) -> Masks:
     return masks
 
 
+def filled(room: int) -> Rule:
+    """What the history does where the context has room for so many characters: the oldest go, once it is full."""
+
+    def rule(held: Sequence[Piece], masks: Masks, replies: int) -> Masks:
+        size = sum(MASKED if number in masks else piece.characters for number, piece in enumerate(held))
+        if size <= _FULL * room:
+            return masks
+        for number, saved in _old(held, masks, replies, 1).items():
+            if size <= _GOAL * room:
+                break
+            masks, size = masks | {number}, size - saved
+        return masks
+
+    return rule
+
+
 def always(keep: int) -> Rule:
     """All but the observations of the last `keep` replies, each time."""
     return lambda held, masks, replies: masks | _old(held, masks, replies, keep).keys()
@@ -151,7 +170,8 @@ def table(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         shown.add_column("eaten by", justify="right")
     for world, talks in worlds.items():
         rules: dict[str, Callable[[float], Rule]] = {
-            "never, while there is room": lambda _: never,
+            "never (today, with room)": lambda _: never,
+            f"today, with room for {ROOM:,}": lambda _: filled(ROOM),
             "all but the last 3 replies'": lambda _: always(3),
             "all but the last 10 replies'": lambda _: always(10),
             "in batches of 10,000": lambda _: batches(10_000),

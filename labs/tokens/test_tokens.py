@@ -77,9 +77,11 @@ def test_masking_costs_what_lies_behind_it_and_saves_what_is_never_sent_again() 
     assert each.missed == opening + turn + 3 * (turn + rest) - 3 * 4
     once = masking.cost(pieces, masking.batches(1_600, keep=1))
     assert once.sent == 5 * opening + (1 + 2) * turn + (turn + 2 * rest) + (2 * turn + 2 * rest)
+    full = masking.cost(pieces, masking.filled(opening + 2_500))
+    assert full.sent < kept.sent and full.missed > kept.missed
     long = masking.cost(masking.chained([[body]], 3), masking.rented(0.25, keep=1))
     assert long.at(0.25) < masking.cost(masking.chained([[body]], 3), masking.never).at(0.25)
-    assert masking.table({"one": [body]}).row_count == 4 * 6
+    assert masking.table({"one": [body]}).row_count == 4 * 7
 
 
 @pytest.mark.parametrize("before", [True, False])

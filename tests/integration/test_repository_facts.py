@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, wor
             assert words in text
     # A check is named beside its command only where its name says something else.
     checks = [CheckSpec(name=name, command="make lint") for name in ("", "make lint", "style")]
-    given = task(constraints=Constraints(checks=tuple(checks)))
+    given = replace(task(), constraints=Constraints(checks=tuple(checks)))
     prompt = opening_messages(given, workspace=held, limits=ToolLimits(), perspective=Perspective())[1].content
     assert "# Checks that must pass\n- `make lint`\n- `make lint`\n- style: `make lint`" in prompt
     # Only configured linters are named.
