@@ -21,7 +21,7 @@ from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git
 from swe_ai_fleet.testing.script import Script, ScriptRequest
 
-SECONDS = 400.0
+SECONDS = 900.0
 _WON = (0, 6)
 """How `fleet run` ends with a winner; 6: no test has shown that it is right."""
 _AT_WORK = "files_edit_file"

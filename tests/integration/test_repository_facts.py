@@ -118,6 +118,16 @@ async def test_of_instructions_only_the_rules_are_shown_that_can_be_followed(tmp
     ]
 
 
+async def test_of_a_file_for_agents_each_item_is_a_rule_and_is_shown_whole(tmp_path: Path, workspace: Opener) -> None:
+    work = "- `make test` takes a second. Run it before you are done.\n- What a user sees gets a line in CHANGELOG.md."
+    files = {
+        "AGENTS.md": f"# Working on it\n{work}\n\n## Releasing\n- Tag it.\n",
+        "CONTRIBUTING.md": "- We like cats.\n",
+    }
+    facts = await gather(await workspace(make_repository(tmp_path / "r", files)), focus="", map_tokens=0)
+    assert [(file.path, file.text) for file in facts.instructions] == [("AGENTS.md", work)]
+
+
 async def test_instructions_in_another_language_are_shown_as_they_stand(tmp_path: Path, workspace: Opener) -> None:
     rules = "Funktionen bleiben kurz, höchstens zwanzig Zeilen.\nGenerierte Dateien werden nie von Hand geändert."
     repository = make_repository(tmp_path / "r", {"AGENTS.md": f"# Regeln\n\n{rules}\n"})
