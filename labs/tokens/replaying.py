@@ -116,6 +116,8 @@ async def _run(
     try:
         async with asyncio.timeout(SECONDS):
             printed, _ = await process.communicate()
+    except TimeoutError:
+        raise Strayed(f"fleet run has not ended within {SECONDS:g} seconds") from None
     finally:
         if process.returncode is None:
             process.terminate()
