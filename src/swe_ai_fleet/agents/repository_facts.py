@@ -51,7 +51,7 @@ _RULE = re.compile(
     r"^(?:please )?(use|keep|write|add|follow|make sure|put|name|run|test|document|update|only|no|every|all)\b"
 )
 _ELSEWHERE = re.compile(
-    r"(?i)install|set.?up|getting started|pull request|\bPRs?\b|commit|branch|release|publish|deploy|licen[sc]e|"
+    r"(?i)install|set.?up|getting started|pull request|\bPRs?\b|commit|branch|releas|publish|deploy|licen[sc]e|"
     r"conduct|contact|communit|issue|report|support|question|where things are|structure|layout|overview|table of"
 )
 _NOT_HERE = re.compile(
