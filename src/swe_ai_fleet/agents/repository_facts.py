@@ -174,7 +174,7 @@ async def _listed(workspace: Workspace) -> list[str]:
 
 
 def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructions, ...]:
-    tree, found, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
+    tree, instructions, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
     left = MAX_INSTRUCTION_CHARS
     for name in names:
         try:
@@ -191,9 +191,9 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
         if not rules or left <= 0:
             continue
         known |= set(rules.split("\n"))
-        found.append(Instructions(path=name, text=beginning(rules, left)))
+        instructions.append(Instructions(path=name, text=beginning(rules, left)))
         left -= len(rules)
-    return tuple(found)
+    return tuple(instructions)
 
 
 def rules_in(text: str, *, for_agents: bool = False) -> list[str]:
