@@ -113,8 +113,8 @@ zoo: $(VENV)/ready ## Real projects from package registries, and changes made by
 selection: $(VENV)/ready ## How often the right candidate wins, in pools made of the zoo's projects; ONLY=parse JOBS=2 BEFORE=python; writes selection.json
 	ONLY="$(ONLY)" JOBS="$(JOBS)" POOLS="$(POOLS)" BEFORE="$(BEFORE)" $(BIN)/python -m labs.selection
 
-tokens: $(VENV)/ready ## Characters that models are sent in recorded tasks, by part; BEFORE=python of another built copy; ONLY=overnight; writes tokens.json
-	$(BIN)/python -m labs.tokens --only "$(ONLY)" $(if $(BEFORE),--before "$(BEFORE)")
+tokens: $(VENV)/ready ## Characters that models are sent in recorded tasks, by part; BEFORE=python of another built copy; ONLY=overnight; MASKING=1; writes tokens.json
+	$(BIN)/python -m labs.tokens --only "$(ONLY)" $(if $(BEFORE),--before "$(BEFORE)") $(if $(MASKING),--masking)
 
 mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
 	$(BIN)/python -m labs.mutation $(MODULES)

@@ -4,6 +4,8 @@ BEFORE is the interpreter of a built copy of another commit, whose figures stand
 recordings. Prints tables and writes tokens.json. Ends with 1 where a replay went another way than the
 recording: a tool call failed, or showed something else.
 
+MASKING=1 adds what masking old observations would cost beside a prefix cache.
+
 `python -m labs.tokens --study DIR` replays nothing: it writes the same tasks for `fleet study` with a real model.
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from labs.tokens.masking import table
 from labs.tokens.recordings import Recording, recordings, write_study
 from labs.tokens.replaying import Replay, Strayed, replayed
 from labs.tokens.report import figures, tables
@@ -26,7 +29,7 @@ from labs.tokens.report import figures, tables
 AT_ONCE = 2
 
 
-async def main(chosen: Sequence[Recording], before: Path | None) -> int:
+async def main(chosen: Sequence[Recording], before: Path | None, *, masking: bool) -> int:
     if (task := asyncio.current_task()) is not None:  # what ends this command ends the fleets that it started
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     room = asyncio.Semaphore(AT_ONCE)
@@ -56,8 +59,9 @@ async def main(chosen: Sequence[Recording], before: Path | None) -> int:
         return 1
     Path("tokens.json").write_text(json.dumps(figures(now, earlier), indent=1) + "\n")
     console = Console(width=160)
-    for table in tables(now, earlier):
-        console.print(table)
+    masked = (table({name: replay.bodies for name, replay in now.items()}),) if masking else ()
+    for shown in (*tables(now, earlier), *masked):
+        console.print(shown)
     return 0
 
 
@@ -68,6 +72,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", metavar="NAME,NAME", help="these recordings; all by default")
     parser.add_argument("--before", type=Path, help="the interpreter of a built copy of another commit")
     parser.add_argument("--study", type=Path, metavar="DIR", help="write the tasks for fleet study, and nothing else")
+    parser.add_argument("--masking", action="store_true", help="what masking old observations would cost, too")
     options = parser.parse_args()
     if options.study:
         print(write_study(options.study))
@@ -78,4 +83,4 @@ if __name__ == "__main__":
         chosen = recordings([name for name in options.only.split(",") if name])
     except ValueError as error:
         parser.error(str(error))
-    sys.exit(asyncio.run(main(chosen, options.before)))
+    sys.exit(asyncio.run(main(chosen, options.before, masking=options.masking)))

@@ -21,7 +21,7 @@ from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git
 from swe_ai_fleet.testing.script import Script, ScriptRequest
 
-SECONDS = 400.0
+SECONDS = 900.0
 _WON = (0, 6)
 """How `fleet run` ends with a winner; 6: no test has shown that it is right."""
 _AT_WORK = "files_edit_file"
@@ -40,11 +40,13 @@ class Replay:
         requests: Characters by part, a mapping for each request of the agent that solves the task.
         others: Characters by part of all further requests, such as those for a checklist of what the task demands.
         tree: The id of the tree that was delivered.
+        bodies: The agent's requests themselves.
     """
 
     requests: Sequence[Mapping[str, int]]
     others: Sequence[Mapping[str, int]]
     tree: str
+    bodies: Sequence[Mapping[str, Any]] = ()
 
     @property
     def characters(self) -> int:
@@ -73,6 +75,7 @@ async def replayed(recording: Recording, interpreter: Path) -> Replay:
         requests=[parts_of(body, recording.task) for body in at_work],
         others=[parts_of(body, recording.task) for body in others],
         tree=tree,
+        bodies=at_work,
     )
 
 
@@ -113,6 +116,8 @@ async def _run(
     try:
         async with asyncio.timeout(SECONDS):
             printed, _ = await process.communicate()
+    except TimeoutError:
+        raise Strayed(f"fleet run has not ended within {SECONDS:g} seconds") from None
     finally:
         if process.returncode is None:
             process.terminate()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from labs.tokens import masking
 from labs.tokens.parts import parts_of
 from labs.tokens.recordings import Call, make_example, recordings, write_study
 from labs.tokens.replaying import Replay, Strayed, replayed
@@ -54,6 +55,33 @@ def test_a_requests_parts_add_up_to_all_that_it_says() -> None:
         "observed: files_read_file": len("def parse(): ..."),
         "remarks": len("One reply is left."),
     }
+
+
+def test_masking_costs_what_lies_behind_it_and_saves_what_is_never_sent_again() -> None:
+    body = {**BODY, "messages": [*BODY["messages"][:2]]}
+    for number in range(4):
+        call = {"id": f"c{number}", "function": {"name": "read", "arguments": "{}"}}
+        body["messages"] += [
+            {"role": "assistant", "content": "so", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": "x" * 1_000},
+        ]
+    pieces = masking.conversation([body])
+    opening, turn, rest = pieces[0].characters, 1_004, masking.MASKED + 4
+    kept = masking.cost(pieces, masking.never)
+    assert (kept.requests, kept.missed) == (5, opening + 4 * turn)
+    assert kept.sent == 5 * opening + (1 + 2 + 3 + 4) * turn
+    assert kept.at(1) == kept.sent
+    each = masking.cost(pieces, masking.always(1))
+    # The third request and those behind it each mask one more, and send anew what begins with that.
+    assert each.sent == 5 * opening + 4 * turn + (1 + 2 + 3) * rest
+    assert each.missed == opening + turn + 3 * (turn + rest) - 3 * 4
+    once = masking.cost(pieces, masking.batches(1_600, keep=1))
+    assert once.sent == 5 * opening + (1 + 2) * turn + (turn + 2 * rest) + (2 * turn + 2 * rest)
+    full = masking.cost(pieces, masking.filled(opening + 2_500))
+    assert full.sent < kept.sent and full.missed > kept.missed
+    long = masking.cost(masking.chained([[body]], 3), masking.rented(0.25, keep=1))
+    assert long.at(0.25) < masking.cost(masking.chained([[body]], 3), masking.never).at(0.25)
+    assert masking.table({"one": [body]}).row_count == 4 * 7
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -68,7 +68,8 @@ class TestGit:
         assert not status.metadata["clean"]
 
         diff = await ok(tool.diff())
-        assert "+# end" in diff.content
+        assert diff.content.startswith("1\t0\tapp.py\n\n--- a/app.py\n+++ b/app.py\n@@ ")
+        assert diff.content.endswith("\n     return x + x\n+# end")
         assert diff.metadata == {"files": ["app.py"], "insertions": 1, "deletions": 0}
 
         await ok(tool.checkout("feature", create=True))
@@ -284,6 +285,21 @@ class TestShell:
         assert (await ok(GitTool(workspace).status())).metadata["clean"]
         await ok(tool.run_command("seq 5000"))
         assert "/tmp/output-2.txt" in (await ok(tool.run_command("ls /tmp/output-*"))).content
+
+    async def test_tests_that_passed_are_counted_where_the_runner_counts_them(
+        self, workspace: LocalWorkspace, root: Path
+    ) -> None:
+        named = "".join(f"def test_{number}(): pass\n" for number in range(20))
+        (root / "test_many.py").write_text(named + "def test_wrong(): assert 1 == 2\n")
+        tool, verbose = ShellTool(workspace), "python3 -m pytest -v -p no:cacheprovider test_many.py"
+        result = await tool.run_command(verbose)
+        assert "\n[... 20 lines of tests that passed; all of it: /tmp/output-1.txt ...]\ntest_many.py::test_wrong" in (
+            result.content
+        )
+        assert (result.truncated, "1 failed, 20 passed in" in result.content) == (True, True)
+        assert (await ok(tool.run_command("grep -c ' PASSED' /tmp/output-1.txt"))).content == "20"
+        # Whoever filters them out of the rest wants to see them.
+        assert (await ok(tool.run_command(f"{verbose} | grep PASSED"))).content.count("test_many.py::") == 20
 
 
 SUITE = """

@@ -133,18 +133,30 @@ async def test_what_can_be_left_out_is_not_offered_as_null_nor_what_is_for_progr
     needed = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     properties: dict[str, object] = {"end": left_out, "both": told, "must": needed, "any": True}
     properties["sum"] = {"type": "string", FOR_PROGRAMS: True}
-    parameters = {"type": "object", "properties": properties, "required": ["must"]}
+    properties["few"] = {"type": "integer", "minimum": 0, "maximum": 20, "default": 0}
+    properties["many"] = {"type": "integer", "minimum": 1, "default": 14}
+    parameters = {"type": "object", "properties": properties, "required": ["must"], "additionalProperties": False}
     spec = replace(TOOLS[0], parameters=parameters)
     async with ScriptedModelServer(Script.of(Turn(content="Done."))) as server, client(server) as model:
         await model.reply(ModelRequest(OPENING, (spec,)))
         sent = server.bodies[-1]["tools"][0]["function"]["parameters"]
     assert sent["properties"] == {
         "end": {"type": "integer", "minimum": 1, "description": "Last."},
-        "both": told,
+        "both": {"anyOf": told["anyOf"]},
         "must": needed,
         "any": True,
+        "few": {"type": "integer", "maximum": 20},
+        "many": {"type": "integer", "minimum": 1, "default": 14},
     }
     assert spec.parameters == parameters
+    assert "additionalProperties" not in sent
+
+
+async def test_a_schema_that_strict_mode_can_hold_says_that_it_is_closed() -> None:
+    closed = {**PARAMETERS, "additionalProperties": False}
+    async with ScriptedModelServer(Script.of(Turn(content="Done."))) as server, client(server) as model:
+        await model.reply(ModelRequest(OPENING, (replace(LOOK, parameters=closed),)))
+        assert server.bodies[-1]["tools"][0]["function"]["parameters"] == closed
 
 
 @pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("x", "new")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
@@ -117,6 +118,16 @@ async def test_of_instructions_only_the_rules_are_shown_that_can_be_followed(tmp
     ]
 
 
+async def test_of_a_file_for_agents_each_item_is_a_rule_and_is_shown_whole(tmp_path: Path, workspace: Opener) -> None:
+    work = "- `make test` takes a second. Run it before you are done.\n- What a user sees gets a line in CHANGELOG.md."
+    files = {
+        "AGENTS.md": f"# Working on it\n{work}\n\n## Releasing\n- Tag it.\n",
+        "CONTRIBUTING.md": "- We like cats.\n",
+    }
+    facts = await gather(await workspace(make_repository(tmp_path / "r", files)), focus="", map_tokens=0)
+    assert [(file.path, file.text) for file in facts.instructions] == [("AGENTS.md", work)]
+
+
 async def test_instructions_in_another_language_are_shown_as_they_stand(tmp_path: Path, workspace: Opener) -> None:
     rules = "Funktionen bleiben kurz, höchstens zwanzig Zeilen.\nGenerierte Dateien werden nie von Hand geändert."
     repository = make_repository(tmp_path / "r", {"AGENTS.md": f"# Regeln\n\n{rules}\n"})
@@ -206,6 +217,11 @@ async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, wor
             "`python -m pytest`",
         ):
             assert words in text
+    # A check is named beside its command only where its name says something else.
+    checks = [CheckSpec(name=name, command="make lint") for name in ("", "make lint", "style")]
+    given = replace(task(), constraints=Constraints(checks=tuple(checks)))
+    prompt = opening_messages(given, workspace=held, limits=ToolLimits(), perspective=Perspective())[1].content
+    assert "# Checks that must pass\n- `make lint`\n- `make lint`\n- style: `make lint`" in prompt
     # Only configured linters are named.
     by_linters: list[str] = []
     for name, settings in (("none", {}), ("flake8", {".flake8": "[flake8]\n", "mypy.ini": "[mypy]\n"})):

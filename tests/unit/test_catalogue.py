@@ -36,7 +36,8 @@ def word_count(text: str) -> int:
 async def offered(
     root: Path, *, access: ToolAccess | None = None, environment: Environment | None = None, task: Task = TASK
 ) -> Toolbox:
-    policy = Policy(role=task.role, allowed=frozenset(task.tools) | frozenset(task.constraints.allowed_tools))
+    asked = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
+    policy = Policy(role=task.role, allowed=asked, denied=frozenset(task.constraints.denied_tools))
     pipeline = Pipeline(policy=policy)
     workspace = Sandbox(SandboxPolicy()).workspace(root, environment=environment or Environment())
     async with open_toolkits(workspace, pipeline, access or ToolAccess(), task) as held:
@@ -62,7 +63,7 @@ async def test_a_developer_is_shown_eight_functions_of_few_characters(tmp_path: 
     # As they go out; what is for programs, or null where it is left out, is in the catalogue alone.
     writer = WireWriter()
     sent = writer.native(writer.conversation(()), box.specs, head=b"", strict=False).decode().partition('"tools":')[2]
-    assert len(sent) <= 4_500
+    assert len(sent) <= 3_500
     assert not [
         word for word in ("anyOf", "expected_sha256", "idle_timeout", "max_results", "deselect") if word in sent
     ]
@@ -104,7 +105,14 @@ async def test_the_model_is_told_of_what_is_configured_and_of_nothing_else(
     told, without = listed(await offered(tmp_path, access=access, environment=environment)), await offered(tmp_path)
     assert more <= set(told)
     assert not more & set(listed(without))
-    assert {"git_log", "git_status", "git_commit"} <= set(listed(without))
+    # Of what commands do as well is told where there is no shell, or where each command may wait for a person.
+    asks = replace(TASK, approval=ApprovalPolicy.RISKY)
+    quiet = replace(TASK, constraints=Constraints(denied_tools=("shell",)))
+    assert not {"git_log", "git_status", "git_commit", "files_move_file"} & set(listed(without))
+    assert {"files_write_file", "tests_lint"} <= set(listed(without))
+    for task in (asks, quiet, replace(TASK, role=Role.ARCHITECT)):
+        told = listed(await offered(tmp_path, access=access, environment=environment, task=task))
+        assert {"git_commit", "files_move_file"} <= set(told)
 
 
 async def test_what_a_task_asks_for_and_plug_ins_are_shown(tmp_path: Path) -> None:

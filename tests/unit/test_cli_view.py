@@ -323,6 +323,19 @@ def test_a_line_says_why_there_is_no_context_why_a_run_failed_and_what_was_check
         assert printed(shown.err).strip().removeprefix("00:00:00 ") == line
 
 
+def test_what_the_checks_said_of_the_winner_is_said_once() -> None:
+    reasons = ("tests: 1 test fails without the change and passes with it", "lint: nothing")
+    done = ended("words")
+    report = replace(done.reports["a"], verdict=Verdict.VERIFIED, reasons=reasons)
+    why = f"verified: {'; '.join(reasons)}; 24 changed lines"
+    first = replace(done.ranking[0], verdict=Verdict.VERIFIED, reason=why)
+    second = replace(first, candidate_id="b", rank=2)
+    for others, delivered, times in (((), report, 1), ((second,), report, 2), ((), replace(report, reasons=("x",)), 1)):
+        state = replace(done, reports={"a": report}, delivery_report=delivered, ranking=(first, *others), winner_id="a")
+        text = " ".join(" ".join(outcome(state)).split())
+        assert (text.count("1 test fails without"), text.count("24 changed lines")) == (times, 1 + len(others))
+
+
 def test_why_agents_stopped_and_what_to_do_is_said_once_where_nobody_won() -> None:
     stop = replace(ENDED, stop_reason=StopReason.NO_TOOL_CALLS, artifacts=Artifacts(), answer="")
     progress = Progress()

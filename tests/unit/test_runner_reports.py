@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.tools.tests.reports import test_result, without_passes
 from swe_ai_fleet.tools.tests.runners.plan import recognise
 from swe_ai_fleet.tools.tests.runners.wording import test_result
 
@@ -51,7 +52,37 @@ def test_every_runner_is_recognised_in_output(name: str) -> None:
         report = recognise(output)
         assert numbers(report) == counts
         assert report is not None and report.failing == failing
+        left = recognise(without_passes(output))
+        assert left is not None and left.failing == failing
         assert abs(report.summary.duration_ms - milliseconds) <= 1
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        ("tests/test_a.py::test_{}[x y] PASSED                  [ 10%]", "===== 5 passed, 1 warning in 0.31s ====="),
+        ("[gw1] [ 20%] PASSED tests/test_a.py::test_{} ", "5 passed in 0.31s"),
+        ("test_{} (a.Tests.test_one) ... ok", "Ran 5 tests in 0.001s"),
+        ("test tests::test_{} ... ok", "test result: ok. 5 passed; 0 failed; 0 ignored; finished in 0.00s"),
+        ("  \u2714 adds {} (0.5ms)", "\u2139 pass 5"),
+        ("    \u2713 adds {} (2 ms)", "Tests:       1 failed, 5 passed, 6 total"),
+    ],
+)
+def test_lines_of_tests_that_passed_are_left_out_where_they_are_counted(line: str, end: str) -> None:
+    passed = "\n".join(line.format(number) for number in range(5))
+    assert without_passes(f"begins\n{passed}\nelse\n{end}", "/tmp/o") == (
+        f"begins\n[... 5 lines of tests that passed; all of it: /tmp/o ...]\nelse\n{end}"
+    )
+    two = "\n".join(passed.split("\n")[:2])
+    for whole in (f"begins\n{passed}\nelse", f"{two}\n{end}", ""):
+        assert without_passes(whole) is whole
+
+
+def test_frames_of_nodes_own_code_are_left_out() -> None:
+    ours = ["Error: torn", "    at parse (file:///workspace/src/a.js:60:11)", "    at Array.map (<anonymous>)"]
+    nodes = ["    at Test.run (node:internal/test_runner/test:796:25)", "    at node:async_hooks:206:9"]
+    result = test_result(TestOutcome.FAILED, "", "\n".join([*ours, *nodes]))
+    assert (result.traceback, result.message) == ("\n".join(ours), "at Array.map (<anonymous>)")
 
 
 ALIKE = ({"cargo", "rustc"}, {"node tap", "tape"}, {"tape", "node"}, {"go", "cargo"})

@@ -92,7 +92,6 @@ def opening_messages(
         role_article=ROLES[task.role],
         mount=workspace.mount,
         command_seconds=f"{limits.command_timeout_seconds:g}",
-        observation_chars=limits.observation_chars,
         notes=(*environment.notes, *notes),
         hosts=_hosts(workspace),
         role_template=f"roles/{task.role.lower()}.md.j2",

@@ -66,7 +66,7 @@ def rules(task: Task) -> tuple[Section, ...]:
     """What a change is held to."""
     constraints = task.constraints
     return (
-        ("Checks that must pass", "\n".join(f"- {check.name}: `{check.command}`" for check in constraints.checks)),
+        ("Checks that must pass", "\n".join(f"- {check.line}" for check in constraints.checks)),
         ("Paths that may be changed", ", ".join(constraints.allowed_paths)),
     )
 

@@ -23,7 +23,8 @@ from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.linters import configured_linters
 from swe_ai_fleet.tools.truncation import beginning
 
-INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
+CONTRIBUTING = "CONTRIBUTING.md"
+INSTRUCTION_FILES = ("AGENTS.md", CONTRIBUTING, "CLAUDE.md", ".github/copilot-instructions.md")
 MAX_INSTRUCTION_CHARS = 2_500
 MAX_NESTED = 20
 MAP_TOKENS = 625
@@ -50,7 +51,7 @@ _RULE = re.compile(
     r"^(?:please )?(use|keep|write|add|follow|make sure|put|name|run|test|document|update|only|no|every|all)\b"
 )
 _ELSEWHERE = re.compile(
-    r"(?i)install|set.?up|getting started|pull request|\bPRs?\b|commit|branch|release|publish|deploy|licen[sc]e|"
+    r"(?i)install|set.?up|getting started|pull request|\bPRs?\b|commit|branch|releas|publish|deploy|licen[sc]e|"
     r"conduct|contact|communit|issue|report|support|question|where things are|structure|layout|overview|table of"
 )
 _NOT_HERE = re.compile(
@@ -182,7 +183,8 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
             _log.info("repository.instructions_not_read", path=name, reason=error.message)
             continue
         # Often one is a copy of, a link to, or an excerpt of another.
-        rules = "\n".join(rule for rule in rules_in(text) if rule not in known)
+        for_agents = name != CONTRIBUTING
+        rules = "\n".join(rule for rule in rules_in(text, for_agents=for_agents) if rule not in known)
         if not rules and len(prose := _REFERENCE.sub("", text).strip()) > _FEW_CHARS and not _ENGLISH.search(prose):
             # Of another language rules are not told from other sentences.
             rules = prose
@@ -194,11 +196,11 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
     return tuple(instructions)
 
 
-def rules_in(text: str) -> list[str]:
+def rules_in(text: str, *, for_agents: bool = False) -> list[str]:
     """The rules of a file for contributors that an agent in a clone can follow, a line each.
 
     Left out are examples, tables, and what is about installing, pull requests, releases or people. Only English is
-    understood.
+    understood. In a file that is `for_agents`, each item of a list is a rule.
     """
     rules, section, skipped = list[str](), "", False
     for block in _BLOCKS.split(_HEADINGS.sub(r"\n\1\n\n", _FENCES.sub("\n\n", text))):
@@ -210,9 +212,10 @@ def rules_in(text: str) -> list[str]:
         line = _LINK.sub(r"\1", line[item.end() :] if item else line)
         if skipped or not line or line[0] in "|<![@" or _NOT_HERE.search(line):
             continue
-        if item and _RULES.search(section):
-            rules.append(f"- {line}")
-        elif sentences := [sentence for sentence in _SENTENCE.split(line) if _RULE.search(sentence)]:
+        sentences = [sentence for sentence in _SENTENCE.split(line) if _RULE.search(sentence)]
+        if item and (for_agents or sentences or _RULES.search(section)):
+            rules.append(f"- {line}")  # whole: "Run it before you are done" says nothing alone
+        elif sentences:
             rules.append(f"- {' '.join(sentences)}")
     return rules
 

@@ -27,13 +27,17 @@ _GIST_CHARS = 100
 _OUTPUT_CHARS = 4_000
 
 
-def candidates_table(state: ExecutionState) -> Table:
-    """All candidates by rank with their evidence, then those that do not stand, and the agents that left none."""
+def candidates_table(state: ExecutionState, *, told: str = "") -> Table:
+    """All candidates by rank with their evidence, then those that do not stand, and the agents that left none.
+
+    `told` is what stands above the table already: it is not said of the first again.
+    """
     table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
         candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
         same = f"; the same change: {', '.join(ranked.duplicates)}" if ranked.duplicates else ""
         left = candidate.artifacts if candidate else None
+        why = ranked.reason.removeprefix(told) if ranked is state.ranking[0] else ranked.reason
         add_row(
             table,
             str(ranked.rank),
@@ -43,7 +47,7 @@ def candidates_table(state: ExecutionState) -> Table:
             checks_text(report),
             f"+{left.insertions} -{left.deletions}" if left else "",
             f"{candidate.usage.total_tokens:,}" if candidate else "",
-            ranked.reason + same,
+            why + same,
             style=_style(report, won=ranked.candidate_id == state.winner_id),
         )
     for name, reason in drop_reasons(state).items():

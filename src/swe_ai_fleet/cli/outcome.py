@@ -140,8 +140,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         _print_judgement(screen, state)
         return
     won = bool(state.winner_id) or state.delivered is not None
-    if won or state.status.terminal:
-        _print_verdict(screen, state)
+    told = _print_verdict(screen, state) if won or state.status.terminal else ""
     if state.status.terminal and not won:
         _print_advice(screen, state)
     if (delivered := state.delivered) is not None:
@@ -159,7 +158,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         if state.output is not None:
             print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
-        screen.out.print(candidates_table(state))
+        screen.out.print(candidates_table(state, told=told))
     _print_checklist(screen, state)
     _print_examination(screen, state)
     print_pending(screen, state)
@@ -255,11 +254,11 @@ def _print_examination(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"{EXAMINATION}: {one_line(note, _REASON)}", style="yellow")
 
 
-def _print_verdict(screen: Screen, state: ExecutionState) -> None:
-    """The verdict on the winner, or on the best where nobody won, with its reasons."""
+def _print_verdict(screen: Screen, state: ExecutionState) -> str:
+    """The verdict on the winner, or on the best where nobody won; gives what it says where that is all of it."""
     report = state.best_report
     if report is None or report.verdict is None:
-        return
+        return ""
     best = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
     subject = f"{state.winner_id} won" if state.winner_id else f"the best, {best}" if best else "the whole"
     screen.line(f"{report.verdict}: {subject}", style=VERDICT_STYLES[report.verdict])
@@ -267,6 +266,8 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"  {best} says: {one_line(candidate.summary, _REASON)}")
     for reason in report.reasons[:_MOST_REASONS]:
         screen.line(f"  {one_line(reason, _REASON)}")
+    whole = len(report.reasons) <= _MOST_REASONS and max(map(len, report.reasons), default=0) <= _REASON
+    return f"{report.verdict}: {'; '.join(report.reasons)}; " if whole else ""
 
 
 def _print_advice(screen: Screen, state: ExecutionState) -> None:

@@ -158,6 +158,11 @@ class CheckSpec:
     required: bool = True
     expected_exit_code: int = 0
 
+    @property
+    def line(self) -> str:
+        """The command for a reader, behind its name where it has one of its own."""
+        return f"{self.name}: `{self.command}`" if self.name not in ("", self.command) else f"`{self.command}`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMcpServer:

@@ -81,6 +81,15 @@ PROFILES: Mapping[Role, frozenset[str]] = {
 }
 """What each role is shown at first, of that which is configured; everything else that policy permits can be called by
 name, and shown on request. Every schema costs tokens, and makes the choice harder."""
+_COMMANDS_DO = frozenset(
+    {
+        *(f"files_{name}" for name in ("append_file", "move_file", "copy_file", "delete_file", "mkdir", "file_info")),
+        *("files_list_files", "files_diff_files", "calculator", "python_executor", "tests_pytest", "git_status"),
+        *(f"git_{name}" for name in ("add", "commit", "log", "show", "checkout", "branch", "blame", "stash", "merge")),
+        "git_revert",
+    }
+)
+"""What a model that is shown the shell need not be told of, as it writes commands for that."""
 REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
 """What git does only where a remote is granted."""
 RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
@@ -209,6 +218,13 @@ async def open_toolkits(
         if access.plugins:
             kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
+        shell = kits[ShellTool.name].definitions["run_command"].spec
+        free = task.approval in (
+            ApprovalPolicy.NONE,
+            ApprovalPolicy.PLAN,
+        )  # else commands may have to wait for a person
+        if free and shell.name not in idle and pipeline.policy.offers(shell):
+            unlisted |= idle & _COMMANDS_DO
         notes = tuple[str, ...]()
         if servers := access.servers(task.constraints):
             names = {definition.spec.name for kit in kits.values() for definition in kit.definitions.values()}

@@ -30,6 +30,9 @@ MAX_NAME_CHARS = 200
 WHOLE = "whole_output"
 """The metadata of a result whose whole output an agent can read: where."""
 
+SHOWN = "shown_output"
+"""The metadata of a result of which less is shown than its content, which is kept like that of one that is cut."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -161,7 +164,7 @@ class Pipeline:
 
     async def _stored(self, result: ToolResult, limit: int) -> str:
         """The digest under which the whole masked output is kept where the observation will not hold it."""
-        if self._store is None or len(result.content) <= limit:
+        if self._store is None or (len(result.content) <= limit and SHOWN not in result.metadata):
             return result.artifact
         try:
             return (await self._store(result.content.encode("utf-8", "replace"))).digest
@@ -181,10 +184,12 @@ class Pipeline:
         )
 
     def _cut(self, result: ToolResult, artifact: str, limit: int) -> ToolResult:
+        metadata = dict(result.metadata)
+        content = str(metadata.pop(SHOWN, result.content))
         if self.limits.beginning_only:
-            content = beginning(result.content, limit)
+            content = beginning(content, limit)
         else:
-            content = truncate(result.content, limit, str(result.metadata.get(WHOLE, "")))
+            content = truncate(content, limit, str(metadata.get(WHOLE, "")))
         error = truncate(result.error, MAX_ERROR_CHARS)
         if content is result.content and error is result.error and artifact is result.artifact:
             return result
@@ -192,6 +197,7 @@ class Pipeline:
             result,
             content=content,
             error=error,
+            metadata=metadata,
             truncated=result.truncated or content is not result.content,
             artifact=artifact,
         )

@@ -15,7 +15,8 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
-from swe_ai_fleet.tools.pipeline import WHOLE
+from swe_ai_fleet.tools.pipeline import SHOWN, WHOLE
+from swe_ai_fleet.tools.tests.reports import without_passes
 from swe_ai_fleet.tools.truncation import truncate
 
 SHELL_CHARS = 6_000
@@ -65,9 +66,12 @@ class ShellTool(Toolkit):
             )
         )
         done = command_result("shell_run_command", result)
-        if len(done.content) <= SHELL_CHARS or isinstance(self.workspace, BareDirectory):
+        verbose = without_passes(done.content) is not done.content
+        if not (verbose or len(done.content) > SHELL_CHARS) or isinstance(self.workspace, BareDirectory):
             return done
-        return replace(done, metadata={WHOLE: path}) if (path := await self._keep(done.content)) else done
+        if not (path := await self._keep(done.content)):
+            return done
+        return replace(done, metadata={WHOLE: path, **({SHOWN: without_passes(done.content, path)} if verbose else {})})
 
     async def _keep(self, text: str) -> str:
         """Write an output where commands can read it, outside of the clone; where that is, empty if it cannot be."""

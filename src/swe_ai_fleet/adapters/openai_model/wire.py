@@ -11,7 +11,7 @@ from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -28,6 +28,7 @@ _CACHED_TOOL_SETS = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
 _SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_MATTERS_OF_COURSE = (("minLength", 1), ("minItems", 1), ("minimum", 0), ("exclusiveMinimum", 0))
 _INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
 
 
@@ -334,27 +335,34 @@ def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
     if isinstance(properties := parameters.get("properties"), Mapping):
         schemas = cast("Mapping[str, object]", properties)
-        parameters["properties"] = {
-            name: part for name, schema in schemas.items() if (part := _schema_shown(schema)) is not None
-        }
+        shown = {name: part for name, schema in schemas.items() if (part := _schema_shown(schema)) is not None}
+        parameters["properties"] = shown
+        # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
+        if parameters.get("additionalProperties") is False and len(shown) > len(_items(parameters.get("required"))):
+            del parameters["additionalProperties"]
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
 
 def _schema_shown(schema: object) -> object:
     """A parameter's schema as a model is shown it, None for what is for programs alone.
 
-    What is null where it is left out can just be left out.
+    What is null, empty, zero or false where it is left out can just be left out, and what must not be empty or
+    negative goes without saying; arguments are checked against the whole schema.
     """
     if not isinstance(schema, Mapping):
         return schema
     fields = dict(cast("Mapping[str, object]", schema))
     if fields.get(FOR_PROGRAMS):
         return None
-    kinds = fields.pop("anyOf", None)
-    if fields.pop("default", "") is not None or not isinstance(kinds, list):
-        return cast("object", schema)
-    left = [kind for kind in cast("list[dict[str, object]]", kinds) if kind != {"type": "null"}]
-    return {**left[0], **fields} if len(left) == 1 else cast("object", schema)
+    if not fields.get("default", True):
+        kinds = [kind for kind in _items(fields.get("anyOf")) if kind != {"type": "null"}]
+        if fields.pop("default") is None and len(kinds) == 1:
+            fields = {**mapping(kinds[0]), **{name: value for name, value in fields.items() if name != "anyOf"}}
+    return {name: value for name, value in fields.items() if (name, value) not in _MATTERS_OF_COURSE}
+
+
+def _items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _inside(text: str) -> bytes:

@@ -110,14 +110,15 @@ async def find_matches(
 
 
 def excerpts(lines: Sequence[Match]) -> list[str]:
-    """Matches with the lines around them, each file's under its path, gaps marked."""
+    """The lines as ripgrep shows them to people, each file's under its path, gaps around lines near matches marked."""
+    gaps = not all(line.matched for line in lines)
     rows, last = list[str](), Match(path="", line=0, text="")
     for line in lines:
         if line.path != last.path:
             rows.append(f"{line.path}:")
-        elif line.line > last.line + 1:
+        elif gaps and line.line > last.line + 1:
             rows.append("  ...")
-        rows.append(f"{line.line}{':' if line.matched else ' '}\t{line.text}")
+        rows.append(f"{line.line}{':' if line.matched else '-'}{line.text}")
         last = line
     return rows
 

@@ -178,11 +178,11 @@ class FileTool(Toolkit):
         )
         matches = [line for line in matches_found.items if line.matched]
         files = {match.path for match in matches}
-        lines = (
-            search.excerpts(matches_found.items)
-            if context
-            else [f"{line.path}:{line.line}:{line.text}" for line in matches]
-        )
+        lines = search.excerpts(matches_found.items)
+        if sum(map(len, lines)) + len(lines) > self.pipeline.limits.observation_chars - _NOTE_CHARS:
+            lines = [
+                f"{line.path}:{line.line}:{line.text}" for line in matches_found.items
+            ]  # where it is cut, paths stay
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif matches_found.complete:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -13,6 +14,7 @@ from swe_ai_fleet.tools.git.repository import MAX_FILES_LISTED
 
 Done = TypeVar("Done")
 _SHORT = 10
+_IDS = re.compile(r"^(?:diff --git .*\n)?index [0-9a-f]+\.\.[0-9a-f]+.*\n(?=--- )", re.MULTILINE)
 
 
 def conflict(operation_name: str, result: CommandResult, files: list[str], ending: str) -> ToolResult:
@@ -54,6 +56,11 @@ def without_untouched(text: str) -> str:
         if not (file := line.removeprefix("-\t-\t")) or file == line or "=>" in file or f" b/{file}\n" in patch
     ]
     return "\n".join(kept) + gap + patch if kept else ""
+
+
+def without_ids(text: str) -> str:
+    """A diff without the lines before a file's `---` that say nothing more: its name twice, ids of blobs."""
+    return _IDS.sub("", text)
 
 
 def numstat(text: str) -> dict[str, object]:

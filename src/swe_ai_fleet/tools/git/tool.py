@@ -33,6 +33,7 @@ from swe_ai_fleet.tools.git.text import (
     numstat,
     pushed,
     reported,
+    without_ids,
     without_untouched,
 )
 from swe_ai_fleet.tools.operation import Toolkit, operation
@@ -115,14 +116,14 @@ class GitTool(Toolkit):
         revision = ["--end-of-options", checked_ref(base)] if base else []
         specs = pathspecs(paths)
         result = await self._repository.git(
-            "diff", *READ_ONLY_DIFF, "--numstat", "-p", *options, *revision, "--", *specs
+            "diff", *READ_ONLY_DIFF, "--numstat", "-p", "-U1", *options, *revision, "--", *specs
         )
         shown = printed("git_diff", result, {})
         if not (text := without_untouched(shown.content)):
             if paths:
                 await self._repository.must_match(specs)
             return ToolResult(success=True, operation="git_diff", content=no_difference(staged, base))
-        return replace(shown, content=text, metadata=numstat(text))
+        return replace(shown, content=without_ids(text), metadata=numstat(text))
 
     @operation(read_only=True)
     async def log(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import groupby
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
@@ -43,6 +44,8 @@ MAX_TRACEBACK_CHARS = 2_400
 _TRACEBACK_LINES = 24
 _OUTPUT_TAIL_CHARS = 256 * 1024
 
+_OF_NODE = re.compile(r"\s*at .{0,200}\bnode:[\w/]{1,80}:\d{1,9}:\d{1,9}\)?,?")
+"""A frame of node's own code: no fault is looked for there."""
 _SUMMARY_LINE = re.compile(
     r"=*\s{0,9}(no tests ran|\d{1,9} [a-z][a-z0-9 ,]{0,300}) in (\d{1,9}(?:\.\d{0,9})?)s(?: \([\d:]{1,40}\))?\s{0,9}=*"
 )
@@ -64,11 +67,36 @@ def parse_pytest_output(text: str) -> TestRun | None:
     return None
 
 
+_PASSED = re.compile(
+    r"(?:\[gw\d+\] \[ *\d+%\] )?PASSED \S+::.*|[^:\s]+::.* PASSED(?: +\[ *\d+%\])?"  # pytest
+    r"|\w.* \.\.\. ok| *[\u2713\u2714] .*\([\d.]+ ?m?s\)"  # unittest and cargo, node and jest
+)
+_COUNTED = re.compile(r".*\b\d+ passed\b.*|Ran \d+ tests? in .*|\u2139 pass \d+")
+_FEWEST_PASSED = 3
+_LONGEST_PASSED = 300
+
+
+def without_passes(text: str, whole: str = "") -> str:
+    """What a command printed without its lines of single tests that passed, where it also says how many did.
+
+    `whole` is where all of it can be read. The text itself where there are no such lines.
+    """
+    where = f"; all of it: {whole}" if whole else ""
+    kept: list[str] = []
+    counted = False
+    for passed, group in groupby(text.split("\n"), lambda line: bool(_PASSED.fullmatch(line[:_LONGEST_PASSED]))):
+        rows = list(group)
+        counted = counted or (not passed and any(_COUNTED.fullmatch(row[:_LONGEST_PASSED]) for row in rows))
+        left_out = passed and len(rows) >= _FEWEST_PASSED
+        kept += [f"[... {len(rows)} lines of tests that passed{where} ...]"] if left_out else rows
+    return "\n".join(kept) if counted and len(kept) < text.count("\n") + 1 else text
+
+
 def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", duration_ms: int = 0) -> TestResult:
     """A test's result with everything about it cut to size; without a message, the traceback's last line is it."""
     if outcome is TestOutcome.PASSED:
         return TestResult(outcome=outcome, duration_ms=duration_ms)
-    said_lines = [line for line in traceback.strip().splitlines() if line.strip()]
+    said_lines = [line for line in traceback.strip().splitlines() if line.strip() and not _OF_NODE.fullmatch(line)]
     if not message or message == "collection failure":
         message = said_lines[-1].removeprefix("E").strip() if said_lines else message
     tail = "\n".join(said_lines[-_TRACEBACK_LINES:])
