@@ -59,7 +59,7 @@ class AuditEntry:
 
     def sealed(self, prev_hash: str) -> AuditEntry:
         """This entry as the successor of the one that has `prev_hash`."""
-        fields = self._fields | {"prev_hash": prev_hash}
+        fields: dict[str, Any] = self._fields | {"prev_hash": prev_hash}
         return AuditEntry(**fields, hash=_digest(fields))
 
     @property
