@@ -291,8 +291,8 @@ class AgentRun:
         before = len(step.observations)
         step = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
         for seen in step.observations[before:]:
-            told = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
-            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, told))), step=step.number)
+            texts = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
+            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, texts))), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         self._steps.append(step)
@@ -309,8 +309,8 @@ class AgentRun:
         if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step
         metadata = {LAST_LOOK_TITLE: last.result.content}
-        told = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
-        return replace(step, observations=(*step.observations[:-1], replace(last, result=told)))
+        result = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
+        return replace(step, observations=(*step.observations[:-1], replace(last, result=result)))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
