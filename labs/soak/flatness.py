@@ -67,8 +67,7 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 FILLING = ("nats_mib", "nats_live_mib", "nats_disk_mib", "messages", "stream_mib")
-"""What first fills, for minutes after each start of nats-server, and is judged behind these; in short runs it is only
-told."""
+"""What first fills, for minutes after each start of nats-server; in short runs it is told and not judged."""
 FILLING_MINUTES = 15.0
 _IN_A_ROW = 4
 
@@ -86,21 +85,15 @@ def lows(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def judge(
-    samples: Sequence[Mapping[str, float]], bounds: Mapping[str, Bound] = BOUNDS, *, filled_at: float = 0.0
-) -> list[Judged]:
-    """Every figure that has a bound, over the second half of the time that the samples (by their `at`) cover.
-
-    What fills is judged from `filled_at` on, in seconds, where that is later.
-    """
+def judge(samples: Sequence[Mapping[str, float]], bounds: Mapping[str, Bound] = BOUNDS) -> list[Judged]:
+    """Every figure that has a bound, over the second half of the time that the samples (by their `at`) cover."""
     if not samples:
         return []
     middle_of_time = (samples[0]["at"] + samples[-1]["at"]) / 2
     judged: list[Judged] = []
     for name, bound in bounds.items():
         points = [(one["at"], one[name]) for one in samples if name in one]
-        begin = max(middle_of_time, filled_at) if name in FILLING else middle_of_time
-        points = [one for one in (lows(points) if bound.momentary else points) if one[0] >= begin]
+        points = [one for one in (lows(points) if bound.momentary else points) if one[0] >= middle_of_time]
         if len(points) < 2:
             continue
         middle = median(value for _, value in points)

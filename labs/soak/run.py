@@ -37,11 +37,9 @@ _OUTAGE_MINUTES, _OUTAGE_SECONDS = 10.0, 165.0
 """How long a run is that ends with outages, and how long these are: two minutes and a little, as alerts have it."""
 _BUSY = 2.0
 """Above this load for each CPU a task that still goes on is late, and not lost."""
-_RESTART = 0.30
-"""The share of the time at which nats-server begins for the last time."""
 _KILLS = (
-    *((0.05, "agents"), (0.10, "fleet"), (0.16, "agents"), (0.20, "model"), (0.25, "fleet")),
-    *((_RESTART, "restart"), (0.38, "agents"), (0.45, "model")),
+    *((0.08, "agents"), (0.13, "fleet"), (0.20, "agents"), (0.25, "model"), (0.30, "fleet")),
+    *((0.36, "restart"), (0.42, "agents"), (0.45, "model")),
 )
 """When what is killed with -9, or (`restart`) restarted in an orderly way, as a share of the time. All in the first
 half: a fresh process hides what an old one has gathered, and the second half is judged."""
@@ -174,8 +172,7 @@ async def _play(soak: Soak, soaked: Soaked, *, limit: float, width: int, pace: f
                 soak.faults.append(f"execution {execution_id}: {account}")
     # What came after the load is told, not judged: a fleet without work would look flat.
     bounds = {name: bound for name, bound in BOUNDS.items() if soak.minutes >= FILLING_MINUTES or name not in FILLING}
-    filled_at = (0.0 if calm else _RESTART * seconds) + 60 * FILLING_MINUTES
-    soak.judged = judge([one for one in soak.samples if one["at"] <= seconds + 1], bounds, filled_at=filled_at)
+    soak.judged = judge([one for one in soak.samples if one["at"] <= seconds + 1], bounds)
 
 
 async def _outages(soaked: Soaked, alarms: Alarms) -> list[str]:

@@ -46,14 +46,6 @@ def test_the_first_half_is_not_judged_nor_one_high_sample() -> None:
     assert judge(_samples(spike))[0].flat
 
 
-def test_what_still_fills_is_judged_once_it_has() -> None:
-    filling = [{"at": 60.0 * number, "messages": min(5000.0 + 200 * number, 9_800.0)} for number in range(30)]
-    assert not judge(filling)[0].flat
-    assert judge(filling, filled_at=60.0 * 24)[0].flat
-    growing = [{"at": 60.0 * number, "messages": 5000.0 + 250 * number} for number in range(30)]
-    assert not judge(growing, filled_at=60.0 * 20)[0].flat
-
-
 def test_without_samples_nothing_is_called_flat_and_every_bound_allows_something() -> None:
     assert judge([]) == []
     assert judge(_samples([1.0])) == []

@@ -14,7 +14,7 @@ from swe_ai_fleet.codec import from_json, to_json
 T = TypeVar("T")
 _BATCH = 200
 _SCHEMA = """
-PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -2048; PRAGMA secure_delete = ON;
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192; PRAGMA secure_delete = ON;
 CREATE TABLE item (key TEXT PRIMARY KEY, sort TEXT, labels TEXT, weight INTEGER, value BLOB);
 CREATE INDEX by_age ON item (sort);
 CREATE TABLE label (label TEXT, sort TEXT, key TEXT, weight INTEGER, PRIMARY KEY (label, sort, key)) WITHOUT ROWID;
@@ -35,7 +35,7 @@ LAST = "\U0010ffff"
 
 
 class Shelf(Generic[T]):
-    """A file without a name, gone with the process; about 2 MiB of it are in memory. Values are domain values.
+    """A file without a name, gone with the process; about 8 MiB of it are in memory. Values are domain values.
 
     Of a label the values are found in the order of their `sort`, then of their keys, the greatest first.
     """

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, Appr
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.candidate import Candidate, Diff
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Fenced, NotFound
 from swe_ai_fleet.domain.event import (
@@ -154,6 +154,7 @@ class World:
         self.model = model
         self.baselines: KnownAfter | None = None
         self.environment = Environment()
+        self.diffs = 0
 
     def task(self, text: str, approval: ApprovalPolicy = ApprovalPolicy.NONE) -> Task:
         repo = RepoRef(location=str(self.repository))
@@ -163,6 +164,13 @@ class World:
     async def clone(self, task: Task) -> AsyncIterator[Any]:
         pinned = await self.provider.pin(task.tenant, task.repo)
         async with self.provider.open(task.execution_id, AGENT, pinned, self.environment) as clone:
+            made = clone.diff
+
+            async def diff() -> Diff:
+                self.diffs += 1
+                return await made()
+
+            clone.diff = diff
             yield clone
 
     async def run(
@@ -433,6 +441,8 @@ async def test_an_answer_that_nothing_shows_is_met_once_by_the_baseline_and_the_
     assert (candidate.stop_reason, candidate.summary) == (StopReason.FINAL_ANSWER, "It is done now. Really.")
     looks = [text for message in world.messages if (text := message["content"] or "").startswith("Before this ends: ")]
     assert len(looks) == bool(told)
+    # Where the first answer counts, its run ends with what it was looked at with.
+    assert world.diffs == 1 + len(looks)
     for look in looks:
         assert told in look and NEWS.partition(": ")[2] in look and "Add b.\n- Keep a.\n" in look
     well_formed(world.messages)

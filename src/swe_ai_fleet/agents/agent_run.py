@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
 REMINDER = (
@@ -288,29 +288,29 @@ class AgentRun:
         beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
         observations = await self._toolbox.call_all(calls, refusals=ruled.refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
-        observations = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
-        for seen in observations[len(step.observations) :]:
+        before = len(step.observations)
+        step = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
+        for seen in step.observations[before:]:
             texts = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
             self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, texts))), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
-        step = replace(step, observations=observations)
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
         return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
 
-    async def _looked_at(self, step: Step) -> tuple[Observation, ...]:
-        """The observations of a step; in place of an answer that something speaks against, what that is, once."""
+    async def _looked_at(self, step: Step) -> Step:
+        """A step; in place of an answer that something speaks against, it has what that is, once."""
         ask, steps = self._parts.last_look, (*self._steps, step)
         if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
-            return step.observations
+            return step
         asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
         if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
-            return step.observations
+            return step
         metadata = {LAST_LOOK_TITLE: last.result.content}
         result = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
-        return (*step.observations[:-1], replace(last, result=result))
+        return replace(step, observations=(*step.observations[:-1], replace(last, result=result)))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""

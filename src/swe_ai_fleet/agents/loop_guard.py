@@ -128,6 +128,7 @@ _PARSED_CHARS = 64_000
 _MOST_DIGESTS = 20_000
 _NAMED_TOOLS = 12
 _LAST_LINES_CHARS = 300
+_LOOSE, _SORTED = json.JSONDecoder(strict=False), json.JSONEncoder(sort_keys=True)
 
 
 class LoopAction(StrEnum):
@@ -361,9 +362,9 @@ def _canonical(text: str) -> tuple[dict[str, object], str]:
     if len(text) > _PARSED_CHARS:
         return {}, text
     try:
-        value: object = json.loads(text, strict=False) if text.strip() else {}
+        value: object = _LOOSE.decode(text) if text.strip() else {}
         if isinstance(value, dict):
-            return cast("dict[str, object]", value), json.dumps(value, sort_keys=True)
+            return cast("dict[str, object]", value), _SORTED.encode(value)
     except (ValueError, RecursionError):
         pass
     return {}, text.strip()

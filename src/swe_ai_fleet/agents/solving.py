@@ -125,6 +125,7 @@ class Solver(AgentSpec[Solution]):
         )
         self._gate: PolicyGate | None = None
         self._notes: tuple[str, ...] = ()
+        self._looked: tuple[Step | None, Diff] = None, Diff(patch=b"")
 
     async def solve(self) -> Solution:
         """Run until it stops. Model faults and spent limits are stop reasons. Raises as `run_agent` does."""
@@ -200,7 +201,10 @@ class Solver(AgentSpec[Solution]):
             return Solution(trajectory=trajectory, diff=Diff(patch=b""), commit="", branch="", model=model)
         if trajectory.stop_reason is StopReason.REJECTED and self._gate is not None:
             trajectory = replace(trajectory, error=self._gate.rejection)
-        diff = await self._clone.diff()
+        # Where nothing was called since an answer was looked at, the clone is as it was then.
+        answer, diff = self._looked
+        if answer is None or trajectory.steps[-1] is not answer:
+            diff = await self._clone.diff()
         commit, branch = await self._clone.head()
         return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=model)
 
@@ -211,7 +215,8 @@ class Solver(AgentSpec[Solution]):
             return ""
         if fails_before(steps, await self._news.run()):
             return ""
-        files = (await self._clone.diff()).files
+        diff = await self._clone.diff()
+        self._looked, files = (steps[-1], diff), diff.files
         untested = environment.test_command and any(map(language_of, files)) and not any(map(is_test, files))
         if files and not untested:
             return ""

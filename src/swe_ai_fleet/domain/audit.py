@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from swe_ai_fleet.domain.tool import Decision, Outcome
 
@@ -55,15 +55,20 @@ class AuditEntry:
 
     def digest(self) -> str:
         """SHA-256 over the canonical JSON form (sorted keys, no spaces, UTF-8) of everything but `hash`."""
-        return self._digest(self.prev_hash)
+        return _digest(self._fields)
 
     def sealed(self, prev_hash: str) -> AuditEntry:
         """This entry as the successor of the one that has `prev_hash`."""
-        return replace(self, prev_hash=prev_hash, hash=self._digest(prev_hash))
+        fields: dict[str, Any] = self._fields | {"prev_hash": prev_hash}
+        return AuditEntry(**fields, hash=_digest(fields))
 
-    def _digest(self, prev_hash: str) -> str:
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "hash"} | {"prev_hash": prev_hash}
-        return hashlib.sha256(_CANONICAL.encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "hash"}
+
+
+def _digest(fields: Mapping[str, object]) -> str:
+    return hashlib.sha256(_CANONICAL.encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

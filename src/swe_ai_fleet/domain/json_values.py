@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from math import isfinite
 from typing import NoReturn, cast
 
@@ -21,11 +22,12 @@ def parse_json(text: str | bytes, *, control_characters: bool = False, finite: b
     Raises:
         ValueError: The text is no JSON, no UTF-8, or nested too deeply.
     """
-    refused = _refuse if finite else None
     try:
-        return json.loads(
-            text, strict=not control_characters, parse_constant=refused, parse_float=_finite if finite else None
-        )
+        if not (control_characters or finite):
+            return json.loads(text)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        return _decoder(strict=not control_characters, finite=finite).decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -90,9 +92,15 @@ def with_texts(value: object, change: Callable[[str], str], *, depth: int = MOST
     return value
 
 
+@cache
+def _decoder(*, strict: bool, finite: bool) -> json.JSONDecoder:
+    parse_constant, parse_float = (_refuse, _finite) if finite else (None, None)
+    return json.JSONDecoder(strict=strict, parse_constant=parse_constant, parse_float=parse_float)
+
+
 def _finite(digits: str) -> float:
     number = float(digits)
-    return number if isfinite(number) else _refuse(digits)
+    return number if isfinite(number) else _refuse(digits[:32])
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -42,6 +42,8 @@ class DiskWatch:
 
     def __init__(self, directories: Iterable[Path], limit: int) -> None:
         self._directories = tuple(directories)
+        # One of each file system; as texts, for they are looked at with each command.
+        self._places = tuple({_device(place): str(place) for place in self._directories}.values())
         self.limit = limit
         self.usage = Usage(bytes=0)
         self._free = self._free_now()
@@ -84,13 +86,21 @@ class DiskWatch:
 
     def _free_now(self) -> int:
         free: dict[int, int] = {}
-        for directory in self._directories:
+        for place in self._places:
             try:
-                status = os.statvfs(directory)
+                status = os.statvfs(place)
                 free[status.f_fsid] = status.f_bavail * status.f_frsize
             except OSError:
                 continue
         return sum(free.values())
+
+
+def _device(directory: Path) -> object:
+    """Its file system; what is not there is one of its own."""
+    try:
+        return directory.stat().st_dev
+    except OSError:
+        return directory
 
 
 class DiskGuard:

@@ -200,6 +200,8 @@ def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writin
 
 
 def _directory(cwd: str, mount: str) -> str:
+    if cwd == ".":
+        return mount
     path = PurePosixPath(cwd)
     if path.is_absolute() or ".." in path.parts:
         raise InvalidRequest(f"the working directory {cwd!r} is not inside the workspace", field="cwd")

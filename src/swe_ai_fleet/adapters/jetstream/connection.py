@@ -14,7 +14,7 @@ import secrets
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import nats.errors
 import structlog
@@ -30,7 +30,7 @@ from swe_ai_fleet.adapters.jetstream.faults import (
     Unanswered,
 )
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, as_batch, size_of
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, as_batch, head_of
 from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
@@ -42,6 +42,14 @@ _BATCHES_SINCE = (2, 12)
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
+
+
+class _Pending(NamedTuple):
+    """A request without an answer so far; its subject in small letters."""
+
+    subject: str
+    hear: Callable[[Message | Exception], None]
+    timer: asyncio.TimerHandle
 
 
 class Connection:
@@ -62,8 +70,7 @@ class Connection:
         self._prefix = INBOX
         self._inbox = ""
         self._requests = 0
-        self._pending: dict[str, asyncio.Future[Message]] = {}
-        self._asked: dict[str, str] = {}
+        self._pending: dict[str, _Pending] = {}
         self._subscriptions: dict[Subscription, Callable[[Message | None], None]] = {}
         self.batches = False
         """Whether to try atomic batches: the server knows them, and no stream has refused them yet."""
@@ -139,45 +146,65 @@ class Connection:
             Forbidden: The server does not let this user send there.
             InvalidRequest: The payload is larger than the server takes.
         """
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def hear(answer: Message | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Message):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        messages = [*before, Outgoing(payload, headers or {})]
+        client = self.ask(subject, as_batch(messages) if before else messages, hear, seconds=seconds)
+        try:
+            await client.drained()
+            return await future
+        finally:
+            future.cancel()
+
+    def ask(
+        self,
+        subject: str,
+        messages: Sequence[Outgoing],
+        hear: Callable[[Message | Exception], None],
+        *,
+        seconds: float = REQUEST_SECONDS,
+    ) -> NatsClient:
+        """Send messages at once, and have the answer to the last, or the fault in its place, handed over: once.
+
+        Raises Unanswered (nothing was sent), InvalidRequest; hands over faults as `request` raises them.
+        """
         client = self._connected()
-        messages = [Outgoing(payload, headers or {})]
-        if before:
-            messages = as_batch([*before, *messages])
-        size = max(map(size_of, messages))
+        heads = [head_of(message) for message in messages]
+        size = max(len(head) + len(message.payload) for head, message in zip(heads, messages, strict=True))
         if size > client.max_payload:
             # The client library counts the payload alone, and the server would close the connection.
             raise InvalidRequest(
                 f"a message of {size} bytes for {subject} is too large for NATS", hint="put it into a blob"
             )
-        loop = asyncio.get_running_loop()
         self._requests += 1
         inbox = f"{self._inbox}{self._requests}"
-        future = self._pending[inbox] = loop.create_future()
-        self._asked[inbox] = subject.lower()
-        timer = loop.call_later(seconds, _expire, future)
-        try:
-            for message in messages[:-1]:
-                await client.publish(subject, message.payload, headers=message.headers)
-            await client.publish(subject, payload, inbox, messages[-1].headers or None)
-            message = await future
-        except (nats.errors.Error, OSError) as error:
-            raise Unanswered(str(error)) from error
-        finally:
-            timer.cancel()
-            del self._pending[inbox], self._asked[inbox]
-        if not message.data and message.status == "503":
-            raise Unanswered("no stream or service listens on that subject")
-        return message
+        timer = asyncio.get_running_loop().call_later(seconds, self._settle, inbox, Unanswered("no answer in time"))
+        self._pending[inbox] = _Pending(subject.lower(), hear, timer)
+        for place, (head, message) in enumerate(zip(heads, messages, strict=True), start=1):
+            client.write(subject, head, message.payload, reply=inbox if place == len(heads) else "")
+        return client
+
+    def _settle(self, inbox: str, answer: Message | Exception) -> None:
+        """Hand over what there is for a request, unless it has been already."""
+        if (asked := self._pending.pop(inbox, None)) is not None:
+            asked.timer.cancel()
+            asked.hear(answer)
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
         client = self._connected()
-        try:
-            await client.publish(subject, payload, reply)
-        except (nats.errors.Error, OSError) as error:
-            raise Unanswered(str(error)) from error
+        client.write(subject, b"", payload, reply=reply)
+        await client.drained()
 
-    async def request_until_answered(
+    async def answered(
         self,
         subject: str,
         payload: bytes,
@@ -298,7 +325,7 @@ class Connection:
         if self._client is not None and self._client.is_closed:
             # An error while the library closes its connection ends that before it calls back.
             self._lost(self._client)
-        if self._client is None or not self._ready.is_set():
+        if self._client is None or not self._ready.is_set() or not self._client.is_connected:
             raise Unanswered("not connected")
         return self._client
 
@@ -385,25 +412,22 @@ class Connection:
         # The server says it once and answers nothing: whoever waits would wait in vain, again and again.
         refused = _FORBIDDEN.search(text)
         subject = refused[1] if refused else ""
-        waiting = [self._pending[inbox] for inbox, asked in self._asked.items() if asked == subject]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(Forbidden.to(subject))
+        waiting = [inbox for inbox, asked in self._pending.items() if asked.subject == subject]
+        for inbox in waiting:
+            self._settle(inbox, Forbidden.to(subject))
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
     def _answer(self, message: Message) -> None:
-        future = self._pending.get(message.subject)
-        if future is not None and not future.done():
-            future.set_result(message)
+        nobody = not message.data and message.status == "503"
+        self._settle(message.subject, Unanswered("no stream or service listens on that subject") if nobody else message)
 
     def _lost(self, client: NatsClient) -> None:
         if client is not self._client or not self._ready.is_set():
             return
         self._ready.clear()
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(Unanswered("the connection was lost"))
+        for inbox in list(self._pending):
+            self._settle(inbox, Unanswered("the connection was lost"))
         subscriptions, self._subscriptions = self._subscriptions, {}
         for deliver in subscriptions.values():
             deliver(None)
@@ -435,8 +459,3 @@ class Connection:
         if self._client is not None:
             await self._client.close()
             self._lost(self._client)
-
-
-def _expire(future: asyncio.Future[Message]) -> None:
-    if not future.done():
-        future.set_exception(Unanswered("no answer in time"))

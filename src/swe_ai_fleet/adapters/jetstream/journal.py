@@ -22,12 +22,14 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Backoff, Refused
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Refused, Unanswered
 from swe_ai_fleet.adapters.jetstream.messages import (
     EXPECTED_SEQUENCE,
     MAX_EVENT_BYTES,
     MESSAGE_ID,
+    Message,
     Outgoing,
+    headers_of,
     outgoing,
     place_of,
 )
@@ -35,6 +37,7 @@ from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.ports import BlobStore
 
 _WAIT_SECONDS = 0.02
@@ -71,6 +74,7 @@ class JetStreamJournal:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._sent = False
         self._fault: FleetError | None = None
 
     @property
@@ -85,9 +89,10 @@ class JetStreamJournal:
         event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
         self._queue.append((event, to_json(event)))
         self._ordinal = ordinal
-        if self._timer is None:
-            wait = _WAIT_SECONDS if self._connection.batches else 0.0
-            self._timer = asyncio.get_running_loop().call_later(wait, self._begin)
+        if not self._connection.batches:
+            self._begin()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WAIT_SECONDS, self._begin)
         return event
 
     async def append(self, body: EventBody) -> Event:
@@ -114,23 +119,64 @@ class JetStreamJournal:
             await asyncio.wait([self._task])
 
     def _begin(self) -> None:
+        """Store what is queued: the first of it at once, in this turn of the loop, where it goes alone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is None and self._queue:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        if self._task is not None or self._sent or not self._queue:
+            return
+        event, payload = self._queue[0]
+        if len(payload) > MAX_EVENT_BYTES or (self._connection.batches and len(self._queue) > 1):
+            self._drain_from(0)
+            return
+        message = Outgoing(payload, {**headers_of(event), EXPECTED_SEQUENCE: str(self._sequence)})
+        self._sent = True
+        try:
+            self._connection.ask(self._subject, [message], self._answered)
+        except (Unanswered, FleetError):
+            self._sent = False
+            self._drain_from(0)
 
-    async def _drain(self) -> None:
+    def _answered(self, answer: Message | Exception) -> None:
+        """Go on behind an event that is stored; one of which that is not certain is seen to by `_drain`."""
+        self._sent = False
+        if self._fault is not None:
+            return
+        if isinstance(answer, FleetError):
+            self._break(answer)
+        elif isinstance(answer, Message):
+            told = json_object(answer.data)
+            sequence, fault = told.get("seq"), mapping(told, "error")
+            if isinstance(sequence, int) and not fault and not told.get("duplicate"):
+                self._sequence = sequence
+                self._stored(1)
+                self._begin()
+            else:
+                # The same will be said again, but for a server that was only busy: it may store this one yet.
+                self._drain_from(int(bool(fault) and ApiFault.from_json(fault).passing))
+        else:
+            self._drain_from(1)
+
+    def _drain_from(self, unanswered: int) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._drain(unanswered))
+
+    def _stored(self, count: int) -> None:
+        """So many of the queued events are durable."""
+        for _ in range(count):
+            self._queue.popleft()
+        self._durable += count
+        self._owner = True
+        while self._waiters and self._waiters[0][0] <= self._durable:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    async def _drain(self, unanswered: int) -> None:
+        """Store all that is queued; the first of it was sent so many times without an answer."""
         try:
             while self._queue:
-                for _ in range(await self._store(self._next())):
-                    self._queue.popleft()
-                    self._durable += 1
-                self._owner = True
-                while self._waiters and self._waiters[0][0] <= self._durable:
-                    _, future = self._waiters.popleft()
-                    if not future.done():
-                        future.set_result(None)
+                self._stored(await self._store(self._next(), unanswered))
+                unanswered = 0
         except FleetError as fault:
             self._break(fault)
         finally:
@@ -154,11 +200,11 @@ class JetStreamJournal:
             if not future.done():
                 future.set_exception(_again(self._fault))
 
-    async def _store(self, queued: Sequence[tuple[Event, bytes]]) -> int:
+    async def _store(self, queued: Sequence[tuple[Event, bytes]], unanswered: int) -> int:
         """Store the first of some events, at least one; how many."""
         messages = [await outgoing(event, payload, self._blobs) for event, payload in queued]
         backoff = Backoff.lasting(self._timeout)
-        unanswered, together = 0, len(messages)
+        together = len(messages)
         while True:
             messages[0].headers[EXPECTED_SEQUENCE] = str(self._sequence)
             *before, (payload, headers) = messages[:together]

@@ -32,6 +32,7 @@ EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _BATCH, _PLACE, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 _REFERENCE = b'"body_ref"'
 _MEDIA_TYPE = "application/json"
+_ONE_LINE = str.maketrans("\r\n", "  ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +111,12 @@ def as_batch(messages: Sequence[Outgoing]) -> list[Outgoing]:
     return marked
 
 
-def size_of(message: Outgoing) -> int:
-    """Its bytes as a server counts them, head and payload."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
-    return len(f"NATS/1.0\r\n{lines}\r\n".encode()) + len(message.payload)
+def head_of(message: Outgoing) -> bytes:
+    """What stands before the payload of a message; values of several lines come as one."""
+    if not message.headers:
+        return b""
+    lines = [f"{name}: {value.translate(_ONE_LINE)}\r\n" for name, value in message.headers.items()]
+    return f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
 
 
 async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
@@ -130,7 +133,12 @@ async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
             "body_ref": to_plain(ref),
         }
         payload = json.dumps(document).encode()
-    return Outgoing(payload, {MESSAGE_ID: f"{event.tenant}/{event.id}"})
+    return Outgoing(payload, headers_of(event))
+
+
+def headers_of(event: Event) -> dict[str, str]:
+    """The headers of an event's message."""
+    return {MESSAGE_ID: f"{event.tenant}/{event.id}"}
 
 
 async def event_of(data: bytes, blobs: BlobStore) -> Event:

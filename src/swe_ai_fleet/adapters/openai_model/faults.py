@@ -260,4 +260,5 @@ class Quirks:
             capabilities = replace(capabilities, protocol=ToolProtocol.TEXT)
         if capabilities.structured_output and not self.allow(Feature.SCHEMA):
             capabilities = replace(capabilities, structured_output=False)
-        return replace(capabilities, logprobs=self.allow(Feature.LOGPROBS))
+        logprobs = self.allow(Feature.LOGPROBS)
+        return capabilities if logprobs is capabilities.logprobs else replace(capabilities, logprobs=logprobs)

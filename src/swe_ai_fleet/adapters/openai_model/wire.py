@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _CACHED_TOOL_SETS = 64
+_PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
 _SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
@@ -287,7 +288,7 @@ def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mappi
 def dump_json(value: object) -> bytes:
     """The value as JSON on one line, in UTF-8."""
     # A model can write half a surrogate pair; no UTF-8 can carry that, and no server would take it.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _PLAIN.encode(value).encode("utf-8", "replace")
 
 
 def _calls(message: Message) -> tuple[ToolCall, ...]:

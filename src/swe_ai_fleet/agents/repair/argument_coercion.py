@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from swe_ai_fleet.agents.repair.arguments import read_object, strict_json
+from swe_ai_fleet.agents.repair.arguments import read_object
 from swe_ai_fleet.agents.repair.names import COMMENTARY, PARAMETERS, Alias
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.workflow import json_type
 
@@ -335,7 +336,7 @@ def _parsed(text: str) -> object:
     if text[:1] == "{":
         return read_object(text)
     try:
-        return strict_json(text) if text[:1] == "[" else None
+        return parse_json(text, finite=True) if text[:1] == "[" else None
     except (ValueError, RecursionError):
         return None
 

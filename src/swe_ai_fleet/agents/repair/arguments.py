@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import NoReturn, cast
+from typing import cast
 
 from swe_ai_fleet.agents.repair.tolerant_json import MAX_DEPTH, TolerantReader, Unreadable, too_deep
+from swe_ai_fleet.domain.json_values import parse_json
 
 MAX_MENDED_CHARS = 1_000_000
 _ENCODED = re.compile(r'\s*\{\s*\\"')
@@ -51,11 +51,6 @@ def read_object(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) and text.lstrip()[:1] == "{" else None
 
 
-def strict_json(text: str) -> object:
-    """One JSON value as the standard has it. Raises ValueError."""
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-
-
 def _read(text: str, truncated: bool, repairs: dict[str, None], encodings: int) -> dict[str, object] | str:
     if not text.strip():
         return {}
@@ -84,11 +79,11 @@ _BROKEN = object()
 
 def _json(text: str, repairs: dict[str, None]) -> object:
     try:
-        return strict_json(text)
+        return parse_json(text, finite=True)
     except json.JSONDecodeError:
         pass
     try:
-        value = json.loads(text, strict=False, parse_constant=_refuse_constant, parse_float=_finite)
+        value = parse_json(text, control_characters=True, finite=True)
     except json.JSONDecodeError:
         return _BROKEN
     repairs["json_control_characters"] = None
@@ -183,17 +178,6 @@ def _tagged(text: str) -> dict[str, object] | None:
 def _body(text: str) -> str:
     """What stands between two tags, without the line break that belongs to each of them."""
     return text.removeprefix("\n").removesuffix("\n")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text[:32]} is too large for a number")
-    return value
 
 
 def _place(text: str, position: int) -> str:
