@@ -38,6 +38,7 @@ _EVENT_BYTES = 512
 _KEPT_SECONDS = 30.0
 """How long an execution that is over is kept for those who read it then."""
 _LAG_SECONDS = 2.0
+_SLICE = 128
 _sequence = attrgetter("sequence")
 _log = structlog.get_logger(__name__)
 
@@ -153,6 +154,9 @@ class Events:
                     continue
                 stored = history.events[place]
                 place, start = place + 1, stored.sequence + 1
+                if place % _SLICE == 0:
+                    # A long history does not hold the loop up while it is read.
+                    await asyncio.sleep(0)
                 if agent_id in ("", stored.event.agent_id):
                     yield stored
             if place >= end and not follow:
