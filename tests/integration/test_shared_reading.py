@@ -15,13 +15,15 @@ from swe_ai_fleet.adapters.jetstream.subjects import event_subject
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionErased, ExecutionStarted, ResultPublished, StoredEvent, Writer
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from tests.contract.test_event_log import everything, note, notes, write, writer
 
 REPOSITORY = PinnedRepository(tenant="acme", location="/r", commit="a" * 40)
 STARTED = ExecutionStarted(
-    task=Task(task_id="t", description="d", repo=RepoRef(path="/r")), repository=REPOSITORY, fingerprint="f"
+    task=Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/r")),
+    repository=REPOSITORY,
+    fingerprint="f",
 )
 
 
