@@ -212,13 +212,13 @@ class JetStream(Events):
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
-    def held(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
+    def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
         """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
 
         Without an end; None once what was stored before is told.
         """
         name = stream or streams.object_stream(self._settings.bucket)
-        return lambda start: held(self.connection, name, start, timeout=self._timeout)
+        return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""

@@ -195,7 +195,7 @@ class Listener:
         if work.deliveries == 1:
             return 1
         # A redelivery is not an attempt: a process may have ended in between, or the server restarted.
-        if await self.notifier.deliveries.taken(webhook, work.sequence):
+        if await self.notifier.deliveries.was_delivered(webhook, work.sequence):
             return 0
         pending = await self.notifier.deliveries.pending(webhook, work.sequence)
         if pending is not None:
