@@ -128,9 +128,10 @@ async def hundred(directory: Path) -> dict[str, float]:
         async with _fleet(directory / "hundred", url) as fleet:
             await _run(fleet, repository, "warm-up", agents=2)
             async with measured(pid) as cost:
-                began = time.perf_counter()
-                run = await _run(fleet, repository, "hundred", agents=AGENTS)
-                whole = time.perf_counter() - began
+                began = time.time()
+                execution_id = await _deliberate(fleet, repository, "hundred", agents=AGENTS)
+                whole = time.time() - began
+            run = await _timed(fleet, execution_id, began, agents=AGENTS)
     return {
         "fleet_100_floor_s": round(floor, 2),
         "fleet_100_ideal_s": (STEPS + 1) * LATENCY,
@@ -160,7 +161,14 @@ async def _fleet(home: Path, url: str) -> AsyncGenerator[Client]:
 
 
 async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) -> Run:
-    """One deliberation by a unary call; its timing is read from the log afterwards."""
+    """One deliberation by a unary call."""
+    began = time.time()
+    execution_id = await _deliberate(fleet, repository, task_id, agents=agents)
+    return await _timed(fleet, execution_id, began, agents=agents)
+
+
+async def _deliberate(fleet: Client, repository: Path, task_id: str, *, agents: int) -> str:
+    """Have agents take their steps; the execution, once the answer is there."""
     request = pb.DeliberateRequest(
         task_id=task_id,
         task_description="Take twenty steps.",
@@ -169,14 +177,15 @@ async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) ->
         num_agents=agents,
         constraints=pb.TaskConstraints(max_iterations=STEPS + 5),
     )
-    began = time.time()
-    reply = await fleet.stub.Deliberate(request, metadata=fleet.metadata)
+    return (await fleet.stub.Deliberate(request, metadata=fleet.metadata)).execution_id
+
+
+async def _timed(fleet: Client, execution_id: str, began: float, *, agents: int) -> Run:
+    """What the log says of an execution that was asked for at `began`; reading it belongs to no measurement."""
     first_call, started, replied, events = 0.0, 0.0, 0.0, 0
     prompts: dict[str, list[int]] = {}
     said = 0
-    stream = fleet.stub.StreamExecution(
-        pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=fleet.metadata
-    )
+    stream = fleet.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), metadata=fleet.metadata)
     async for event in stream:
         events += 1
         at = event.at_ms / 1000

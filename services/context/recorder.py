@@ -52,9 +52,8 @@ RECORDER = WorkQueue(
     ack_wait_seconds=5.0,
     # Each handler holds the events of one execution in memory.
     concurrency=4,
+    marks=(b'"execution_finished"', b'"body_ref"'),
 )
-_END = b'"execution_finished"'
-_ELSEWHERE = b'"body_ref"'
 _log = structlog.get_logger(__name__)
 
 
@@ -75,12 +74,10 @@ class Recorder:
     memories: Memories
 
     async def handle(self, work: Work) -> None:
-        """Handle one message of the log; nearly all of them are dropped unparsed.
+        """Handle one message of the log.
 
         Raises PermanentError for an end that can never be read, another FleetError for a retry.
         """
-        if _END not in work.data and _ELSEWHERE not in work.data:
-            return
         try:
             event = await event_of(work.data, self.log)
         except (ValueError, NotFound) as fault:

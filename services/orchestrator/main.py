@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -163,9 +164,12 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             )
             card = settings.home / "fleet.json"
             write_private(card, json.dumps(_card(running)))
+            # What a start leaves stays: no collection need look at it.
+            gc.freeze()
             try:
                 yield running
             finally:
+                gc.unfreeze()
                 card.unlink(missing_ok=True)
 
 

@@ -109,13 +109,15 @@ def _node(update: NodeUpdated) -> dict[str, object]:
 
 async def _bounded(payload: Mapping[str, object], task: Task, blobs: BlobStore) -> bytes:
     """The payload as JSON, its longest lists moved to the blob store one by one until it fits."""
-    bounded = dict(payload)
-    data = json.dumps(bounded).encode()
+    parts = {name: json.dumps(value).encode() for name, value in payload.items()}
     for name in ("audit_trail", "operations", "artifacts", "outputs", "nodes", "candidates"):
-        if len(data) <= MAX_RESULT_BYTES:
+        if len(data := _object(parts)) <= MAX_RESULT_BYTES:
             return data
-        part = json.dumps(bounded[name]).encode()
-        ref = await blobs.put(task.tenant, task.execution_id, part, "application/json")
-        bounded[name] = to_plain(ref)
-        data = json.dumps(bounded).encode()
-    return data
+        ref = await blobs.put(task.tenant, task.execution_id, parts[name], "application/json")
+        parts[name] = json.dumps(to_plain(ref)).encode()
+    return _object(parts)
+
+
+def _object(parts: Mapping[str, bytes]) -> bytes:
+    """The JSON object whose members are JSON already."""
+    return b"{%s}" % b", ".join(b'"%s": %s' % (name.encode(), part) for name, part in parts.items())

@@ -28,6 +28,7 @@ BUCKET = "drains"
 KEPT_SECONDS = 30 * 86_400.0
 """What is drained rarely comes back: names of orchestrators and Ray nodes are used once."""
 _LOOK_SECONDS = 0.5
+"""How often something that is drained is looked at: its work ends, or its time does."""
 _log = structlog.get_logger(__name__)
 
 
@@ -57,6 +58,7 @@ class Drains:
     def __init__(self, store: KeyValue) -> None:
         self._store = store
         self._held: dict[str, Drain] = {}
+        self._changed = asyncio.Event()
         self.follower = Follower[KeyValueChange](
             "the list of drains",
             lambda start: store.changes(from_revision=start, follow=True),
@@ -67,6 +69,17 @@ class Drains:
     def get(self, target: DrainTarget, name: str) -> Drain | None:
         """The drain of something; None where it works. Hosts are named `REPLICA.HOST`, nodes by their id."""
         return self._held.get(f"{target}.{name}")
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is drained."""
+        return not self._held
+
+    async def changed(self, seconds: float | None) -> None:
+        """Wait until the list changes, at most so many seconds (None: for ever)."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     def names(self, target: DrainTarget) -> set[str]:
         """Everything of a kind that is drained."""
@@ -90,6 +103,9 @@ class Drains:
                 self._held[change.key] = from_json(Drain, change.value)
             except ValueError:
                 _log.warning("drains.unreadable", key=change.key)
+        # Whoever waits now is woken; whoever asks later sees the list.
+        self._changed.set()
+        self._changed.clear()
         return change.revision
 
 
@@ -121,7 +137,7 @@ async def drained(
             if leaving:
                 dispatcher.let_go()
             lease.rest(leaving)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await drains.changed(None if drain is None else _LOOK_SECONDS)
 
     dispatcher.drained = lambda: drains.get(DrainTarget.ORCHESTRATOR, lease.me) is not None
     async with in_background(look(), name="drain"):

@@ -33,7 +33,7 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 _LOCAL_HOSTS = 1_000
 """How many hosts of agents a private cluster has room for, where settings say what one takes."""
 _LOOK_SECONDS = 5.0
-_LINES_SECONDS, _MOST_BYTES = 0.5, 1024 * 1024
+_LINES_SECONDS, _QUIET_SECONDS, _MOST_BYTES = 0.5, 4.0, 1024 * 1024
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NAMESPACE = "swe-ai-fleet"
 _NOBODYS_PORT = 1
@@ -168,15 +168,18 @@ async def ray_started(settings: Settings) -> AsyncGenerator[None]:
 async def _log_lines(logs: Path) -> None:
     """Copy what hosts of a private cluster log to standard error: Ray has it in files, which go with the cluster."""
     ends: dict[Path, int] = {}
+    pause = _LINES_SECONDS
     try:
         while True:
-            await asyncio.sleep(_LINES_SECONDS)
-            _copy_lines(logs, ends)
+            await asyncio.sleep(pause)
+            pause = _LINES_SECONDS if _copy_lines(logs, ends) else min(2 * pause, _QUIET_SECONDS)
     finally:
         _copy_lines(logs, ends)
 
 
-def _copy_lines(logs: Path, ends: dict[Path, int]) -> None:
+def _copy_lines(logs: Path, ends: dict[Path, int]) -> bool:
+    """Copy what is new; whether there was anything."""
+    before = sum(ends.values())
     for path in logs.glob("worker-*.err"):
         with suppress(OSError), path.open("rb") as file:
             file.seek(ends.get(path, 0))
@@ -188,6 +191,7 @@ def _copy_lines(logs: Path, ends: dict[Path, int]) -> None:
             lines = _CONTROLS.sub("?", whole.decode(errors="replace")).split("\n")
             shown_lines = [line for line in lines if line and line[0] != ":"]
             print(*shown_lines, sep="\n", end="\n" if shown_lines else "", file=sys.stderr, flush=True)
+    return sum(ends.values()) > before
 
 
 @asynccontextmanager
@@ -216,8 +220,12 @@ async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
 
 
 def _alive(node_id: str) -> bool:
-    nodes = cast("list[dict[str, Any]]", ray.nodes())
-    return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
+    return any(node["Alive"] and node["NodeID"] == node_id for node in ray_nodes())
+
+
+def ray_nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster, those that are gone among them."""
+    return cast("list[dict[str, Any]]", ray.nodes())
 
 
 def _log_in(token: str) -> None:

@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.drains import Drain, Drains, DrainTarget
 from swe_ai_fleet.runtime.host_logins import HostLogins
+from swe_ai_fleet.runtime.local_ray import ray_nodes
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings, without_login
@@ -38,8 +39,8 @@ _log = structlog.get_logger()
 
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
-_LOOK_SECONDS = 2.0
-"""Nodes that join, leave or are drained are noticed after so long."""
+_LOOK_SECONDS, _IDLE_LOOK_SECONDS = 2.0, 10.0
+"""Nodes that join or leave are noticed after so long, with and without work. Ray tells nobody of them."""
 _MEASURE_SECONDS = 2.0
 _WARM_SECONDS = 30.0
 _MEASURED = 64
@@ -128,7 +129,7 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        nodes = cast("list[dict[str, Any]]", ray.nodes()) if self.settings.ray_address else []
+        nodes = ray_nodes() if self.settings.ray_address else []
         task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
         about = self.host_settings(), tenant, list(executions), list(uploads), whole
         places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
@@ -350,7 +351,9 @@ async def open_ray_fleet(
 
     async def look() -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            at_work = fleet.running or len(fleet.hosts) > 1 or not (drains is None or drains.empty)
+            pause = _LOOK_SECONDS if at_work else _IDLE_LOOK_SECONDS
+            await (asyncio.sleep(pause) if drains is None else drains.changed(pause))
             await fleet.look()
 
     try:
@@ -363,7 +366,7 @@ async def open_ray_fleet(
 
 def _cluster() -> tuple[list[dict[str, Any]], set[str]]:
     """The nodes of the cluster, those that are gone among them, and the ids of those that Ray itself drains."""
-    return cast("list[dict[str, Any]]", ray.nodes()), set(state.get_draining_nodes())
+    return ray_nodes(), set(state.get_draining_nodes())
 
 
 def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str], whole: bool) -> None:

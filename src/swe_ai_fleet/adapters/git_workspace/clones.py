@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.bundles import bundled
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import read_file, remove_tree, try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
 from swe_ai_fleet.adapters.git_workspace.git import (
     COMMIT_ID,
@@ -41,6 +42,7 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
+_ON_BRANCH = re.compile(r"ref: refs/heads/(\w[\w-]*(?:/\w[\w-]*)*)\n", re.ASCII)
 # So much of what was staged may lie about, superseded, until our git directory is begun anew.
 _COMPACTED_BYTES = 64 * 1024 * 1024
 _COMMITS_KEPT = 256
@@ -304,6 +306,8 @@ class GitClone:
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
+        if plain := await asyncio.to_thread(_plain_head, self._clone_dirs.tree):
+            return plain
         asked = await self.run(
             Command(
                 argv=("git", "rev-parse", "HEAD", "--symbolic-full-name", "HEAD"),
@@ -317,6 +321,18 @@ class GitClone:
             return "", ""
         name = lines[1] if len(lines) > 1 else ""
         return lines[0], name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
+
+
+def _plain_head(tree: Path) -> tuple[str, str] | None:
+    """What git would say of HEAD where two plain files tell it; None where git has to be asked. Blocking."""
+    with suppress(OSError):
+        commit, name = read_file(tree, ".git", "HEAD"), ""
+        if branch := _ON_BRANCH.fullmatch(commit):
+            name = branch[1]
+            commit = read_file(tree, ".git", "refs", "heads", *name.split("/"))
+        if COMMIT_ID.fullmatch(commit[:-1]) and commit.endswith("\n"):
+            return commit[:-1], name
+    return None
 
 
 class Clones:

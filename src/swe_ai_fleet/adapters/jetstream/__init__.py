@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import structlog
 
@@ -19,21 +18,19 @@ from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.erasing import Erasing
-from swe_ai_fleet.adapters.jetstream.holdings import sizes
+from swe_ai_fleet.adapters.jetstream.events import Events
+from swe_ai_fleet.adapters.jetstream.holdings import held
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, StoredMessage, event_of
-from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID
 from swe_ai_fleet.adapters.jetstream.requests import (
     Answers,
-    Ask,
     Issuer,
     NatsLogin,
     answer_hosts,
     answer_logins,
-    asked_messages,
 )
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
@@ -50,7 +47,7 @@ from swe_ai_fleet.adapters.jetstream.work_queue import (
 )
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
@@ -91,7 +88,7 @@ class Ping:
     error: str = ""
 
 
-class JetStream:
+class JetStream(Events):
     """`EventLog`, `BlobStore` and `ResultBus` over one connection. Made by `JetStream.connect`."""
 
     def __init__(
@@ -101,11 +98,8 @@ class JetStream:
         timeout: float,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:
-        self.connection = connection
-        """What it all goes over, for what concerns whole streams."""
+        super().__init__(connection, JetStreamBlobs(connection, settings.bucket, timeout=timeout), timeout)
         self._settings = settings
-        self._timeout = timeout
-        self._blobs = JetStreamBlobs(connection, settings.bucket, timeout=timeout)
         self._results = JetStreamResults(connection, timeout=timeout, stamp=stamp)
 
     @classmethod
@@ -209,54 +203,6 @@ class JetStream:
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
         """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
         return await tell(self.connection, self._blobs, writer, body, timeout=self._timeout)
-
-    async def read(
-        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
-    ) -> AsyncGenerator[StoredEvent]:
-        """An execution's events, or one writer's, from a sequence number on; with `follow` without an end.
-
-        Raises:
-            NotFound: There are no streams yet, or a large event's body is gone.
-            PreconditionFailed: An event cannot be read (a newer version wrote it, say).
-            Unavailable: NATS did not answer in time; once following there is no such limit.
-        """
-        if self.connection.is_host:
-            # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
-            if follow or not agent_id:
-                raise PreconditionFailed("a host may only read the stored events of one writer", field="nats")
-            stored = asked_messages(
-                self.connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=from_sequence
-            )
-        else:
-            stored = self._of_execution(tenant, execution_id, agent_id, from_sequence, follow=follow)
-        async with aclosing(stored) as messages:
-            async for message in messages:
-                if message is not None:
-                    yield await self._event(message)
-
-    def _of_execution(
-        self, tenant: str, execution_id: str, agent_id: str, start: int, *, follow: bool = False
-    ) -> AsyncGenerator[StoredMessage | None]:
-        subject = subjects.execution_filter(tenant, execution_id)
-        if agent_id:
-            subject = subjects.event_subject(tenant, execution_id, agent_id)
-        return self._messages(subject, from_sequence=start, follow=follow)
-
-    async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions say and are told; with `follow` a None after everything stored before the call.
-
-        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
-        """
-        async with aclosing(self._readable(subjects.ALL_HEADS, from_sequence=from_sequence, follow=follow)) as stored:
-            async for head in stored:
-                yield head
-
-    async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
-        wanted = subjects.STREAM_SUBJECTS[subjects.EVENTS]
-        async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
-            async for event in stored:
-                yield event
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
         """Store content unless it already exists. Raises ResourceExhausted, Unavailable."""
@@ -375,37 +321,3 @@ class JetStream:
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is, and the account (`ALL`). Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self.connection, self._settings, timeout=self._timeout)
-
-    async def _readable(
-        self, wanted: Sequence[str], *, from_sequence: int, follow: bool
-    ) -> AsyncGenerator[StoredEvent | None]:
-        async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
-            async for message in stored:
-                if message is not None:
-                    try:
-                        event = await self._event(message)
-                    except (PreconditionFailed, NotFound) as fault:
-                        _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
-                    else:
-                        yield event
-                elif follow:
-                    yield None
-
-    def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
-        return messages(
-            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout
-        )
-
-    async def _event(self, message: StoredMessage) -> StoredEvent:
-        try:
-            event = await event_of(message.data, self._blobs)
-        except ValueError as error:
-            raise PreconditionFailed(
-                f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
-                hint="it may be of a newer version of the fleet",
-            ) from error
-        writer = message.subject.rpartition(".")[2]
-        if event.agent_id != writer and subjects.token(event.agent_id or "-") != writer:
-            # NATS lets each write on subjects of its own alone, whatever it says in the message.
-            event = replace(event, agent_id=unquote(writer))
-        return StoredEvent(sequence=message.sequence, event=event)

@@ -67,6 +67,7 @@ class WorkQueue:
         last_delay_seconds: The most of that.
         start_sequence: The first message of the stream that it takes, fixed once the consumer is made; 0: all.
         max_unsettled: Messages that may wait to be handled or to come again; more stay in the stream until then.
+        marks: Every message of interest contains one of these; others are acknowledged as they come.
     """
 
     stream: str
@@ -79,6 +80,7 @@ class WorkQueue:
     last_delay_seconds: float = 60.0
     start_sequence: int = 0
     max_unsettled: int = 1_000
+    marks: tuple[bytes, ...] = (b"",)
 
     def delay(self, deliveries: int) -> float:
         """Seconds until a message that was delivered so often comes again."""
@@ -185,9 +187,13 @@ class _Consumer:
                 message = await pulled(arrived)
                 if message is None:
                     wanted = 0
-                else:
-                    wanted -= 1
+                    continue
+                wanted -= 1
+                if any(mark in message.data for mark in self._queue.marks):
                     yield message
+                else:
+                    # Should this get lost, it comes again.
+                    await self._connection.send(message.reply, _ACK)
         finally:
             if subscription is not None:
                 await self._connection.unsubscribe(subscription)

@@ -62,6 +62,7 @@ class ModelPool:
         self._polling: dict[Endpoint, asyncio.Task[None]] = {}
         self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
         self._leaving: dict[asyncio.Task[None], Endpoint] = {}
+        self._wanted = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._start_polling(self._endpoints)
@@ -126,6 +127,7 @@ class ModelPool:
             name = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
             binding = Binding(name=name, tenant=tenant, priority=priority, started=time.monotonic())
             self._bindings[key] = binding
+            self._wanted.set()
         return ModelSession(self, binding, patience or Patience())
 
     async def probe(self) -> ModelCapabilities:
@@ -181,6 +183,7 @@ class ModelPool:
                 binding.served(reply.usage)
             return reply
 
+        self._wanted.set()
         admission = self._admission
         if admission is None:
             return await self._dispatcher.serve(ask, binding, patience)
@@ -252,12 +255,14 @@ class ModelPool:
         assert probe is not None
         loop = asyncio.get_running_loop()
         while True:
-            if self._bindings or any(endpoint.in_flight for endpoint in self._endpoints):
-                under_way = endpoint.in_flight
-                load = await probe.load()
-                if load is not None:
-                    endpoint.take_load(load, asked_with=under_way, now=loop.time())
-                pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)
+            if not self._bindings and not any(one.in_flight for one in self._endpoints):
+                self._wanted.clear()
+                await self._wanted.wait()
+            under_way = endpoint.in_flight
+            load = await probe.load()
+            if load is not None:
+                endpoint.heard(load, asked_with=under_way, now=loop.time())
+            pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)
             await asyncio.sleep(pause)
 
 

@@ -41,7 +41,6 @@ _MARKS = tuple(
     f'"{name}"'.encode()
     for name in ("execution_started", "execution_finished", "approval_awaited", "approval_resolved", "body_ref")
 )
-"""Every message of interest contains one of these; nearly all others are dropped unparsed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,6 +59,7 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
         max_unsettled=MAX_UNSETTLED,
+        marks=_MARKS,
     )
 
 
@@ -151,9 +151,7 @@ class Listener:
         Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
         the infrastructure.
         """
-        if not any(mark in work.data for mark in _MARKS):
-            return
-        notifier, webhook = self.notifier, self.notifier.webhooks.of_consumer(self.consumer)
+        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted or recreated: the follower of the store ends this listener, too.
             raise RetryAfter(_UNKNOWN_SECONDS)

@@ -238,6 +238,12 @@ class Figures:
             self.tools[name].merge(tool)
 
 
+def _merged(into: dict[Key, Figures], key: Key, figures: Figures) -> None:
+    if key not in into:
+        into[key] = Figures()
+    into[key].merge(figures)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """Cells of so many seconds, each kept for so many."""
@@ -270,10 +276,7 @@ class TierCells:
             if figures.change.any():
                 self.before.setdefault(key, Gauges()).merge(figures.change)
             return
-        cells = self.cells.setdefault(cell, {})
-        if key not in cells:
-            cells[key] = Figures()
-        cells[key].merge(figures)
+        _merged(self.cells.setdefault(cell, {}), key, figures)
 
     def drop(self, now: float) -> None:
         """Forget what is too old, its effect on the gauges aside."""
@@ -302,13 +305,14 @@ class History:
     What a range of time has is therefore the same in every process that has read the same events, whenever it did.
     The cell that is counted in is put into the tiers when another one begins or when somebody looks.
 
-    `tiers` are from fine to coarse, each cell a whole number of those before.
+    `tiers` are from fine to coarse, each cell a whole number of those before. `untold` is what `told` says next.
     """
 
     tiers: list[TierCells] = field(default_factory=lambda: [TierCells(tier=tier) for tier in TIERS])
     open: dict[Key, Figures] = field(default_factory=dict[Key, Figures])
     open_at: int = 0
     now: float = 0.0
+    untold: dict[Key, Figures] = field(default_factory=dict[Key, Figures])
 
     @property
     def reach(self) -> int:
@@ -322,9 +326,13 @@ class History:
             self._settle()
             self.open_at = cell
         self.now = now
-        if key not in self.open:
-            self.open[key] = Figures()
-        self.open[key].merge(figures)
+        _merged(self.open, key, figures)
+
+    def told(self) -> dict[Key, Figures]:
+        """Everything that was counted since the last call."""
+        self._settle()
+        told, self.untold = self.untold, {}
+        return told
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
@@ -360,6 +368,8 @@ class History:
             tier_cells.drop(self.now)
             for key, figures in self.open.items():
                 tier_cells.add(self.open_at, key, figures)
+        for key, figures in self.open.items():
+            _merged(self.untold, key, figures)
         self.open = {}
 
     def _tier(self, tier: Tier) -> TierCells:

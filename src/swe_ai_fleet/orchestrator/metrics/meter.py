@@ -136,9 +136,7 @@ class Meter:
             # A clock that is ahead must not put anything where nobody looks.
             at = min(counted.at, now)
             self._state.history.add(at, counted.key, counted.figures, now=now)
-            tenant = stored.event.tenant
-            self._state.totals.setdefault(self._state.tenants.of(tenant), Figures()).merge(counted.figures)
-            self._state.days.add(tenant, at, counted.figures.usage.total_tokens)
+            self._state.days.add(stored.event.tenant, at, counted.figures.usage.total_tokens)
             if counted.figures.change.any():
                 self._state.gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
         return stored.sequence
@@ -152,6 +150,9 @@ class Meter:
 
         Tenants beyond the first 50 share a name. Not to be changed.
         """
+        for key, counted in self._state.history.told().items():
+            tenant = self._state.tenants.of(key.partition("/")[0])
+            self._state.totals.setdefault(tenant, Figures()).merge(counted)
         return self._state.totals
 
     @property

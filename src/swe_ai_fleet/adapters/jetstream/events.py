@@ -1,0 +1,266 @@
+"""Events as the log has them, decoded once for everybody in a process who reads them.
+
+A process that follows the whole log keeps what passes of the executions that begin meanwhile, and answers from there
+who reads one of them. Where an execution is not known from its first event on, or takes too much room, its events are
+read from the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from urllib.parse import unquote
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import streams, subjects
+from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, event_of
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.requests import Ask, asked_messages
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    ExecutionErased,
+    ExecutionStarted,
+    ResultPublished,
+    StoredEvent,
+)
+
+_MOST_BYTES = 64 * 1024 * 1024
+_EVENT_BYTES = 512
+"""What an event takes beside its text."""
+_KEPT_SECONDS = 30.0
+"""How long an execution that is over is kept for those who read it then."""
+_LAG_SECONDS = 2.0
+_SLICE = 128
+_sequence = attrgetter("sequence")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(kw_only=True, eq=False)
+class History:
+    """All events of one execution so far, in their order; of no more use once it is `closed`."""
+
+    events: list[StoredEvent] = field(default_factory=list[StoredEvent])
+    bytes: int = 0
+    closed: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def last(self) -> int:
+        """The sequence of its last event."""
+        return self.events[-1].sequence
+
+    def place(self, sequence: int) -> int:
+        """Where the events from a sequence on begin."""
+        return bisect_left(self.events, sequence, key=_sequence)
+
+    def tell(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
+        self._changed.clear()
+
+    async def changed(self) -> None:
+        """Wait until another event comes, or it is closed."""
+        await self._changed.wait()
+
+
+class Histories:
+    """The histories of executions that began while somebody followed the whole log, the oldest first."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], History] = {}
+        self._bytes = 0
+        self._feeder: object = None
+
+    def get(self, tenant: str, execution_id: str) -> History | None:
+        return self._known.get((tenant, execution_id))
+
+    def begin(self, feeder: object) -> None:
+        """From now on events come from somebody; of several who would bring them, from the first."""
+        self._feeder = self._feeder or feeder
+
+    def end(self, feeder: object) -> None:
+        """Nothing more comes from somebody."""
+        if self._feeder is feeder:
+            self._feeder = None
+            for key in tuple(self._known):
+                self.drop(*key)
+
+    def take(self, feeder: object, stored: StoredEvent, size: int) -> None:
+        """Take in the next event of the log, which has so many bytes."""
+        if self._feeder is not feeder:
+            return
+        event, body = stored.event, stored.event.body
+        key = (event.tenant, event.execution_id)
+        history = self._known.get(key)
+        if history is None:
+            if not isinstance(body, ExecutionStarted) or event.agent_id != EXECUTION_SUBJECT:
+                return
+            history = self._known[key] = History()
+        history.events.append(stored)
+        history.bytes += size + _EVENT_BYTES
+        self._bytes += size + _EVENT_BYTES
+        history.tell()
+        if event.agent_id == EXECUTION_SUBJECT and isinstance(body, ExecutionErased):
+            self.drop(*key)
+        elif isinstance(body, ResultPublished):
+            asyncio.get_running_loop().call_later(_KEPT_SECONDS, self.drop, *key)
+        while self._bytes > _MOST_BYTES:
+            self.drop(*next(iter(self._known)))
+
+    def drop(self, tenant: str, execution_id: str) -> None:
+        """Keep an execution no longer; who reads it goes on at the server."""
+        history = self._known.pop((tenant, execution_id), None)
+        if history is not None:
+            self._bytes -= history.bytes
+            history.closed = True
+            history.tell()
+
+
+class Events:
+    """The reading half of an `EventLog` over one connection."""
+
+    def __init__(self, connection: Connection, blobs: JetStreamBlobs, timeout: float) -> None:
+        self.connection = connection
+        """What it all goes over, for what concerns whole streams."""
+        self._blobs = blobs
+        self._timeout = timeout
+        self._histories = Histories()
+
+    async def read(
+        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
+    ) -> AsyncGenerator[StoredEvent]:
+        """An execution's events, or one writer's, from a sequence number on; with `follow` without an end.
+
+        Raises:
+            NotFound: There are no streams yet, or a large event's body is gone.
+            PreconditionFailed: An event cannot be read (a newer version wrote it, say).
+            Unavailable: NATS did not answer in time; once following there is no such limit.
+        """
+        start = from_sequence
+        history = await self._known(tenant, execution_id, follow=follow)
+        if history is not None:
+            place, end = history.place(start), len(history.events)
+            while not history.closed and (follow or place < end):
+                if place == len(history.events):
+                    await history.changed()
+                    continue
+                stored = history.events[place]
+                place, start = place + 1, stored.sequence + 1
+                if place % _SLICE == 0:
+                    # A long history does not hold the loop up while it is read.
+                    await asyncio.sleep(0)
+                if agent_id in ("", stored.event.agent_id):
+                    yield stored
+            if place >= end and not follow:
+                return
+        if self.connection.is_host:
+            # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
+            if follow or not agent_id:
+                raise PreconditionFailed("a host may only read the stored events of one writer", field="nats")
+            stored = asked_messages(
+                self.connection, Ask.EVENTS, tenant, execution_id, {"agent_id": agent_id}, start=start
+            )
+        else:
+            stored = self._of_execution(tenant, execution_id, agent_id, start, follow=follow)
+        async with aclosing(stored) as messages:
+            async for message in messages:
+                if message is not None:
+                    yield await self._event(message)
+
+    async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """What all executions say and are told; with `follow` a None after everything stored before the call.
+
+        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        """
+        wanted = subjects.ALL_HEADS
+        async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async for head, _ in stored:
+                if head is not None or follow:
+                    yield head
+
+    async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
+        wanted, feeder = subjects.STREAM_SUBJECTS[subjects.EVENTS], object()
+        try:
+            async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+                async for event, size in stored:
+                    if event is not None:
+                        self._histories.take(feeder, event, size)
+                    elif follow:
+                        self._histories.begin(feeder)
+                    if event is not None or follow:
+                        yield event
+        finally:
+            self._histories.end(feeder)
+
+    async def _known(self, tenant: str, execution_id: str, *, follow: bool) -> History | None:
+        """The history of an execution with all that is stored by now; None where the server has to be asked for it."""
+        history = self._histories.get(tenant, execution_id)
+        if history is None or follow:
+            return history
+        heard, subject = history.last, subjects.execution_filter(tenant, execution_id)
+        last = await streams.last_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
+        if last is None or last.sequence < heard:
+            # It was erased.
+            self._histories.drop(tenant, execution_id)
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAG_SECONDS):
+                while not history.closed and history.last < last.sequence:
+                    await history.changed()
+        return history if history.last >= last.sequence else None
+
+    def _of_execution(
+        self, tenant: str, execution_id: str, agent_id: str, start: int, *, follow: bool = False
+    ) -> AsyncGenerator[StoredMessage | None]:
+        subject = subjects.execution_filter(tenant, execution_id)
+        if agent_id:
+            subject = subjects.event_subject(tenant, execution_id, agent_id)
+        return self._messages(subject, from_sequence=start, follow=follow)
+
+    async def _readable(
+        self, wanted: Sequence[str], *, from_sequence: int, follow: bool
+    ) -> AsyncGenerator[tuple[StoredEvent | None, int]]:
+        """Events with their sizes, None once what was stored before is told."""
+        async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async for message in stored:
+                if message is None:
+                    yield None, 0
+                    continue
+                try:
+                    event = await self._event(message)
+                except (PreconditionFailed, NotFound) as fault:
+                    _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
+                    # Who reads this execution has to meet the fault, too.
+                    self._histories.drop(*(unquote(part) for part in message.subject.split(".")[2:4]))
+                else:
+                    yield event, len(message.data)
+
+    def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
+        return messages(
+            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout
+        )
+
+    async def _event(self, message: StoredMessage) -> StoredEvent:
+        try:
+            event = await event_of(message.data, self._blobs)
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
+                hint="it may be of a newer version of the fleet",
+            ) from error
+        # NATS lets each write on subjects of its own alone, whatever it says in the message.
+        said = (event.tenant, event.execution_id, event.agent_id)
+        place = tuple(message.subject.split(".")[2:])
+        if said != place and tuple(subjects.token(name or "-") for name in said) != place:
+            tenant, execution_id, agent_id = map(unquote, place)
+            event = replace(event, tenant=tenant, execution_id=execution_id, agent_id=agent_id)
+        return StoredEvent(sequence=message.sequence, event=event)
