@@ -29,39 +29,17 @@ async def init(
     ] = (),
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
-    from swe_ai_fleet.settings import listed
-
     if check:
         return await _checked(screen, directory)
-    return await _installed(
-        screen,
-        directory,
-        tenants=listed(tenants),
-        hosts=listed(hosts),
-        nats_listen=nats_listen,
-        kubernetes=kubernetes,
-        rotate=rotate,
-    )
-
-
-async def _installed(
-    screen: Screen,
-    directory: Path,
-    *,
-    tenants: tuple[str, ...],
-    hosts: tuple[str, ...],
-    nats_listen: str,
-    kubernetes: bool,
-    rotate: tuple[str, ...],
-) -> Exit:
     from swe_ai_fleet.runtime.installation.installing import install
+    from swe_ai_fleet.settings import listed
 
     try:
         done = await asyncio.to_thread(
             install,
             directory,
-            tenants=tenants,
-            hosts=hosts,
+            tenants=listed(tenants),
+            hosts=listed(hosts),
             nats_listen=nats_listen,
             kubernetes=kubernetes,
             rotate=rotate,

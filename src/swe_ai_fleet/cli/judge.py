@@ -13,11 +13,9 @@ from typing import Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import Fleet
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
-from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
@@ -103,9 +101,3 @@ def _read(place: str) -> bytes:
     if not content.strip():
         raise CommandFault(f"{place} is empty", exit_code=Exit.USAGE, field="patch", hint="as `git diff` writes it")
     return content
-
-
-async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
-    from swe_ai_fleet.cli.run import run
-
-    return await run(screen, fleet, order)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,9 @@ class _Below(MutableMapping[str, Any]):
 class _Plain:
     """Reads texts and numbers in their bounds; all else as Typer does, for which it loads pydantic."""
 
+    def __init__(self, whole: Callable[[], Any]) -> None:
+        self._whole = whole
+
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         several = param.multiple or param.nargs == -1
         kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
@@ -67,8 +71,7 @@ class _Plain:
             return list(value)
         if kind is int and str(value).isdecimal() and (info.min or 0) <= int(value) <= (info.max or _MOST):
             return int(value)
-        param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        return self._whole().coerce(value, param=param, ctx=ctx)
 
 
 class _ReadsPlainly:
@@ -76,8 +79,8 @@ class _ReadsPlainly:
         read: Any = super()
         params: list[Any] = read.get_params(ctx)
         for one in params:
-            # Where Typer keeps what it reads a parameter with.
-            one._runtime_param = one._runtime_param or _Plain()
+            if not isinstance(one.get_runtime_param, partial):
+                one.get_runtime_param = partial(_Plain, one.get_runtime_param)
         return params
 
 

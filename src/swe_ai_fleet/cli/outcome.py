@@ -9,8 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.syntax import Syntax
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document, exit_of_state
@@ -24,6 +22,7 @@ from swe_ai_fleet.cli.execution_tables import (
 )
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name
+from swe_ai_fleet.cli.options import Execution
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
@@ -119,6 +118,13 @@ async def candidate_diff(client: FleetClient, state: ExecutionState, candidate_i
     if candidate is None or candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
         return ""
     return (await client.artifact(state.execution_id, candidate.artifacts.patch.digest)).decode("utf-8", "replace")
+
+
+async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
+    execution = await client.execution(await client.find(name))
+    await show_outcome(screen, client, await current_state(client, execution))
+    # It is about the command; the document has the execution's own.
+    return Exit.ACCEPTED
 
 
 async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionState) -> Exit:
@@ -332,6 +338,9 @@ def print_diff(screen: Screen, diff: str) -> None:
     lines = visible(diff).splitlines()
     shown = "\n".join(lines[:_DIFF_LINES])
     if screen.out.is_terminal:
+        # Only here, where a terminal pays for what colours it.
+        from rich.syntax import Syntax
+
         screen.out.print(Syntax(shown, "diff", theme="ansi_dark", background_color="default"))
     else:
         screen.line(shown)

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
@@ -21,6 +22,7 @@ from swe_ai_fleet.cli.documents import exit_of_state
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.options import Execution, option
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.place import LocalFleet
@@ -125,7 +127,15 @@ def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.Uplo
             yield pb.UploadRepositoryRequest(chunk=chunk)
 
 
-async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
+async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
+    return await _carried_out(screen, fleet, order)
+
+
+async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
+    return await _carried_out(screen, fleet, order)
+
+
+async def _carried_out(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
     detach = isinstance(order, Order) and order.detach
@@ -193,7 +203,13 @@ async def _sent(
     yield None
 
 
-async def watch(screen: Screen, client: FleetClient, name: str, *, text: bool = False) -> Exit:
+async def watch(
+    screen: Screen,
+    client: FleetClient,
+    name: Execution,
+    *,
+    text: Annotated[bool, option("Also what the models say, while they say it.")] = False,
+) -> Exit:
     """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
     execution_id = await client.find(name)
     progress = Progress()
