@@ -14,7 +14,6 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
@@ -113,7 +112,7 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
     if screen.json:
         screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
     else:
-        print_rows(screen, ("name", "tenant", "roles", "holds"), rows, "no tokens")
+        screen.table(("name", "tenant", "roles", "holds"), rows, "no tokens")
     return Exit.ACCEPTED
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 
 # Measured; tests/unit/test_capacity.py holds them against the tables of docs/capacity.md.
 GPU_STEPS = 24.0
@@ -88,5 +87,5 @@ async def capacity(
     if screen.json:
         screen.document({"rows": [{"what": what, "needed": needed, "from": source} for what, needed, source in rows]})
     else:
-        print_rows(screen, ("what", "needed", "from"), rows, "nothing")
+        screen.table(("what", "needed", "from"), rows, "nothing")
     return Exit.ACCEPTED

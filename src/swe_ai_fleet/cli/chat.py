@@ -15,7 +15,6 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_name
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import clean, one_line
 
@@ -135,7 +134,7 @@ async def _list(screen: Screen, calls: Calls) -> Exit:
         screen.document({"conversations": [document(one) for one in found]})
     else:
         rows = [(one.session_id, str(one.turn_count), one_line(one.last_text, 80)) for one in found]
-        print_rows(screen, ("conversation", "turns", "said last"), rows, "no conversations yet")
+        screen.table(("conversation", "turns", "said last"), rows, "no conversations yet")
     return Exit.ACCEPTED
 
 

@@ -30,7 +30,6 @@ from swe_ai_fleet.cli.messages import document, field_of, has_field, put
 from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.extensions import Entry
 
@@ -205,7 +204,7 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
             [str(document(one)[cell]) if isinstance(cell, str) else cell(one) for cell in columns.values()]
             for one in getattr(answer, member)
         ]
-        print_rows(screen, tuple(columns), rows, nothing)
+        screen.table(tuple(columns), rows, nothing)
 
     return view
 

@@ -10,11 +10,10 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.command import Given, Row
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import document, enum_word
+from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, print_lines, print_rows
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
@@ -126,7 +125,7 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
         for one in answer.stories
     ]
     nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
-    print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
+    screen.table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
     if answer.next_page_token:
         screen.note("more exist; raise --limit")
 
@@ -134,7 +133,7 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
 def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
     named = request.story_id or request.case_id or request.task_id
     nothing = "nothing is known" if named else "nothing holds for the whole project; name a STORY"
-    print_lines(screen, answer.context_text.splitlines(), nothing=nothing)
+    screen.lines(answer.context_text.splitlines(), nothing=nothing)
     if answer.context_text:
         at = f", the story at version {answer.version}" if answer.version else ""
         left_out = f", not in it: {', '.join(answer.omitted)}" if answer.omitted else ""
@@ -144,7 +143,7 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
     words = [enum_word(pb_context.RelationKind, one.kind).replace("_", " ") for one in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    print_lines(screen, [f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
+    screen.lines([f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 

@@ -9,7 +9,6 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.settings import Settings
 
@@ -45,7 +44,7 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
     if screen.json:
         screen.document({"letters": told})
     else:
-        print_rows(screen, tuple(told[0]) if told else (), rows, "no dead letters")
+        screen.table(tuple(told[0]) if told else (), rows, "no dead letters")
     return Exit.ACCEPTED
 
 

@@ -7,13 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.messages import enum_word, local_time
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.domain.text import counted
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -23,17 +20,11 @@ _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
     """Print the fleet as it is now."""
     screen.line(_summary(reply))
-    for table in status_tables(reply):
-        screen.out.print(table)
-
-
-def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
-    """What there is to show, a table each; nothing where there are no rows."""
-    parts = plain_table(
+    screen.table(
         ("part", "state", "version", "what was found"),
         [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
     )
-    hosts = plain_table(
+    screen.table(
         ("host", "orchestrator", "node", "agents", "memory", "state"),
         [
             (
@@ -47,11 +38,11 @@ def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
             for one in reply.hosts
         ],
     )
-    nodes = plain_table(
+    screen.table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
         [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
     )
-    models = plain_table(
+    screen.table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
         [
             (
@@ -68,14 +59,13 @@ def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
             for one in reply.model_endpoints
         ],
     )
-    storage = plain_table(
+    screen.table(
         ("stream", "messages", "size", "limit"),
         [
             (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
             for one in reply.storage
         ],
     )
-    return [table for table in (parts, hosts, nodes, models, storage) if table.row_count]
 
 
 def size(count: int) -> str:
@@ -125,8 +115,37 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
     """Print the figures of a span of time."""
     for line in summary(reply):
         screen.line(line)
-    for table in metrics_tables(reply):
-        screen.out.print(table)
+    screen.table(
+        ("operation", "count", "p50", "p95", "p99"),
+        [
+            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
+            for one in reply.latencies
+            if one.count
+        ],
+    )
+    screen.table(
+        ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
+        [
+            (
+                one.model or "?",
+                f"{one.calls:,}",
+                f"{one.prompt_tokens:,}",
+                f"{one.cached_tokens:,}",
+                f"{one.completion_tokens:,}",
+                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
+                _took(one.p50_ms),
+                _took(one.p95_ms),
+            )
+            for one in reply.models
+        ],
+    )
+    screen.table(
+        ("tool", "calls", "failures", "p50", "p95"),
+        [
+            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
+            for one in reply.tools
+        ],
+    )
 
 
 def since_ms(span: str) -> int:
@@ -178,42 +197,6 @@ def _befell(reply: pb.GetMetricsResponse) -> list[str]:
 
 def _counted(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda one: (-one[1], one[0])))
-
-
-def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
-    """Latencies, models and tools; nothing where there are no rows. Durations in seconds."""
-    latencies = plain_table(
-        ("operation", "count", "p50", "p95", "p99"),
-        [
-            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
-            for one in reply.latencies
-            if one.count
-        ],
-    )
-    models = plain_table(
-        ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
-        [
-            (
-                one.model or "?",
-                f"{one.calls:,}",
-                f"{one.prompt_tokens:,}",
-                f"{one.cached_tokens:,}",
-                f"{one.completion_tokens:,}",
-                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
-                _took(one.p50_ms),
-                _took(one.p95_ms),
-            )
-            for one in reply.models
-        ],
-    )
-    tools = plain_table(
-        ("tool", "calls", "failures", "p50", "p95"),
-        [
-            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
-            for one in reply.tools
-        ],
-    )
-    return [table for table in (latencies, models, tools) if table.row_count]
 
 
 def _took(milliseconds: float) -> str:

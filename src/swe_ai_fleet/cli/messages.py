@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
@@ -134,6 +135,12 @@ def _word(kind: EnumDescriptor, number: int) -> str:
 def _prefix(kind: EnumDescriptor) -> str:
     """What the names of an enumeration's values begin with: `DELIBERATION_STATUS_`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.name).upper() + "_"
+
+
+def local_time(at_ms: int) -> str:
+    """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
+    at = iso_time(at_ms)
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 
 
 def listed_document(execution: pb.Execution) -> dict[str, object]:

@@ -21,10 +21,9 @@ from swe_ai_fleet.cli.execution_tables import (
     print_outputs,
 )
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import enum_name
+from swe_ai_fleet.cli.messages import enum_name, local_time
 from swe_ai_fleet.cli.options import Execution
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext

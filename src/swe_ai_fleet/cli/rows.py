@@ -10,10 +10,9 @@ from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS
 from swe_ai_fleet.cli.command import Given, Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
-from swe_ai_fleet.cli.messages import enum_word, listed_document
+from swe_ai_fleet.cli.messages import enum_word, listed_document, local_time
 from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
@@ -61,10 +60,10 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
         screen.note("no councils; agents are made for each task")
         return
     councils = [(one.council_id, one.role, str(one.num_agents), one.status, one.model) for one in answer.councils]
-    screen.out.print(plain_table(("council", "role", "agents", "status", "model"), councils))
+    screen.table(("council", "role", "agents", "status", "model"), councils)
     members = [_member(council, agent) for council in answer.councils for agent in council.agents]
     if members:
-        screen.out.print(plain_table(("agent", "role", "run by", "profile", "tasks", "languages"), members))
+        screen.table(("agent", "role", "run by", "profile", "tasks", "languages"), members)
 
 
 def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
@@ -106,7 +105,7 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
     screen.line(f"{executions} and what came of them: {done}")
     stores = [(one.store, str(one.items), f"{one.bytes:,}") for one in answer.stores]
     if stores:
-        screen.out.print(plain_table(("store", "items", "bytes"), stores))
+        screen.table(("store", "items", "bytes"), stores)
 
 
 def _erasing(**what: Any) -> Row:
