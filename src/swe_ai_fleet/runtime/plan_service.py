@@ -295,6 +295,13 @@ async def _take_up(plans: TenantPlanServices, buckets: PlanBuckets, replicas: Re
 
 
 @asynccontextmanager
+async def open_plans(settings: Settings) -> AsyncGenerator[PlanService]:
+    """Plan sessions of a program, without a fleet, until the context ends; see `open_tenant_plan_services`."""
+    async with open_tenant_plan_services(settings) as plans:
+        yield plans.of(DEFAULT_TENANT)
+
+
+@asynccontextmanager
 async def open_tenant_plan_services(
     settings: Settings,
     *,
