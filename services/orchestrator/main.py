@@ -148,7 +148,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             ) as address,
             open_intake(stack.log, stack.executions, planning, known=partial(knows, access)),
             _with_gateway(stack, address, token, access) as http,
-            phases.done("hosts of agents and services"),
+            phases.done("services"),
         ):
             running = RunningFleet(
                 address=address,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ _FIRST = "goal"
 _MOST = 2**31
 
 
-class _Below(MutableMapping[str, Any]):
+class _Below(Mapping[str, Any]):
     """The commands and groups below a group, by their names, each made when it is asked for: it imports its code."""
 
     def __init__(self, group: str) -> None:
@@ -40,12 +40,6 @@ class _Below(MutableMapping[str, Any]):
         elif name not in self._made:
             self._made[name] = _command(name, words, ALL_ENTRIES[words])
         return self._made[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.abouts)
