@@ -51,7 +51,7 @@ async def capacity(
     free |= {"command_seconds": command_seconds}
     for name, value in (least | free).items():
         if not (0 <= value < 1e6 and (value or name in free)):
-            raise CommandFault(f"{value:g} is out of range", exit_code=Exit.USAGE, field=name, hint="0 to a million")
+            raise CommandFault(f"{value:g} is out of range", field=name, hint="0 to a million")
     at_once = math.floor(gpus * min(gpu_agents, gpu_steps * 60 / steps_per_minute))
     steps = at_once * steps_per_minute / 60
     bound = "their cache" if gpu_agents < gpu_steps * 60 / steps_per_minute else "their speed"

@@ -9,7 +9,7 @@ from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.command import Given, Row
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
@@ -18,7 +18,6 @@ from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.watching.text import command_line, one_line
 
@@ -82,6 +81,9 @@ async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproach
 
 
 def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResponse, _: Any) -> None:
+    # Only here: what learns brings events along.
+    from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
+
     few = ", too few to be sure" if answer.outcomes < _FEW else ""
     screen.line(f"goal type {answer.goal_type}; known: {counted(answer.outcomes, 'outcome')}{few}", style="bold")
     for choice in _CHOICES:
@@ -150,7 +152,7 @@ def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsRespo
 
 async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest, given: Given) -> None:
     if given["first"] and given["after"]:
-        raise CommandFault("--first with --after", exit_code=Exit.USAGE, field="after", hint="one of the two")
+        raise CommandFault("--first with --after", field="after", hint="one of the two")
     if given["first"]:
         request.depends_on.SetInParent()
 

@@ -87,7 +87,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     subject = letter.headers.get("Fleet-Subject", "")
     if again:
         if "Fleet-Omitted-Bytes" in letter.headers or not subject:
-            raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="publish it again")
+            raise CommandFault("its content was not kept", hint="publish it again")
         # Handed in twice within minutes it is one message; later its task's id keeps it to once.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
         await connection.publish(subject, letter.data, headers=headers, timeout=_TIMEOUT_SECONDS)

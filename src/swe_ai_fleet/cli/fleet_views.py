@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_word, local_time
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.text import counted
@@ -157,9 +157,7 @@ def seconds(span: str, field: str = "since") -> int:
     """The length of a span such as `30m`. Raises CommandFault naming the field."""
     found = _SPAN.fullmatch(span.strip())
     if found is None or not int(found[1]):
-        raise CommandFault(
-            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field=field, hint="such as 90s, 30m, 1h or 7d"
-        )
+        raise CommandFault(f"{span[:32]!r} is not a span", field=field, hint="such as 90s, 30m, 1h or 7d")
     return int(found[1]) * _UNITS[found[2]]
 
 

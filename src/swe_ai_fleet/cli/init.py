@@ -47,7 +47,6 @@ async def init(
     except OSError as fault:
         raise CommandFault(
             f"cannot write {fault.filename or directory}: {fault.strerror}",
-            exit_code=Exit.USAGE,
             field="DIR",
             hint="name a directory that you may write; what is there already stays, and the same command goes on",
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -132,11 +133,16 @@ def _group(words: str, about: str, **more: Any) -> typer.Typer:
 
 def _command(name: str, words: str, entry: Entry) -> Any:
     """The command that an entry stands for."""
+    # What is imported stays: no collection need look at it, now or later.
+    gc.disable()
     from swe_ai_fleet.cli.command import command_of
 
+    run = command_of(words, entry)
+    gc.freeze()
+    gc.enable()
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in entry.examples)
-    alone.command(name, cls=_Command, help=entry.about, epilog=examples)(command_of(words, entry))
+    alone.command(name, cls=_Command, help=entry.about, epilog=examples)(run)
     return typer.main.get_command(alone)
 
 

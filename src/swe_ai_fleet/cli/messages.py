@@ -11,7 +11,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.domain.moment import iso_time
 
 
@@ -33,7 +33,7 @@ def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
     name = f"{prefix}{word.strip().upper().replace('-', '_')}"
     if name not in names[1:]:
         words = ", ".join(one.removeprefix(prefix).lower() for one in names[1:])
-        raise CommandFault(f"{word[:64]!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
+        raise CommandFault(f"{word[:64]!r} is unknown", field=field, hint=f"one of {words}")
     return kind.values_by_name[name].number
 
 
@@ -113,7 +113,7 @@ def pairs(texts: Sequence[str], named: str) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise CommandFault(f"{text[:80]!r} is not K=V", exit_code=Exit.USAGE, field=named)
+            raise CommandFault(f"{text[:80]!r} is not K=V", field=named)
         found[name] = value
     return found
 

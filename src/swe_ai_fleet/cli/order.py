@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
 from swe_ai_fleet.cli.options import argument, asked, option, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
@@ -240,4 +240,4 @@ def named_repository(text: str) -> str:
 
 
 def _wrong(field: str, message: str, hint: str = "") -> CommandFault:
-    return CommandFault(message, exit_code=Exit.USAGE, field=field, hint=hint)
+    return CommandFault(message, field=field, hint=hint)

@@ -60,7 +60,7 @@ def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> 
     """The answer to an approval, its execution still to be named. Raises CommandFault."""
     adjusted = decision == "adjusted"
     if adjusted and not text.strip():
-        raise CommandFault("it is empty", exit_code=Exit.USAGE, field="text", hint="say what is to be done otherwise")
+        raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
     return pb.ResolveApprovalRequest(
         decision=enum_name(pb.ApprovalDecision, decision, field="decision"),
         adjustment=text if adjusted else "",

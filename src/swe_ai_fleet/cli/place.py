@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -106,11 +107,14 @@ async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[Ru
     rest = threading.Thread(target=import_module, args=("services.orchestrator.main",))
     try:
         async with AsyncExitStack() as stack:
+            gc.disable()
             rest.start()
             try:
                 await stack.enter_async_context(ray_started(settings))
             finally:
                 await asyncio.to_thread(rest.join)
+                gc.freeze()
+                gc.enable()
             from services.orchestrator.main import open_fleet
             from swe_ai_fleet.runtime.tool_services import secret_mask
             from swe_ai_fleet.telemetry import configure_logging

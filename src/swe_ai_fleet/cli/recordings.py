@@ -66,11 +66,11 @@ async def export(
     """
     if batch and (agent or kind != "atif"):
         message = "--batch writes every candidate, and as atif"
-        raise CommandFault(message, exit_code=Exit.USAGE, field="agent" if agent else "kind")
+        raise CommandFault(message, field="agent" if agent else "kind")
     if batch:
         return await _export_batch(screen, client, Path(name), output)
     if kind not in FORMATS:
-        raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
+        raise CommandFault(f"unknown format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
         return await _written(screen, _json(to_plain(await _audit(client, name))), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
@@ -149,10 +149,10 @@ def _results(path: Path) -> list[tuple[str, str]]:
                 if execution_id := string(row.get("execution_id")):
                     named[execution_id] = string(row.get("instance_id"))
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE, field="name") from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}", field="name") from None
     if not named:
         hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
-        raise CommandFault(f"{path} names no execution", exit_code=Exit.USAGE, field="name", hint=hint)
+        raise CommandFault(f"{path} names no execution", field="name", hint=hint)
     return [(group, execution_id) for execution_id, group in named.items()]
 
 
@@ -169,9 +169,9 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
     candidate = state.candidates.get(name)
     if candidate is None and name not in state.agents:
         known = ", ".join(sorted(state.candidates)) or "there is none"
-        raise CommandFault(f"no candidate {name[:64]!r}", exit_code=Exit.USAGE, field="agent", hint=known)
+        raise CommandFault(f"no candidate {name[:64]!r}", field="agent", hint=known)
     if candidate is None or candidate.artifacts.patch is None:
-        raise CommandFault(f"{name} submitted no patch", exit_code=Exit.USAGE)
+        raise CommandFault(f"{name} submitted no patch")
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
 
 
@@ -203,7 +203,7 @@ async def replay(
 ) -> Exit:
     """A run once more, in a clone here. Exit code 1 where it went another way than recorded."""
     if (model or prompt) and fork_at is None:
-        raise CommandFault("without --fork-at no model is asked", exit_code=Exit.USAGE, field="fork_at")
+        raise CommandFault("without --fork-at no model is asked", field="fork_at")
     if model:
         settings = settings.model_copy(update={"model": model})
     text = prompt.read_text(encoding="utf-8", errors="replace") if prompt is not None else ""
@@ -236,7 +236,7 @@ def _agent(state: ExecutionState, agent: str) -> str:
         agent = state.winner_id or next(iter(sorted(state.agents)), "")
     if agent not in state.agents:
         known = ", ".join(sorted(state.agents)) or "none has begun"
-        raise CommandFault(f"no agent {agent!r} in this execution", exit_code=Exit.USAGE, field="agent", hint=known)
+        raise CommandFault(f"no agent {agent!r} in this execution", field="agent", hint=known)
     return agent
 
 
@@ -303,7 +303,7 @@ async def verify(
 
         if public_key is not None:
             message = "what `fleet tools run` records is not signed"
-            raise CommandFault(message, exit_code=Exit.USAGE, field="public_key")
+            raise CommandFault(message, field="public_key")
         return await verify_audit_file(screen, Path(name), head=head)
     if name.endswith(".json"):
         return await _verify_document(screen, Path(name), public_key=public_key)
@@ -340,7 +340,7 @@ async def _verify_document(screen: Screen, path: Path, *, public_key: Path | Non
     try:
         document = read_audit_document(await asyncio.to_thread(path.read_bytes))
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
     verdicts = document.verdicts(_demanded(public_key))
     about = {"file": str(path), "execution_id": document.execution_id}
     return _told(screen, about, verdicts if public_key is None else signed_throughout(verdicts))

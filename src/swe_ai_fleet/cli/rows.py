@@ -27,7 +27,7 @@ def succeeded(field: str) -> Callable[[Any, Any], Exit]:
 
     def ends(answer: Any, _: Any) -> Exit:
         if not answer.success:
-            raise CommandFault(answer.message, exit_code=Exit.USAGE, field=field)
+            raise CommandFault(answer.message, field=field)
         return Exit.ACCEPTED
 
     return ends
@@ -48,7 +48,7 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 async def with_a_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
     """An adjustment says what is to be done otherwise. Raises CommandFault."""
     if request.decision == pb.APPROVAL_DECISION_ADJUSTED and not given["text"].strip():
-        raise CommandFault("it is empty", exit_code=Exit.USAGE, field="text", hint="say what is to be done otherwise")
+        raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
 
 
 async def with_reviews(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:

@@ -109,9 +109,7 @@ async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state:
 def local_path(repo: pb.RepoRef) -> str:
     """The directory that can be uploaded. Raises CommandFault where it is a URL."""
     if not repo.path:
-        raise CommandFault(
-            "--upload is for a directory of this machine", exit_code=Exit.USAGE, hint="the server clones a URL itself"
-        )
+        raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
     return repo.path
 
 
@@ -143,7 +141,7 @@ async def _carried_out(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) 
         fleet.needs_model = isinstance(order, Order)
         if detach and not fleet.runs:
             message = "the fleet that --local starts ends with the command"
-            raise CommandFault(message, exit_code=Exit.USAGE, field="detach", hint="start one that stays: fleet up")
+            raise CommandFault(message, field="detach", hint="start one that stays: fleet up")
     with interrupts() as signals:
         async with fleet as client, _sent(screen, client, request, order) as sent:
             if isinstance(order, Order):
@@ -197,9 +195,7 @@ async def _sent(
             yield sent
         return
     if order.fetch:
-        raise CommandFault(
-            "--fetch belongs to an upload", exit_code=Exit.USAGE, hint="here the branch is in the repository anyway"
-        )
+        raise CommandFault("--fetch belongs to an upload", hint="here the branch is in the repository anyway")
     yield None
 
 

@@ -51,7 +51,6 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
     if running is not None:
         raise CommandFault(
             f"a fleet runs on {settings.home} already: {running.address}, process {running.pid}",
-            exit_code=Exit.USAGE,
             hint="use it, stop it, or set FLEET_HOME to another directory",
         )
     await check_start(settings)
@@ -112,7 +111,6 @@ async def _with_model(screen: Screen, settings: Settings, vllm: VLLMOrder | None
     if settings.model_url:
         raise CommandFault(
             f"--vllm starts a model server, and FLEET_MODEL_URL names one: {settings.model_url}",
-            exit_code=Exit.USAGE,
             hint="leave one of them out",
         )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def secret_of(variable: str) -> str:
     """The value of a variable, where one is named. Raises CommandFault."""
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
-        raise CommandFault(f"the variable {variable} is empty", exit_code=Exit.USAGE, field="secret_variable")
+        raise CommandFault(f"the variable {variable} is empty", field="secret_variable")
     return value
 
 
@@ -67,7 +67,7 @@ WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 def webhook_existed(answer: pb.DeleteWebhookResponse, request: Any) -> Exit:
     if not answer.existed:
         fault = f"there is no webhook {request.webhook_id!r}"
-        raise CommandFault(fault, exit_code=Exit.USAGE, field="webhook_id")
+        raise CommandFault(fault, field="webhook_id")
     return Exit.ACCEPTED
 
 
