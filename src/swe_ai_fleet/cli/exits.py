@@ -28,7 +28,7 @@ class Exit(IntEnum):
 
 
 class CommandFault(Exception):
-    """A command cannot go on, for bad usage where nothing else is said. The message is one line; `hint` says what to do.
+    """A command cannot go on: bad usage, unless said otherwise. The message is one line; `hint` is the way out.
 
     `field` is what is wrong, as the contract calls it or this program; `option` is what the caller wrote for it.
     """
