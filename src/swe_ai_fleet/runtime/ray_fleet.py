@@ -143,7 +143,8 @@ class RayFleet:
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
-        asked = self._hosts[:_MEASURED]
+        # One that has not told its release yet is being started.
+        asked = [host for host in self._hosts if host.release is not None][:_MEASURED]
         reports = await asyncio.gather(*(_reported(host) for host in asked))
         told = dict(zip((host.name for host in asked), reports, strict=True))
         return tuple(
