@@ -41,7 +41,7 @@ _CANCEL_SECONDS = 15.0
 _LOOK_SECONDS = 2.0
 """Nodes that join, leave or are drained are noticed after so long."""
 _MEASURE_SECONDS = 2.0
-_WARM_SECONDS = 30.0
+_WARM_SECONDS = 120.0
 _MEASURED = 64
 _CHECKS_PER_HOST = 8
 """Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
