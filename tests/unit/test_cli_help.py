@@ -88,7 +88,7 @@ LOADED = "try: main.app()\nexcept SystemExit as ended: print('LOADED', ended.cod
         ("list --limit 3", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("plan list", 3, 40, 340, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("context stories", 3, 42, 342, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
-        ("show fix-dates", 3, 74, 475, "pydantic_settings structlog rich.syntax rich.live swe_ai_fleet.settings"),
+        ("show fix-dates", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("watch fix-dates", 3, 80, 490, "pydantic_settings structlog rich.syntax swe_ai_fleet.settings"),
     ],
 )

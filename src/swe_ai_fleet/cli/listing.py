@@ -115,7 +115,7 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.rows", "List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"
     ),
     "show": entry(
-        "cli.outcome:show",
+        "cli.rows:show",
         "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
         "fleet show fix-dates",
     ),

@@ -22,7 +22,6 @@ from swe_ai_fleet.cli.execution_tables import (
 )
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name, local_time
-from swe_ai_fleet.cli.options import Execution
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
@@ -117,13 +116,6 @@ async def candidate_diff(client: FleetClient, state: ExecutionState, candidate_i
     if candidate is None or candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
         return ""
     return (await client.artifact(state.execution_id, candidate.artifacts.patch.digest)).decode("utf-8", "replace")
-
-
-async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
-    execution = await client.execution(await client.find(name))
-    await show_outcome(screen, client, await current_state(client, execution))
-    # It is about the command; the document has the execution's own.
-    return Exit.ACCEPTED
 
 
 async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionState) -> Exit:

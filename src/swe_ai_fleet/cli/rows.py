@@ -1,4 +1,7 @@
-"""The commands about executions and councils that are one request: a row each, by the words behind `fleet`."""
+"""The commands about executions and councils that are one request: a row each, by the words behind `fleet`.
+
+`fleet show` reads an execution's events behind its request.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS, FleetClient
 from swe_ai_fleet.cli.command import Given, Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
@@ -53,6 +56,16 @@ async def with_a_text(_: ClientSettings, request: pb.ResolveApprovalRequest, giv
 
 async def with_reviews(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
     request.config.enable_peer_review = given["rounds"] != 0
+
+
+async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
+    execution = await client.execution(await client.find(name))
+    # Only here: a name that is none is told at once.
+    from swe_ai_fleet.cli.outcome import current_state, show_outcome
+
+    await show_outcome(screen, client, await current_state(client, execution))
+    # It is about the command; the document has the execution's own.
+    return Exit.ACCEPTED
 
 
 def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> None:
