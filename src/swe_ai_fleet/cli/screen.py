@@ -33,8 +33,7 @@ class Screen:
     @classmethod
     def open(cls, *, json: bool) -> Screen:
         """The screen of this process."""
-        out, err = _LaterConsole(sys.stdout), _LaterConsole(sys.stderr, quiet=json)
-        return cls(json=json, out=cast("Console", out), err=cast("Console", err))
+        return cls(json=json, out=_console(sys.stdout), err=_console(sys.stderr, quiet=json))
 
     def document(self, value: Mapping[str, object]) -> None:
         """Print one JSON document on a single line."""
@@ -117,29 +116,38 @@ class Screen:
 
 
 class _LaterConsole:
-    """A console that is made, and Rich loaded, for the first thing that needs it: a terminal, a table."""
+    """The console of a file: made, and Rich loaded, for the first thing that needs it, which lines do not."""
 
-    def __init__(self, file: TextIO, *, quiet: bool = False) -> None:
-        reconfigure = getattr(file, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
+    def __init__(self, file: TextIO, *, quiet: bool) -> None:
         self.file, self.quiet = file, quiet
-        self.is_plain = not file.isatty() and os.environ.keys().isdisjoint(_COLOURS)
 
     @cached_property
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        width = None if self.file.isatty() else _WIDTH_WITHOUT_TERMINAL
-        # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
-        return Console(file=self.file, markup=False, highlight=False, emoji=False, width=width, quiet=self.quiet)
+    def _whole(self) -> Console:
+        return _whole_console(self.file, quiet=self.quiet)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._console, name)
+        return getattr(self._whole, name)
+
+
+def _console(file: TextIO, *, quiet: bool = False) -> Console:
+    reconfigure = getattr(file, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+    if not file.isatty() and os.environ.keys().isdisjoint(_COLOURS):
+        return cast("Console", _LaterConsole(file, quiet=quiet))
+    return _whole_console(file, quiet=quiet)
+
+
+def _whole_console(file: TextIO, *, quiet: bool) -> Console:
+    from rich.console import Console
+
+    width = None if file.isatty() else _WIDTH_WITHOUT_TERMINAL
+    # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
+    return Console(file=file, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)
 
 
 def _say(console: Console, text: str, style: str) -> None:
-    if isinstance(console, _LaterConsole) and console.is_plain:
+    if isinstance(console, _LaterConsole):
         if not console.quiet:
             console.file.write(clean(text).expandtabs() + "\n")
             console.file.flush()
