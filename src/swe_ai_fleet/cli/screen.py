@@ -147,11 +147,13 @@ def _whole_console(file: TextIO, *, quiet: bool) -> Console:
 
 
 def _say(console: Console, text: str, style: str) -> None:
-    if isinstance(console, _LaterConsole):
+    text = clean(text)
+    # Where tabs lead behind wide characters is Rich's to say.
+    if isinstance(console, _LaterConsole) and ("\t" not in text or text.isascii()):
         if not console.quiet:
-            console.file.write(clean(text).expandtabs() + "\n")
+            console.file.write(text.expandtabs() + "\n")
             console.file.flush()
         return
     from rich.text import Text
 
-    console.print(Text(clean(text), style=style), soft_wrap=True)
+    console.print(Text(text, style=style), soft_wrap=True)
