@@ -81,7 +81,9 @@ def size(count: int) -> str:
 def _summary(reply: pb.GetStatusResponse) -> str:
     queue = reply.queue
     replicas = (
-        ", ".join(f"{one.name} ({one.driven}{', draining' if one.draining else ''})" for one in reply.replicas)
+        ", ".join(
+            f"{replica.name} ({replica.driven}{', draining' if replica.draining else ''})" for replica in reply.replicas
+        )
         or "none"
     )
     oldest = f" (the oldest for {queue.oldest_wait_ms / 1000:.0f} s)" if queue.waiting else ""
@@ -118,7 +120,7 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
     screen.table(
         ("operation", "count", "p50", "p95", "p99"),
         [
-            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
+            (one.operation, f"{one.count:,}", _duration(one.p50_ms), _duration(one.p95_ms), _duration(one.p99_ms))
             for one in reply.latencies
             if one.count
         ],
@@ -133,8 +135,8 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
                 f"{one.cached_tokens:,}",
                 f"{one.completion_tokens:,}",
                 f"{one.cost_usd:.4f}" if one.cost_usd else "-",
-                _took(one.p50_ms),
-                _took(one.p95_ms),
+                _duration(one.p50_ms),
+                _duration(one.p95_ms),
             )
             for one in reply.models
         ],
@@ -142,7 +144,7 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
     screen.table(
         ("tool", "calls", "failures", "p50", "p95"),
         [
-            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
+            (one.name, f"{one.calls:,}", f"{one.failures:,}", _duration(one.p50_ms), _duration(one.p95_ms))
             for one in reply.tools
         ],
     )
@@ -155,17 +157,21 @@ def since_ms(span: str) -> int:
 
 def seconds(span: str, field: str = "since") -> int:
     """The length of a span such as `30m`. Raises CommandFault naming the field."""
-    found = _SPAN.fullmatch(span.strip())
-    if found is None or not int(found[1]):
+    match = _SPAN.fullmatch(span.strip())
+    if match is None or not int(match[1]):
         raise CommandFault(f"{span[:32]!r} is not a span", field=field, hint="such as 90s, 30m, 1h or 7d")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
     """What there is to say in words."""
     agents, usage = reply.agents, reply.usage
     ended = (
-        ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
+        ", ".join(
+            f"{status_count.count} {enum_word(pb.DeliberationStatus, status_count.status)}"
+            for status_count in reply.executions
+        )
+        or "none"
     )
     lines = [
         f"from {local_time(reply.start_time_ms)} to {local_time(reply.end_time_ms)}",
@@ -194,8 +200,10 @@ def _befell(reply: pb.GetMetricsResponse) -> list[str]:
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda one: (-one[1], one[0])))
+    return ", ".join(
+        f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    )
 
 
-def _took(milliseconds: float) -> str:
+def _duration(milliseconds: float) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
