@@ -207,7 +207,7 @@ def fill(request: Any, order: object) -> None:
     All but messages, and the repository: its options are one reference together.
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
-        info, value = asked(kind), getattr(order, name)
+        info, value = option_of(kind), getattr(order, name)
         path = next(
             (
                 path_tried

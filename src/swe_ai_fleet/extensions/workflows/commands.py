@@ -78,7 +78,7 @@ class WorkflowOrder:
         if is_file(self.workflow):
             request.ClearField("name")
             request.definition = file_text(Path(self.workflow))
-            checked = await client.calls.one(
+            checked = await client.calls.unary(
                 "ValidateWorkflow",
                 pb.ValidateWorkflowRequest(definition=request.definition),
                 pb.ValidateWorkflowResponse,
