@@ -45,6 +45,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
+_TOLD_SECONDS = 0.05
 _log = structlog.get_logger(__name__)
 
 
@@ -73,7 +74,8 @@ class _Phases:
     def done(self, name: str) -> AbstractAsyncContextManager[None]:
         """Said as a context among those that are opened one after the other."""
         began, self._since = self._since, time.monotonic()
-        self._tell(f"{name}: {self._since - began:.1f} s")
+        if self._since - began >= _TOLD_SECONDS:
+            self._tell(f"{name}: {self._since - began:.1f} s")
         return nullcontext()
 
 
@@ -149,7 +151,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             ) as address,
             open_intake(stack.log, stack.executions, planning, known=partial(knows, access)),
             _with_gateway(stack, address, token, access) as http,
-            phases.done("hosts of agents and services"),
+            phases.done("services"),
         ):
             running = RunningFleet(
                 address=address,

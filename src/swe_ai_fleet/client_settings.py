@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +40,7 @@ class ClientSettings:
         Raises InvalidRequest naming a setting that is not a string, ValueError for a file that is not TOML.
         """
         path = configuration_file()
-        table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        table = _read_toml(path) if path.is_file() else {}
         texts = {name: _text(name, table) for name in cls.__dataclass_fields__}
         if named := secret_file("context_token", table):
             texts["context_token"] = read_secret(named, f"context_token{SUFFIX}")
@@ -128,6 +127,13 @@ def default_home() -> Path:
 def read_file(path: Path) -> dict[str, Any]:
     """The settings' own file, as far as it can be read; whoever reads the settings in it tells of faults."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _read_toml(path)
     except (OSError, ValueError):
         return {}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    # Most homes have no such file, and need nothing to read one.
+    import tomllib
+
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -38,7 +38,7 @@ from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
+from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
@@ -170,19 +170,18 @@ async def replica(
     view = ExecutionsView(executions, tenant=DEFAULT_TENANT, caller="plan")
     settings = knowledge.settings.model_copy(update={"model_url": model.url})
     known = knowledge.client if tenant == DEFAULT_TENANT else None
-    async with open_plans(
+    async with open_tenant_plan_services(
         settings,
         buckets=buckets,
         log=knowledge.log,
         replicas=replicas,
         memories=known,
         recorder=known,
-        fleet=view,
-        starter=view,
+        fleet=lambda _: view,
+        starter=lambda _: view,
         repositories=workspace_provider(settings),
-        tenant=tenant,
     ) as plans:
-        service = planning_service(PlanningServicer(lambda _: plans, mask=Secrets([HIDDEN])))
+        service = planning_service(PlanningServicer(lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
         serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
         async with serving as address, grpc.aio.insecure_channel(address) as channel:
             yield Replica(

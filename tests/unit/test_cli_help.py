@@ -83,10 +83,13 @@ LOADED = "try: main.app()\nexcept SystemExit as ended: print('LOADED', ended.cod
 @pytest.mark.parametrize(
     ("arguments", "code", "ours", "most", "without"),
     [
-        ("--help", 0, 15, 200, "pydantic structlog rich.console grpc google.protobuf swe_ai_fleet.cli.command"),
-        ("plan --help", 0, 15, 200, "pydantic structlog rich.console grpc google.protobuf swe_ai_fleet.cli.command"),
-        ("list --limit 3", 3, 35, 420, "pydantic structlog swe_ai_fleet.domain.event swe_ai_fleet.settings"),
-        ("show fix-dates", 3, 65, 560, "structlog swe_ai_fleet.watching.events"),
+        ("--help", 0, 11, 165, "pydantic structlog rich grpc google.protobuf swe_ai_fleet.cli.command"),
+        ("plan --help", 0, 11, 165, "pydantic structlog rich grpc google.protobuf swe_ai_fleet.cli.command"),
+        ("list --limit 3", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("plan list", 3, 40, 340, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("context stories", 3, 42, 342, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("show fix-dates", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("watch fix-dates", 3, 80, 490, "pydantic_settings structlog rich.syntax swe_ai_fleet.settings"),
     ],
 )
 def test_a_command_loads_its_own_code_alone(

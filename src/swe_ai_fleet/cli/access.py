@@ -14,7 +14,6 @@ from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
@@ -81,7 +80,6 @@ async def rotate(
         if kept_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
             raise CommandFault(
                 f"{name} was rotated before; the token of that time is valid {_ending(earlier)}",
-                exit_code=Exit.USAGE,
                 field="overlap",
                 hint="wait for that, or `--overlap 0`, which ends all its tokens but the new one",
             )
@@ -113,7 +111,7 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
     if screen.json:
         screen.document({"tokens": [_token_document(entry, now) for entry in read.tokens]})
     else:
-        print_rows(screen, ("name", "tenant", "roles", "holds"), rows, "no tokens")
+        screen.table(("name", "tenant", "roles", "holds"), rows, "no tokens")
     return Exit.ACCEPTED
 
 
@@ -205,9 +203,7 @@ async def _read(path: Path) -> AccessFile:
 def _path(file: Path | None, settings: Settings) -> Path:
     path = file or settings.access_file
     if path is None:
-        raise CommandFault(
-            "no access file is named", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
-        )
+        raise CommandFault("no access file is named", field="access_file", hint="--file, or FLEET_ACCESS_FILE")
     return path
 
 
@@ -215,9 +211,7 @@ def _roles(names: Sequence[str]) -> list[AccessRole]:
     try:
         return [AccessRole(name.lower()) for name in names]
     except ValueError as error:
-        raise CommandFault(
-            str(error), exit_code=Exit.USAGE, field="role", hint=", ".join(role.value for role in AccessRole)
-        ) from None
+        raise CommandFault(str(error), field="role", hint=", ".join(role.value for role in AccessRole)) from None
 
 
 def _until(text: str) -> datetime | None:
@@ -230,18 +224,18 @@ def _until(text: str) -> datetime | None:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFault(
-            f"{text!r} is not a date", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
+            f"{text!r} is not a date", field="expires", hint="such as 90d, 2027-01-31 or never"
         ) from None
     until = until.astimezone(UTC) if until.tzinfo else until.replace(tzinfo=UTC)
     if until <= now:
-        raise CommandFault(f"{text} has passed", exit_code=Exit.USAGE, field="expires")
+        raise CommandFault(f"{text} has passed", field="expires")
     return until
 
 
 def _overlap(text: str) -> timedelta:
     if (parts := re.fullmatch(r"([0-9]{1,3})([mhd])", text)) or text == "0":
         return timedelta(**{_UNITS[parts[2]]: int(parts[1])}) if parts else timedelta()
-    raise CommandFault(f"{text!r} is no time", exit_code=Exit.USAGE, field="overlap", hint="such as 30m, 1h, 2d or 0")
+    raise CommandFault(f"{text!r} is no time", field="overlap", hint="such as 30m, 1h, 2d or 0")
 
 
 def _end(expires: datetime | date | None) -> datetime | None:

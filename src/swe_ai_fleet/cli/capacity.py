@@ -8,7 +8,6 @@ from typing import Annotated
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 
 # Measured; tests/unit/test_capacity.py holds them against the tables of docs/capacity.md.
 GPU_STEPS = 24.0
@@ -52,7 +51,7 @@ async def capacity(
     free |= {"command_seconds": command_seconds}
     for name, value in (least | free).items():
         if not (0 <= value < 1e6 and (value or name in free)):
-            raise CommandFault(f"{value:g} is out of range", exit_code=Exit.USAGE, field=name, hint="0 to a million")
+            raise CommandFault(f"{value:g} is out of range", field=name, hint="0 to a million")
     at_once = math.floor(gpus * min(gpu_agents, gpu_steps * 60 / steps_per_minute))
     steps = at_once * steps_per_minute / 60
     bound = "their cache" if gpu_agents < gpu_steps * 60 / steps_per_minute else "their speed"
@@ -88,5 +87,5 @@ async def capacity(
     if screen.json:
         screen.document({"rows": [{"what": need, "needed": needed, "from": source} for need, needed, source in rows]})
     else:
-        print_rows(screen, ("what", "needed", "from"), rows, "nothing")
+        screen.table(("what", "needed", "from"), rows, "nothing")
     return Exit.ACCEPTED

@@ -15,7 +15,6 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_name
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
 from swe_ai_fleet.watching.text import clean, one_line
 
@@ -67,7 +66,7 @@ async def converse(screen: Screen, calls: Calls, order: ChatOrder, read: Callabl
         answer = await _say(screen, calls, begin, order.once)
         return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
     if screen.json:
-        raise CommandFault("--json shows one message: give it with --once", exit_code=Exit.USAGE, field="once")
+        raise CommandFault("--json shows one message: give it with --once", field="once")
     return await _talk(screen, calls, begin, read or line_of_terminal)
 
 
@@ -138,15 +137,15 @@ async def _list(screen: Screen, calls: Calls) -> Exit:
             (conversation.session_id, str(conversation.turn_count), one_line(conversation.last_text, 80))
             for conversation in conversations
         ]
-        print_rows(screen, ("conversation", "turns", "said last"), rows, "no conversations yet")
+        screen.table(("conversation", "turns", "said last"), rows, "no conversations yet")
     return Exit.ACCEPTED
 
 
 async def _end(screen: Screen, calls: Calls, session_id: str) -> Exit:
     if not session_id:
-        raise CommandFault("--end needs --session", exit_code=Exit.USAGE, field="session")
+        raise CommandFault("--end needs --session", field="session")
     if not await end_conversation(calls, session_id):
-        raise CommandFault(f"no conversation is called {session_id!r}", exit_code=Exit.USAGE, field="session")
+        raise CommandFault(f"no conversation is called {session_id!r}", field="session")
     screen.result({"session_id": session_id, "ended": True}, f"{session_id} is forgotten")
     return Exit.ACCEPTED
 

@@ -102,9 +102,7 @@ class FleetClient:
             return name
         matches = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
         if not matches.executions:
-            raise CommandFault(
-                f"no execution and no task has the id {name!r}", exit_code=Exit.USAGE, hint="see `fleet list`"
-            )
+            raise CommandFault(f"no execution and no task has the id {name!r}", hint="see `fleet list`")
         return matches.executions[0].execution_id
 
 

@@ -27,10 +27,9 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import run_client, run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
-from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
+from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.extensions import Entry
 
@@ -211,7 +210,7 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
             [str(document(item)[cell]) if isinstance(cell, str) else cell(item) for cell in columns.values()]
             for item in getattr(answer, member)
         ]
-        print_rows(screen, tuple(columns), rows, nothing)
+        screen.table(tuple(columns), rows, nothing)
 
     return view
 

@@ -9,17 +9,15 @@ from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.command import Given, Row
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import document, enum_word
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, print_lines, print_rows
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
 from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.watching.text import command_line, one_line
 
@@ -83,6 +81,9 @@ async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproach
 
 
 def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResponse, _: Any) -> None:
+    # Only here: what learns brings events along.
+    from swe_ai_fleet.learning.recommending import DEFAULT, TRIAL
+
     few = ", too few to be sure" if answer.outcomes < _FEW else ""
     screen.line(f"goal type {answer.goal_type}; known: {counted(answer.outcomes, 'outcome')}{few}", style="bold")
     for choice in _CHOICES:
@@ -126,7 +127,7 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
         for story in answer.stories
     ]
     nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
-    print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
+    screen.table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
     if answer.next_page_token:
         screen.note("more exist; raise --limit")
 
@@ -134,7 +135,7 @@ def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request
 def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
     named = request.story_id or request.case_id or request.task_id
     nothing = "nothing is known" if named else "nothing holds for the whole project; name a STORY"
-    print_lines(screen, answer.context_text.splitlines(), nothing=nothing)
+    screen.lines(answer.context_text.splitlines(), nothing=nothing)
     if answer.context_text:
         at = f", the story at version {answer.version}" if answer.version else ""
         left_out = f", not in it: {', '.join(answer.omitted)}" if answer.omitted else ""
@@ -144,16 +145,14 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
     words = [enum_word(pb_context.RelationKind, relation.kind).replace("_", " ") for relation in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    print_lines(
-        screen, [f"{source.source} {word} {source.target}" for source, word in related], nothing="nothing is known"
-    )
+    screen.lines([f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 
 
 async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest, given: Given) -> None:
     if given["first"] and given["after"]:
-        raise CommandFault("--first with --after", exit_code=Exit.USAGE, field="after", hint="one of the two")
+        raise CommandFault("--first with --after", field="after", hint="one of the two")
     if given["first"]:
         request.depends_on.SetInParent()
 

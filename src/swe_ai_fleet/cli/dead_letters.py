@@ -9,7 +9,6 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument
 from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import print_rows
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.settings import Settings
 
@@ -45,7 +44,7 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
     if screen.json:
         screen.document({"letters": documents})
     else:
-        print_rows(screen, tuple(documents[0]) if documents else (), rows, "no dead letters")
+        screen.table(tuple(documents[0]) if documents else (), rows, "no dead letters")
     return Exit.ACCEPTED
 
 
@@ -88,7 +87,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     subject = letter.headers.get("Fleet-Subject", "")
     if again:
         if "Fleet-Omitted-Bytes" in letter.headers or not subject:
-            raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="publish it again")
+            raise CommandFault("its content was not kept", hint="publish it again")
         # Handed in twice within minutes it is one message; later its task's id keeps it to once.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
         await connection.publish(subject, letter.data, headers=headers, timeout=_TIMEOUT_SECONDS)

@@ -28,7 +28,7 @@ async def drain(
 ) -> Exit:
     wanted = f"DRAIN_TARGET_{target.upper()}"
     if wanted not in pb.DrainTarget.keys():  # noqa: SIM118 - it is no dictionary
-        raise CommandFault("no such target", exit_code=Exit.USAGE, field="target", hint="orchestrator, host or node")
+        raise CommandFault("no such target", field="target", hint="orchestrator, host or node")
     within_seconds = seconds(within, "within") if within else 0
     request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=within_seconds)
     waits_shown: list[str] = []

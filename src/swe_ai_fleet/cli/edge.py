@@ -46,7 +46,7 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
     try:
         settings = _readable(read)
         if settings.home.exists() and not settings.home.is_dir():
-            raise CommandFault(f"{settings.home} is not a directory", exit_code=Exit.USAGE, field="FLEET_HOME")
+            raise CommandFault(f"{settings.home} is not a directory", field="FLEET_HOME")
         _tell_of_a_file_that_is_not_read(screen)
         debugging = settings.log_level.lower() == "debug"
         if debugging or not log_level or "structlog" in sys.modules:
@@ -71,7 +71,7 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
         if isinstance(error, OSError) and error.filename and error.strerror:
-            fault = CommandFault(f"{os.fsdecode(error.filename)}: {error.strerror}", exit_code=Exit.USAGE)
+            fault = CommandFault(f"{os.fsdecode(error.filename)}: {error.strerror}")
             screen.fault(fault)
             raise typer.Exit(int(fault.exit_code)) from None
         # Only on request: a traceback may show the values of variables, secrets among them.
@@ -91,7 +91,7 @@ def _readable(read: Callable[[], S]) -> S:
     try:
         return read()
     except ValueError as error:
-        raise CommandFault(f"{configuration_file()} cannot be read: {error}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
 
 
 def _settings() -> Settings:
@@ -105,9 +105,7 @@ def _settings() -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise CommandFault(
-            f"setting {name}: {first['msg']}",
-            exit_code=Exit.USAGE,
-            hint=f"see the FLEET_ variables and {configuration_file()}",
+            f"setting {name}: {first['msg']}", hint=f"see the FLEET_ variables and {configuration_file()}"
         ) from None
 
 
@@ -133,4 +131,4 @@ def _log_to_stderr(settings: Settings | ClientSettings, level: str) -> None:
         whole = cast("Settings", settings)
         configure_logging(whole.log_level, whole.log_format, mask=secret_mask(whole))
     except ValueError as error:
-        raise CommandFault(str(error), exit_code=Exit.USAGE, field="FLEET_LOG_LEVEL") from None
+        raise CommandFault(str(error), field="FLEET_LOG_LEVEL") from None

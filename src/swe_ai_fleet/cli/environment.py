@@ -15,6 +15,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport, StepOutcome
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
@@ -65,9 +66,8 @@ async def explain(
     return Exit.ACCEPTED
 
 
-async def export_environment(screen: Screen, client: FleetClient, name: str) -> Exit:
+def _options(screen: Screen, state: ExecutionState) -> None:
     """Print what an execution's environment run, or an earlier one that it used, found out, as options."""
-    state = await current_state(client, await client.execution(await client.find(name)))
     proposal = state.proposal
     if proposal is None:
         raise CommandFault(
@@ -87,15 +87,13 @@ async def export_environment(screen: Screen, client: FleetClient, name: str) -> 
         },
         command_line(words),
     )
-    return Exit.ACCEPTED
 
 
-async def export_lock(screen: Screen, client: FleetClient, name: str) -> Exit:
+def _lock(screen: Screen, state: ExecutionState) -> None:
     """Print the packages in the environment of an execution's baseline, as a requirements file with hashes.
 
     Npm's stand behind them as remarks, which pip passes over.
     """
-    state = await current_state(client, await client.execution(await client.find(name)))
     report = state.baseline.report if state.baseline is not None else EnvironmentReport()
     if not report.installed and not report.installed_npm:
         raise CommandFault(
@@ -106,7 +104,6 @@ async def export_lock(screen: Screen, client: FleetClient, name: str) -> Exit:
     lines = (*report.installed, *(f"# npm: {line}" for line in report.installed_npm))
     document = {"installed": list(report.installed), "installed_npm": list(report.installed_npm)}
     screen.result(document, "\n".join(lines))
-    return Exit.ACCEPTED
 
 
 def _document(pinned: PinnedRepository, environment: Environment) -> dict[str, object]:
@@ -160,5 +157,6 @@ async def export(
         bool, option("Installed packages instead, with hashes, as pip reads them; npm's as remarks.")
     ] = False,
 ) -> Exit:
-    work = export_lock if lock else export_environment
-    return await work(screen, client, name)
+    state = await current_state(client, await client.execution(await client.find(name)))
+    (_lock if lock else _options)(screen, state)
+    return Exit.ACCEPTED

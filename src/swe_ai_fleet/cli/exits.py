@@ -28,12 +28,12 @@ class Exit(IntEnum):
 
 
 class CommandFault(Exception):
-    """A command cannot go on. The message is one line; `hint` says what to do about it.
+    """A command cannot go on: bad usage, unless said otherwise. The message is one line; `hint` is the way out.
 
     `field` is what is wrong, as the contract calls it or this program; `option` is what the caller wrote for it.
     """
 
-    def __init__(self, message: str, *, exit_code: Exit, hint: str = "", field: str = "") -> None:
+    def __init__(self, message: str, *, exit_code: Exit = Exit.USAGE, hint: str = "", field: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code

@@ -7,13 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.messages import enum_word, local_time
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.domain.text import counted
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -23,67 +20,52 @@ _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
     """Print the fleet as it is now."""
     screen.line(_summary(reply))
-    for table in status_tables(reply):
-        screen.out.print(table)
-
-
-def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
-    """What there is to show, a table each; nothing where there are no rows."""
-    parts = plain_table(
+    screen.table(
         ("part", "state", "version", "what was found"),
-        [
-            (component.name, _state(component.state), component.version, component.message)
-            for component in reply.components
-        ],
+        [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
     )
-    hosts = plain_table(
+    screen.table(
         ("host", "orchestrator", "node", "agents", "memory", "state"),
         [
             (
-                host.host_id,
-                host.replica,
-                host.node_id[:12],
-                f"{host.running} of {host.slots}",
-                size(host.memory_bytes),
-                ("draining" if host.draining else "up") if host.alive else "no answer",
+                one.host_id,
+                one.replica,
+                one.node_id[:12],
+                f"{one.running} of {one.slots}",
+                size(one.memory_bytes),
+                ("draining" if one.draining else "up") if one.alive else "no answer",
             )
-            for host in reply.hosts
+            for one in reply.hosts
         ],
     )
-    nodes = plain_table(
+    screen.table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [(node.node_id[:12], node.name, str(node.cpus), *_load(node), _node_state(node)) for node in reply.nodes],
+        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
     )
-    models = plain_table(
+    screen.table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
         [
             (
-                server.url,
-                ", ".join(server.profiles),
-                _state(server.state),
-                str(server.running) if server.HasField("running") else "-",
-                str(server.waiting) if server.HasField("waiting") else "-",
-                f"{server.kv_cache_usage:.0%}" if server.HasField("kv_cache_usage") else "-",
-                f"{server.prefix_cache_hit_rate:.0%}" if server.HasField("prefix_cache_hit_rate") else "-",
-                str(server.in_flight),
-                server.message,
+                one.url,
+                ", ".join(one.profiles),
+                _state(one.state),
+                str(one.running) if one.HasField("running") else "-",
+                str(one.waiting) if one.HasField("waiting") else "-",
+                f"{one.kv_cache_usage:.0%}" if one.HasField("kv_cache_usage") else "-",
+                f"{one.prefix_cache_hit_rate:.0%}" if one.HasField("prefix_cache_hit_rate") else "-",
+                str(one.in_flight),
+                one.message,
             )
-            for server in reply.model_endpoints
+            for one in reply.model_endpoints
         ],
     )
-    storage = plain_table(
+    screen.table(
         ("stream", "messages", "size", "limit"),
         [
-            (
-                stream.name,
-                f"{stream.messages:,}",
-                size(stream.bytes),
-                size(stream.max_bytes) if stream.max_bytes else "-",
-            )
-            for stream in reply.storage
+            (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
+            for one in reply.storage
         ],
     )
-    return [table for table in (parts, hosts, nodes, models, storage) if table.row_count]
 
 
 def size(count: int) -> str:
@@ -135,8 +117,37 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
     """Print the figures of a span of time."""
     for line in summary(reply):
         screen.line(line)
-    for table in metrics_tables(reply):
-        screen.out.print(table)
+    screen.table(
+        ("operation", "count", "p50", "p95", "p99"),
+        [
+            (one.operation, f"{one.count:,}", _duration(one.p50_ms), _duration(one.p95_ms), _duration(one.p99_ms))
+            for one in reply.latencies
+            if one.count
+        ],
+    )
+    screen.table(
+        ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
+        [
+            (
+                one.model or "?",
+                f"{one.calls:,}",
+                f"{one.prompt_tokens:,}",
+                f"{one.cached_tokens:,}",
+                f"{one.completion_tokens:,}",
+                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
+                _duration(one.p50_ms),
+                _duration(one.p95_ms),
+            )
+            for one in reply.models
+        ],
+    )
+    screen.table(
+        ("tool", "calls", "failures", "p50", "p95"),
+        [
+            (one.name, f"{one.calls:,}", f"{one.failures:,}", _duration(one.p50_ms), _duration(one.p95_ms))
+            for one in reply.tools
+        ],
+    )
 
 
 def since_ms(span: str) -> int:
@@ -148,9 +159,7 @@ def seconds(span: str, field: str = "since") -> int:
     """The length of a span such as `30m`. Raises CommandFault naming the field."""
     match = _SPAN.fullmatch(span.strip())
     if match is None or not int(match[1]):
-        raise CommandFault(
-            f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field=field, hint="such as 90s, 30m, 1h or 7d"
-        )
+        raise CommandFault(f"{span[:32]!r} is not a span", field=field, hint="such as 90s, 30m, 1h or 7d")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -194,48 +203,6 @@ def _counted(numbers: Mapping[str, int]) -> str:
     return ", ".join(
         f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
     )
-
-
-def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
-    """Latencies, models and tools; nothing where there are no rows. Durations in seconds."""
-    latencies = plain_table(
-        ("operation", "count", "p50", "p95", "p99"),
-        [
-            (
-                latency.operation,
-                f"{latency.count:,}",
-                _duration(latency.p50_ms),
-                _duration(latency.p95_ms),
-                _duration(latency.p99_ms),
-            )
-            for latency in reply.latencies
-            if latency.count
-        ],
-    )
-    models = plain_table(
-        ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
-        [
-            (
-                model.model or "?",
-                f"{model.calls:,}",
-                f"{model.prompt_tokens:,}",
-                f"{model.cached_tokens:,}",
-                f"{model.completion_tokens:,}",
-                f"{model.cost_usd:.4f}" if model.cost_usd else "-",
-                _duration(model.p50_ms),
-                _duration(model.p95_ms),
-            )
-            for model in reply.models
-        ],
-    )
-    tools = plain_table(
-        ("tool", "calls", "failures", "p50", "p95"),
-        [
-            (tool.name, f"{tool.calls:,}", f"{tool.failures:,}", _duration(tool.p50_ms), _duration(tool.p95_ms))
-            for tool in reply.tools
-        ],
-    )
-    return [table for table in (latencies, models, tools) if table.row_count]
 
 
 def _duration(milliseconds: float) -> str:

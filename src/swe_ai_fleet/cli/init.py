@@ -29,39 +29,17 @@ async def init(
     ] = (),
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
-    from swe_ai_fleet.settings import listed
-
     if check:
         return await _checked(screen, directory)
-    return await _installed(
-        screen,
-        directory,
-        tenants=listed(tenants),
-        hosts=listed(hosts),
-        nats_listen=nats_listen,
-        kubernetes=kubernetes,
-        rotate=rotate,
-    )
-
-
-async def _installed(
-    screen: Screen,
-    directory: Path,
-    *,
-    tenants: tuple[str, ...],
-    hosts: tuple[str, ...],
-    nats_listen: str,
-    kubernetes: bool,
-    rotate: tuple[str, ...],
-) -> Exit:
     from swe_ai_fleet.runtime.installation.installing import install
+    from swe_ai_fleet.settings import listed
 
     try:
         done = await asyncio.to_thread(
             install,
             directory,
-            tenants=tenants,
-            hosts=hosts,
+            tenants=listed(tenants),
+            hosts=listed(hosts),
             nats_listen=nats_listen,
             kubernetes=kubernetes,
             rotate=rotate,
@@ -69,7 +47,6 @@ async def _installed(
     except OSError as fault:
         raise CommandFault(
             f"cannot write {fault.filename or directory}: {fault.strerror}",
-            exit_code=Exit.USAGE,
             field="DIR",
             hint="name a directory that you may write; what is there already stays, and the same command goes on",
         ) from None

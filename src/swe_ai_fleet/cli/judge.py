@@ -13,11 +13,9 @@ from typing import Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import Fleet
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, fault_of
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
-from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
@@ -98,16 +96,10 @@ def _read(place: str) -> bytes:
             with Path(place).open("rb") as file:
                 content = file.read(MAX_PATCH_BYTES + 1)
     except OSError as error:
-        raise CommandFault(f"cannot read {place}: {error.strerror}", exit_code=Exit.USAGE, field="patch") from None
+        raise CommandFault(f"cannot read {place}: {error.strerror}", field="patch") from None
     if len(content) > MAX_PATCH_BYTES:
         hint = f"at most {MAX_PATCH_BYTES} bytes, all patches together"
-        raise CommandFault(f"{place} is too large", exit_code=Exit.USAGE, field="patch", hint=hint)
+        raise CommandFault(f"{place} is too large", field="patch", hint=hint)
     if not content.strip():
-        raise CommandFault(f"{place} is empty", exit_code=Exit.USAGE, field="patch", hint="as `git diff` writes it")
+        raise CommandFault(f"{place} is empty", field="patch", hint="as `git diff` writes it")
     return content
-
-
-async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
-    from swe_ai_fleet.cli.run import run
-
-    return await run(screen, fleet, order)

@@ -67,13 +67,13 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet open --browser",
     ),
     "run": entry(
-        "cli.execution_commands:run",
+        "cli.run:run",
         "Let several agents solve a task; show the verdict, the winner, its diff and its branch.",
         "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
         "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",
     ),
     "judge": entry(
-        "cli.judge:judge",
+        "cli.run:judge",
         "Judge patches from anywhere: environment, baseline, verdict and rank; no agent and no model server.",
         "fleet judge --repo . --base main --patch fix.patch --patch other.patch",
         "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
@@ -107,7 +107,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet recommend 'Fix the flaky login test' --repo .",
     ),
     "watch": entry(
-        "cli.execution_commands:watch",
+        "cli.run:watch",
         "Show an execution as it happens; with --json a line for each event.",
         "fleet watch fix-dates --text",
     ),
@@ -115,7 +115,7 @@ ENTRIES: Mapping[str, Entry] = {
         "cli.rows", "List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"
     ),
     "show": entry(
-        "cli.execution_commands:show",
+        "cli.rows:show",
         "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
         "fleet show fix-dates",
     ),
@@ -143,13 +143,13 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet erase memory --namespace repository:app --reason 'wrong lessons'",
     ),
     "export": entry(
-        "cli.execution_commands:export",
+        "cli.recordings:export",
         "Write an agent's run as an ATIF trajectory, OpenAI messages or Markdown, or its patch; or all agents' audit.",
         "fleet export fix-dates --format patch -o fix.patch",
         "fleet export tasks.results.jsonl --batch -o candidates.jsonl",
     ),
     "replay": entry(
-        "cli.execution_commands:replay",
+        "cli.recordings:replay",
         "Run an agent again here against its recorded replies; exit code 1 where it goes another way.",
         "fleet replay fix-dates",
         "fleet replay fix-dates --fork-at 6 --model another-model",
@@ -175,7 +175,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet doctor --in-cluster",
     ),
     "audit verify": entry(
-        "cli.execution_commands:verify",
+        "cli.recordings:verify",
         "Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one does not fit.",
         "fleet audit verify fix-dates",
     ),

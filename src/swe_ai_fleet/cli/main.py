@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +28,7 @@ _FIRST = "goal"
 _MOST = 2**31
 
 
-class _Below(MutableMapping[str, Any]):
+class _Below(Mapping[str, Any]):
     """The commands and groups below a group, by their names, each made when it is asked for: it imports its code."""
 
     def __init__(self, group: str) -> None:
@@ -46,12 +48,6 @@ class _Below(MutableMapping[str, Any]):
             self._made[name] = _command(name, words, ALL_ENTRIES[words])
         return self._made[name]
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.abouts)
 
@@ -61,6 +57,9 @@ class _Below(MutableMapping[str, Any]):
 
 class _Plain:
     """Reads texts and numbers in their bounds; all else as Typer does, for which it loads pydantic."""
+
+    def __init__(self, whole: Callable[[], Any]) -> None:
+        self._whole = whole
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         several = param.multiple or param.nargs == -1
@@ -73,8 +72,7 @@ class _Plain:
             return list(value)
         if kind is int and str(value).isdecimal() and (info.min or 0) <= int(value) <= (info.max or _MOST):
             return int(value)
-        param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        return self._whole().coerce(value, param=param, ctx=ctx)
 
 
 class _ReadsPlainly:
@@ -82,8 +80,8 @@ class _ReadsPlainly:
         read: Any = super()
         params: list[Any] = read.get_params(ctx)
         for parameter in params:
-            # Where Typer keeps what it reads a parameter with.
-            parameter._runtime_param = parameter._runtime_param or _Plain()
+            if not isinstance(parameter.get_runtime_param, partial):
+                parameter.get_runtime_param = partial(_Plain, parameter.get_runtime_param)
         return params
 
 
@@ -141,11 +139,16 @@ def _group(words: str, about: str, **more: Any) -> typer.Typer:
 
 def _command(name: str, words: str, entry: Entry) -> Any:
     """The command that an entry stands for."""
+    # What is imported stays: no collection need look at it, now or later.
+    gc.disable()
     from swe_ai_fleet.cli.command import command_of
 
+    run = command_of(words, entry)
+    gc.freeze()
+    gc.enable()
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in entry.examples)
-    alone.command(name, cls=_Command, help=entry.about, epilog=examples)(command_of(words, entry))
+    alone.command(name, cls=_Command, help=entry.about, epilog=examples)(run)
     return typer.main.get_command(alone)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.domain.moment import iso_time
 
 
@@ -32,7 +33,7 @@ def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
     name = f"{prefix}{word.strip().upper().replace('-', '_')}"
     if name not in names[1:]:
         words = ", ".join(name.removeprefix(prefix).lower() for name in names[1:])
-        raise CommandFault(f"{word[:64]!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
+        raise CommandFault(f"{word[:64]!r} is unknown", field=field, hint=f"one of {words}")
     return kind.values_by_name[name].number
 
 
@@ -112,7 +113,7 @@ def pairs(texts: Sequence[str], named: str) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise CommandFault(f"{text[:80]!r} is not K=V", exit_code=Exit.USAGE, field=named)
+            raise CommandFault(f"{text[:80]!r} is not K=V", field=named)
         members[name] = value
     return members
 
@@ -134,6 +135,12 @@ def _word(kind: EnumDescriptor, number: int) -> str:
 def _prefix(kind: EnumDescriptor) -> str:
     """What the names of an enumeration's values begin with: `DELIBERATION_STATUS_`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.name).upper() + "_"
+
+
+def local_time(at_ms: int) -> str:
+    """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
+    at = iso_time(at_ms)
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 
 
 def listed_document(execution: pb.Execution) -> dict[str, object]:

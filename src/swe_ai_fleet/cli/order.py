@@ -10,9 +10,9 @@ from typing import Annotated, Any, get_type_hints
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
-from swe_ai_fleet.cli.options import argument, option, option_of, word
+from swe_ai_fleet.cli.options import argument, asked, option, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
@@ -247,4 +247,4 @@ def named_repository(text: str) -> str:
 
 
 def _wrong(field: str, message: str, hint: str = "") -> CommandFault:
-    return CommandFault(message, exit_code=Exit.USAGE, field=field, hint=hint)
+    return CommandFault(message, field=field, hint=hint)

@@ -9,8 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.syntax import Syntax
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document, exit_of_state
@@ -23,9 +21,8 @@ from swe_ai_fleet.cli.execution_tables import (
     print_outputs,
 )
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import enum_name
+from swe_ai_fleet.cli.messages import enum_name, local_time
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
@@ -62,7 +59,7 @@ def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> 
     """The answer to an approval, its execution still to be named. Raises CommandFault."""
     adjusted = decision == "adjusted"
     if adjusted and not text.strip():
-        raise CommandFault("it is empty", exit_code=Exit.USAGE, field="text", hint="say what is to be done otherwise")
+        raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
     return pb.ResolveApprovalRequest(
         decision=enum_name(pb.ApprovalDecision, decision, field="decision"),
         adjustment=text if adjusted else "",
@@ -332,6 +329,9 @@ def print_diff(screen: Screen, diff: str) -> None:
     lines = visible(diff).splitlines()
     shown = "\n".join(lines[:_DIFF_LINES])
     if screen.out.is_terminal:
+        # Only here, where a terminal pays for what colours it.
+        from rich.syntax import Syntax
+
         screen.out.print(Syntax(shown, "diff", theme="ansi_dark", background_color="default"))
     else:
         screen.line(shown)

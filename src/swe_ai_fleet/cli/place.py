@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.cli.calls import START_HINT
@@ -96,16 +100,28 @@ def chosen_client(
 async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[RunningFleet, None]:
     """A fleet in this process for as long as the context lasts. Raises CommandFault where it cannot start."""
     began = time.monotonic()
-    # Only here: starting a fleet needs Ray, whose import alone takes longer than most commands.
-    from services.orchestrator.main import open_fleet
-    from swe_ai_fleet.runtime.tool_services import secret_mask
-    from swe_ai_fleet.telemetry import configure_logging
+    # Only here: starting a fleet needs Ray, whose import alone takes longer than most commands. A Ray of our own is
+    # waited for while the rest is imported.
+    from swe_ai_fleet.runtime.local_ray import ray_started
 
-    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
-    screen.note(f"  code: {time.monotonic() - began:.1f} s")
+    rest = threading.Thread(target=import_module, args=("services.orchestrator.main",))
     try:
-        async with open_fleet(settings, lambda phase: screen.note(f"  {phase}")) as running:
-            yield running
+        async with AsyncExitStack() as stack:
+            gc.disable()
+            rest.start()
+            try:
+                await stack.enter_async_context(ray_started(settings))
+            finally:
+                await asyncio.to_thread(rest.join)
+                gc.freeze()
+                gc.enable()
+            from services.orchestrator.main import open_fleet
+            from swe_ai_fleet.runtime.tool_services import secret_mask
+            from swe_ai_fleet.telemetry import configure_logging
+
+            configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
+            screen.note(f"  code and Ray: {time.monotonic() - began:.1f} s")
+            yield await stack.enter_async_context(open_fleet(settings, lambda phase: screen.note(f"  {phase}")))
     except FleetError as error:
         raise fault_of(error, starting=True) from error
 

@@ -10,11 +10,14 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli import options
+from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Execution, argument, option
+from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
@@ -37,14 +40,37 @@ FORMATS = ("atif", "openai", "markdown", "patch", "audit")
 _SHOWN_CHARS = 400
 
 
-async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, agent: str, output: Path | None) -> Exit:
+async def export(
+    screen: Screen,
+    client: FleetClient,
+    name: Execution,
+    *,
+    kind: Annotated[
+        str,
+        option(
+            "atif (a trajectory), openai, markdown, patch or audit (all agents' audit chains).",
+            words="--format",
+            metavar="FORMAT",
+        ),
+    ] = "atif",
+    agent: Annotated[str, option("Whose run, or which candidate. Default: the winner's.")] = "",
+    batch: Annotated[
+        bool, option("ID is a batch's file of results, or a study's folder: a trajectory a line for each candidate.")
+    ] = False,
+    output: options.Output = None,
+) -> Exit:
     """One agent's run in a format of the field, or a candidate's patch.
 
     Without an agent it is the winner's; where nobody won the patch is the best candidate's, the run the first agent's.
     `audit` is of all agents: their chains, with what signs them.
     """
+    if batch and (agent or kind != "atif"):
+        message = "--batch writes every candidate, and as atif"
+        raise CommandFault(message, field="agent" if agent else "kind")
+    if batch:
+        return await _export_batch(screen, client, Path(name), output)
     if kind not in FORMATS:
-        raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
+        raise CommandFault(f"unknown format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
         return await _write(screen, _json(to_plain(await _audit(client, name))), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
@@ -66,7 +92,7 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
     return await _write(screen, content, output)
 
 
-async def export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
+async def _export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
     """Every candidate of a batch, or of a study's batches, as a line of JSON: its group, rank, verdict, trajectory.
 
     `path` is a file of results, or a folder that has some. Candidates of one record are a group, over all repeats.
@@ -123,10 +149,10 @@ def _results(path: Path) -> list[tuple[str, str]]:
                 if execution_id := string(row.get("execution_id")):
                     named[execution_id] = string(row.get("instance_id"))
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE, field="name") from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}", field="name") from None
     if not named:
         hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
-        raise CommandFault(f"{path} names no execution", exit_code=Exit.USAGE, field="name", hint=hint)
+        raise CommandFault(f"{path} names no execution", field="name", hint=hint)
     return [(group, execution_id) for execution_id, group in named.items()]
 
 
@@ -143,9 +169,9 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
     candidate = state.candidates.get(name)
     if candidate is None and name not in state.agents:
         known = ", ".join(sorted(state.candidates)) or "there is none"
-        raise CommandFault(f"no candidate {name[:64]!r}", exit_code=Exit.USAGE, field="agent", hint=known)
+        raise CommandFault(f"no candidate {name[:64]!r}", field="agent", hint=known)
     if candidate is None or candidate.artifacts.patch is None:
-        raise CommandFault(f"{name} submitted no patch", exit_code=Exit.USAGE)
+        raise CommandFault(f"{name} submitted no patch")
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
 
 
@@ -158,18 +184,37 @@ async def _write(screen: Screen, content: bytes, output: Path | None) -> Exit:
     return Exit.ACCEPTED
 
 
-async def run_again(
-    screen: Screen, fleet: Fleet, settings: Settings, name: str, *, agent: str, fork_at: int | None, prompt: str
+async def replay(
+    screen: Screen,
+    settings: Settings,
+    name: Execution,
+    *,
+    agent: Annotated[str, option("Whose run. Default: the winner's.")] = "",
+    fork_at: Annotated[
+        int | None, option("After N recorded replies a model server goes on.", min=0, metavar="N")
+    ] = None,
+    model: Annotated[str, option("With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
+    prompt: Annotated[
+        Path | None,
+        option("With --fork-at: stands in place of the system message.", exists=True, dir_okay=False, metavar="FILE"),
+    ] = None,
+    server: options.Server = "",
+    token: options.Token = "",
 ) -> Exit:
     """A run once more, in a clone here. Exit code 1 where it went another way than recorded."""
+    if (model or prompt) and fork_at is None:
+        raise CommandFault("without --fork-at no model is asked", field="fork_at")
+    if model:
+        settings = settings.model_copy(update={"model": model})
+    text = prompt.read_text(encoding="utf-8", errors="replace") if prompt is not None else ""
     from swe_ai_fleet.agents.exports import whole_run
-    from swe_ai_fleet.runtime.replay import replay
+    from swe_ai_fleet.runtime.replay import replay as carried_out_again
 
-    async with fleet as client:
+    async with fleet_client(settings, server=server, token=token) as client:
         events, state = await _recorded(client, name)
     agent = _agent(state, agent)
     run = whole_run((stored.event for stored in events), agent)
-    done = await replay(settings, state, run, fork_at=fork_at, prompt=prompt)
+    done = await carried_out_again(settings, state, run, fork_at=fork_at, prompt=text)
     if screen.json:
         screen.document(_document(run, done))
     else:
@@ -191,7 +236,7 @@ def _agent(state: ExecutionState, agent: str) -> str:
         agent = state.winner_id or next(iter(sorted(state.agents)), "")
     if agent not in state.agents:
         known = ", ".join(sorted(state.agents)) or "none has begun"
-        raise CommandFault(f"no agent {agent!r} in this execution", exit_code=Exit.USAGE, field="agent", hint=known)
+        raise CommandFault(f"no agent {agent!r} in this execution", field="agent", hint=known)
     return agent
 
 
@@ -228,7 +273,45 @@ def _tell(screen: Screen, run: RunState, done: Replay) -> None:
         screen.line(one_line(done.trajectory.answer)[:_SHOWN_CHARS])
 
 
-async def verify_audit(screen: Screen, client: FleetClient, name: str, *, public_key: Path | None) -> Exit:
+async def verify(
+    screen: Screen,
+    settings: Settings,
+    name: Annotated[
+        str,
+        argument(
+            "An execution id, a task id, a document of `fleet export --format audit` (.json), or an audit file of "
+            "`fleet tools run` (.jsonl).",
+            "execution_id",
+            metavar="ID|FILE",
+        ),
+    ],
+    *,
+    public_key: Annotated[
+        Path | None,
+        option(
+            "PEM file of the public keys that count; everything has to be signed then. Default: those that the "
+            "fleet vouches for.",
+            metavar="FILE",
+        ),
+    ] = None,
+    head: Annotated[str, option("Of a file: what its last entry's hash must be.", metavar="HASH")] = "",
+    server: options.Server = "",
+    token: options.Token = "",
+) -> Exit:
+    if name.endswith(".jsonl"):
+        from swe_ai_fleet.cli.tools import verify_audit_file
+
+        if public_key is not None:
+            message = "what `fleet tools run` records is not signed"
+            raise CommandFault(message, field="public_key")
+        return await verify_audit_file(screen, Path(name), head=head)
+    if name.endswith(".json"):
+        return await _verify_document(screen, Path(name), public_key=public_key)
+    async with fleet_client(settings, server=server, token=token) as client:
+        return await _verify_log(screen, client, name, public_key=public_key)
+
+
+async def _verify_log(screen: Screen, client: FleetClient, name: str, *, public_key: Path | None) -> Exit:
     """Recompute the audit chain of every agent of an execution from its log.
 
     The keys that count are those of `public_key`, and then everything has to be signed; else those that the fleet
@@ -252,12 +335,12 @@ async def verify_audit(screen: Screen, client: FleetClient, name: str, *, public
     return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 
-async def verify_audit_document(screen: Screen, path: Path, *, public_key: Path | None) -> Exit:
+async def _verify_document(screen: Screen, path: Path, *, public_key: Path | None) -> Exit:
     """Recompute the chains of an exported document; no fleet is asked."""
     try:
         document = read_audit_document(await asyncio.to_thread(path.read_bytes))
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
     verdicts = document.verdicts(_demanded(public_key))
     about = {"file": str(path), "execution_id": document.execution_id}
     return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))

@@ -1,4 +1,7 @@
-"""The commands about executions and councils that are one request: a row each, by the words behind `fleet`."""
+"""The commands about executions and councils that are one request: a row each, by the words behind `fleet`.
+
+`fleet show` reads an execution's events behind its request.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS, FleetClient
 from swe_ai_fleet.cli.command import Given, Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
-from swe_ai_fleet.cli.messages import enum_word, listed_document
+from swe_ai_fleet.cli.messages import enum_word, listed_document, local_time
 from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, plain_table
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
@@ -28,7 +30,7 @@ def succeeded(field: str) -> Callable[[Any, Any], Exit]:
 
     def ends(answer: Any, _: Any) -> Exit:
         if not answer.success:
-            raise CommandFault(answer.message, exit_code=Exit.USAGE, field=field)
+            raise CommandFault(answer.message, field=field)
         return Exit.ACCEPTED
 
     return ends
@@ -49,11 +51,21 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 async def with_a_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
     """An adjustment says what is to be done otherwise. Raises CommandFault."""
     if request.decision == pb.APPROVAL_DECISION_ADJUSTED and not given["text"].strip():
-        raise CommandFault("it is empty", exit_code=Exit.USAGE, field="text", hint="say what is to be done otherwise")
+        raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
 
 
 async def with_reviews(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
     request.config.enable_peer_review = given["rounds"] != 0
+
+
+async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
+    execution = await client.execution(await client.find(name))
+    # Only here: a name that is none is told at once.
+    from swe_ai_fleet.cli.outcome import current_state, show_outcome
+
+    await show_outcome(screen, client, await current_state(client, execution))
+    # It is about the command; the document has the execution's own.
+    return Exit.ACCEPTED
 
 
 def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> None:
@@ -64,10 +76,10 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
         (council.council_id, council.role, str(council.num_agents), council.status, council.model)
         for council in answer.councils
     ]
-    screen.out.print(plain_table(("council", "role", "agents", "status", "model"), councils))
+    screen.table(("council", "role", "agents", "status", "model"), councils)
     members = [_member(council, agent) for council in answer.councils for agent in council.agents]
     if members:
-        screen.out.print(plain_table(("agent", "role", "run by", "profile", "tasks", "languages"), members))
+        screen.table(("agent", "role", "run by", "profile", "tasks", "languages"), members)
 
 
 def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
@@ -109,7 +121,7 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
     screen.line(f"{executions} and what came of them: {done}")
     stores = [(store.store, str(store.items), f"{store.bytes:,}") for store in answer.stores]
     if stores:
-        screen.out.print(plain_table(("store", "items", "bytes"), stores))
+        screen.table(("store", "items", "bytes"), stores)
 
 
 def _erasing(**settings: Any) -> Row:

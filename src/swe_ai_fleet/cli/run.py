@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
@@ -21,6 +22,7 @@ from swe_ai_fleet.cli.documents import exit_of_state
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.options import Execution, option
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.place import LocalFleet
@@ -107,9 +109,7 @@ async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state:
 def local_path(repo: pb.RepoRef) -> str:
     """The directory that can be uploaded. Raises CommandFault where it is a URL."""
     if not repo.path:
-        raise CommandFault(
-            "--upload is for a directory of this machine", exit_code=Exit.USAGE, hint="the server clones a URL itself"
-        )
+        raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
     return repo.path
 
 
@@ -125,7 +125,15 @@ def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.Uplo
             yield pb.UploadRepositoryRequest(chunk=chunk)
 
 
-async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
+async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
+    return await _carried_out(screen, fleet, order)
+
+
+async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
+    return await _carried_out(screen, fleet, order)
+
+
+async def _carried_out(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
     detach = isinstance(order, Order) and order.detach
@@ -133,7 +141,7 @@ async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
         fleet.needs_model = isinstance(order, Order)
         if detach and not fleet.runs:
             message = "the fleet that --local starts ends with the command"
-            raise CommandFault(message, exit_code=Exit.USAGE, field="detach", hint="start one that stays: fleet up")
+            raise CommandFault(message, field="detach", hint="start one that stays: fleet up")
     with interrupts() as signals:
         async with fleet as client, _with_upload(screen, client, request, order) as sent:
             if isinstance(order, Order):
@@ -187,13 +195,17 @@ async def _with_upload(
             yield sent
         return
     if order.fetch:
-        raise CommandFault(
-            "--fetch belongs to an upload", exit_code=Exit.USAGE, hint="here the branch is in the repository anyway"
-        )
+        raise CommandFault("--fetch belongs to an upload", hint="here the branch is in the repository anyway")
     yield None
 
 
-async def watch(screen: Screen, client: FleetClient, name: str, *, text: bool = False) -> Exit:
+async def watch(
+    screen: Screen,
+    client: FleetClient,
+    name: Execution,
+    *,
+    text: Annotated[bool, option("Also what the models say, while they say it.")] = False,
+) -> Exit:
     """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
     execution_id = await client.find(name)
     progress = Progress()

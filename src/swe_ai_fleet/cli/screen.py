@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
-
-from rich.console import Console
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.watching.text import clean, one_line, visible
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _WIDTH_WITHOUT_TERMINAL = 160
+_COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""Variables that make Rich take a file for a terminal."""
 _BLOCK_LINES = 60
 
 
@@ -59,7 +63,23 @@ class Screen:
 
     def line(self, text: str, *, style: str = "") -> None:
         """Print a line of a result; the text may be untrusted."""
-        self.out.print(Text(clean(text), style=style), soft_wrap=True)
+        _say(self.out, text, style)
+
+    def lines(self, lines: Iterable[str], *, nothing: str) -> None:
+        """Print lines of a result; of none of them what is said of that."""
+        for line in (told := list(lines)):
+            self.line(line)
+        if not told:
+            self.note(nothing)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], nothing: str = "") -> None:
+        """Print a table; without a row what is said of that, if anything."""
+        if told := list(rows):
+            from swe_ai_fleet.cli.tables import plain_table
+
+            self.out.print(plain_table(columns, told))
+        elif nothing:
+            self.note(nothing)
 
     def block(self, title: str, text: str, *, most: int = _BLOCK_LINES) -> None:
         """Print a text of several lines under its title, the first `most` of them; nothing where there is none."""
@@ -74,7 +94,7 @@ class Screen:
 
     def note(self, text: str, *, style: str = "dim") -> None:
         """Print a line about the way there; the text may be untrusted."""
-        self.err.print(Text(clean(text), style=style), soft_wrap=True)
+        _say(self.err, text, style)
 
     def fault(self, fault: CommandFault) -> None:
         """Say why the command ends: a line, what a program printed below it, and a hint; or a JSON document."""
@@ -95,10 +115,45 @@ class Screen:
             self.note(f"  hint: {one_line(fault.hint, 2000)}", style="yellow")
 
 
-def _console(stream: TextIO, *, quiet: bool = False) -> Console:
-    reconfigure = getattr(stream, "reconfigure", None)
+class _LaterConsole:
+    """The console of a file: made, and Rich loaded, for the first thing that needs it, which lines do not."""
+
+    def __init__(self, file: TextIO, *, quiet: bool) -> None:
+        self.file, self.quiet = file, quiet
+
+    @cached_property
+    def _whole(self) -> Console:
+        return _whole_console(self.file, quiet=self.quiet)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+def _console(file: TextIO, *, quiet: bool = False) -> Console:
+    reconfigure = getattr(file, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
-    width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
+    if not file.isatty() and os.environ.keys().isdisjoint(_COLOURS):
+        return cast("Console", _LaterConsole(file, quiet=quiet))
+    return _whole_console(file, quiet=quiet)
+
+
+def _whole_console(file: TextIO, *, quiet: bool) -> Console:
+    from rich.console import Console
+
+    width = None if file.isatty() else _WIDTH_WITHOUT_TERMINAL
     # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
-    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)
+    return Console(file=file, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)
+
+
+def _say(console: Console, text: str, style: str) -> None:
+    text = clean(text)
+    # Where tabs lead behind wide characters is Rich's to say.
+    if isinstance(console, _LaterConsole) and ("\t" not in text or text.isascii()):
+        if not console.quiet:
+            console.file.write(text.expandtabs() + "\n")
+            console.file.flush()
+        return
+    from rich.text import Text
+
+    console.print(Text(text, style=style), soft_wrap=True)

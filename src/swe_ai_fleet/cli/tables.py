@@ -6,7 +6,6 @@ Every cell may hold untrusted text and is cleaned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,8 +14,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
@@ -71,27 +68,6 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for row in rows:
         add_row(table, *row)
     return table
-
-
-def print_rows(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    """Print a table; of an empty list what is said of it."""
-    if rows:
-        screen.out.print(plain_table(columns, rows))
-    else:
-        screen.note(nothing)
-
-
-def local_time(at_ms: int) -> str:
-    """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
-    at = iso_time(at_ms)
-    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
-
-
-def print_lines(screen: Screen, lines: Sequence[str], *, nothing: str) -> None:
-    if not lines:
-        screen.note(nothing)
-    for line in lines:
-        screen.line(line)
 
 
 def empty_table(*columns: str, caption: str | None = None) -> Table:

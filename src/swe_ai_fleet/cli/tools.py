@@ -145,7 +145,7 @@ async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
     except PreconditionFailed as error:
         fault = AuditFault(seq=len(entries) + 1, reason=error.message)
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
     verdict = ChainVerdict(
         agent_id=AGENT,
         run=1,
@@ -168,7 +168,7 @@ def audit_path(settings: Settings) -> Path:
 
 def _directory(path: Path) -> Path:
     if not path.is_dir():
-        raise CommandFault(f"{path} is not a directory", exit_code=Exit.USAGE, field="workspace")
+        raise CommandFault(f"{path} is not a directory", field="workspace")
     return path.resolve()
 
 
@@ -187,7 +187,7 @@ def _find(name: str, settings: Settings) -> OperationSpec:
     specs = _specs(settings)
     if name in specs:
         return specs[name]
-    raise CommandFault(f"no operation is called {name[:64]!r}", exit_code=Exit.USAGE, hint=nearest(name, specs))
+    raise CommandFault(f"no operation is called {name[:64]!r}", hint=nearest(name, specs))
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
@@ -197,9 +197,9 @@ def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str
         try:
             read = parse_json(text)
         except ValueError as error:
-            raise CommandFault(f"--args must be JSON: {error}", exit_code=Exit.USAGE, field="args") from None
+            raise CommandFault(f"--args must be JSON: {error}", field="args") from None
         if not isinstance(read, dict):
-            raise CommandFault("--args must be a JSON object", exit_code=Exit.USAGE, field="args")
+            raise CommandFault("--args must be a JSON object", field="args")
         given = cast("dict[str, object]", read)
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
     named = {key: _value(properties.get(key, {}), value) for key, value in pairs(texts, "argument").items()}

@@ -9,12 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
-import typer
-
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.findings import check_start, silent_models
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.options import Json, option
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
@@ -31,20 +29,13 @@ def up(
     *,
     vllm: Annotated[
         str,
-        typer.Option("--vllm", metavar="MODEL", help="Serve this model (a name on a hub, a directory) by vLLM, too."),
+        option("Serve this model (a name on a hub, a directory) by vLLM, too.", metavar="MODEL"),
     ] = "",
-    vllm_args: Annotated[
-        str, typer.Option("--vllm-args", help="Further arguments of vLLM, such as '--max-model-len 65536'.")
-    ] = "",
+    vllm_args: Annotated[str, option("Further arguments of vLLM, such as '--max-model-len 65536'.")] = "",
     vllm_tool_parser: Annotated[
-        str,
-        typer.Option(
-            "--vllm-tool-parser", help="What reads the model's tool calls; by its template or name where left out."
-        ),
+        str, option("What reads the model's tool calls; by its template or name where left out.")
     ] = "",
-    vllm_drain: Annotated[
-        int, typer.Option("--vllm-drain", min=0, help="Seconds that running requests get when the fleet stops.")
-    ] = 30,
+    vllm_drain: Annotated[int, option("Seconds that running requests get when the fleet stops.", min=0)] = 30,
     json: Json = False,
 ) -> None:
     order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
@@ -60,7 +51,6 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
     if running is not None:
         raise CommandFault(
             f"a fleet runs on {settings.home} already: {running.address}, process {running.pid}",
-            exit_code=Exit.USAGE,
             hint="use it, stop it, or set FLEET_HOME to another directory",
         )
     await check_start(settings)
@@ -121,7 +111,6 @@ async def _with_model(screen: Screen, settings: Settings, vllm: VLLMOrder | None
     if settings.model_url:
         raise CommandFault(
             f"--vllm starts a model server, and FLEET_MODEL_URL names one: {settings.model_url}",
-            exit_code=Exit.USAGE,
             hint="leave one of them out",
         )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
@@ -46,6 +45,9 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
             raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
     metadata = cast("Mapping[str, object]", wanted.get("metadata") or {})
     plain["metadata"] = {name: str(value) for name, value in metadata.items()}
+    # Only here: what names a repository needs none of what reads constraints.
+    from swe_ai_fleet.codec import from_plain
+
     try:
         return from_plain(Constraints, plain)
     except ValueError as error:

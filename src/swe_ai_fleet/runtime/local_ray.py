@@ -50,6 +50,8 @@ _PRIVATE = {
     # As on a laptop: the one node has the address of loopback, and what it starts listens there. Ray takes 127.0.0.1
     # for the address of a machine in a network otherwise, and listens on every interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # A worker is there before its first actor: it imports what hosts of agents need while the rest of the fleet starts.
+    "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.agent_host,swe_ai_fleet.runtime.agent_worker",
     # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
     "AUTOSCALER_METRIC_PORT": "-1",
 }
@@ -154,9 +156,9 @@ async def ray_started(settings: Settings) -> AsyncGenerator[None]:
     """`ray_connection` among other asynchronous contexts.
 
     It goes before the first gRPC server of a process: starting Ray holds up the loop, and forks. Where agents are
-    Kubernetes Jobs there is none.
+    Kubernetes Jobs there is none; where this process has one already, that is it.
     """
-    if settings.executor == "kubernetes":
+    if settings.executor == "kubernetes" or ray.is_initialized():
         yield
         return
     with ray_connection(settings):

@@ -295,32 +295,10 @@ async def _take_up(plans: TenantPlanServices, buckets: PlanBuckets, replicas: Re
 
 
 @asynccontextmanager
-async def open_plans(
-    settings: Settings,
-    *,
-    buckets: PlanBuckets | None = None,
-    log: EventLog | None = None,
-    replicas: Replicas | None = None,
-    memories: Memories | None = None,
-    recorder: OutcomeRecorder | None = None,
-    fleet: FleetView | None = None,
-    starter: TaskStarter | None = None,
-    repositories: WorkspaceProvider | None = None,
-    tenant: str = DEFAULT_TENANT,
-) -> AsyncGenerator[PlanService]:
-    """The plan sessions of one tenant, until the context ends; see `open_tenant_plan_services`."""
-    async with open_tenant_plan_services(
-        settings,
-        buckets=buckets,
-        log=log,
-        replicas=replicas,
-        memories=memories,
-        recorder=recorder,
-        fleet=lambda _: fleet,
-        starter=lambda _: starter,
-        repositories=repositories,
-    ) as plans:
-        yield plans.of(tenant)
+async def open_plans(settings: Settings) -> AsyncGenerator[PlanService]:
+    """Plan sessions of a program, without a fleet, until the context ends; see `open_tenant_plan_services`."""
+    async with open_tenant_plan_services(settings) as plans:
+        yield plans.of(DEFAULT_TENANT)
 
 
 @asynccontextmanager

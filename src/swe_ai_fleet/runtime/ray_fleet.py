@@ -42,7 +42,7 @@ _CANCEL_SECONDS = 15.0
 _LOOK_SECONDS, _IDLE_LOOK_SECONDS = 2.0, 10.0
 """Nodes that join or leave are noticed after so long, with and without work. Ray tells nobody of them."""
 _MEASURE_SECONDS = 2.0
-_WARM_SECONDS = 30.0
+_WARM_SECONDS = 120.0
 _MEASURED = 64
 _CHECKS_PER_HOST = 8
 """Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
@@ -144,7 +144,8 @@ class RayFleet:
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
-        asked = self._hosts[:_MEASURED]
+        # One that has not told its release yet is being started.
+        asked = [host for host in self._hosts if host.release is not None][:_MEASURED]
         reports = await asyncio.gather(*(_reported(host) for host in asked))
         by_name = dict(zip((host.name for host in asked), reports, strict=True))
         return tuple(

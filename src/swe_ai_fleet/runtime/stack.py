@@ -178,6 +178,8 @@ async def open_stack(
         fleet = await stack.enter_async_context(
             open_job_fleet(log) if jobs else open_ray_fleet(settings, logins, drains=drains, me=replicas.me)
         )
+        # Whoever hands a task in need not wait for it: much is to be done before an agent is.
+        await stack.enter_async_context(in_background(fleet.warm(), name="first host"))
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         verifier = None
         if VERIFIER_PROFILE in settings.model_profiles:
@@ -256,7 +258,6 @@ async def open_stack(
         await stack.enter_async_context(
             drained(drains, executions.dispatcher, replicas, seconds=settings.drain_seconds)
         )
-        await fleet.warm()
         await _reap_containers(access, executions)
         view = await stack.enter_async_context(
             open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, room=room, model=model, stored=stored)

@@ -19,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.erasing import Erasing
 from swe_ai_fleet.adapters.jetstream.events import Events
-from swe_ai_fleet.adapters.jetstream.holdings import held
+from swe_ai_fleet.adapters.jetstream.holdings import sizes
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live

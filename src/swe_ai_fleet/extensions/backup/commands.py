@@ -54,7 +54,6 @@ async def restore(
             if running is not None:
                 raise CommandFault(
                     f"a fleet is running in {settings.home} (process {running.pid})",
-                    exit_code=Exit.USAGE,
                     field="home",
                     hint="stop it, or set another FLEET_HOME",
                 )

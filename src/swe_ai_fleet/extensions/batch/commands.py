@@ -144,7 +144,7 @@ async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] 
     from swe_ai_fleet.sandbox import NetworkGrant
 
     if wrong := [pair for pair in variables if "=" not in pair]:
-        raise CommandFault(f"{wrong[0][:80]!r} is no K=V", exit_code=Exit.USAGE, field="verifier_env")
+        raise CommandFault(f"{wrong[0][:80]!r} is no K=V", field="verifier_env")
     chosen = await with_isolation_level(settings)
     return Bench(
         workspaces=workspace_provider(chosen),
@@ -160,5 +160,5 @@ async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] 
 def plain_name(text: str) -> str:
     """The name of what is kept beside a file of tasks. Raises CommandFault where it would lead elsewhere."""
     if "/" in text or not text.strip("."):
-        raise CommandFault(f"{text!r} is not a valid name", exit_code=Exit.USAGE, field="name")
+        raise CommandFault(f"{text!r} is not a valid name", field="name")
     return text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.order import Order, repo_ref
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.extensions.batch.records import Record, task_id
@@ -118,9 +118,7 @@ class Plan:
     def _location(self, repo: str) -> str:
         """Where a record's repository is. Raises CommandFault."""
         if not repo:
-            raise CommandFault(
-                "the record has no repository", exit_code=Exit.USAGE, hint="--repo sets one for all records"
-            )
+            raise CommandFault("the record has no repository", hint="--repo sets one for all records")
         if is_url(repo):
             return repo
         beside = self.file.absolute().parent
@@ -138,6 +136,5 @@ class Plan:
             return str(beside / repo)
         raise CommandFault(
             f"its repository {repo[:200]!r} was not found",
-            exit_code=Exit.USAGE,
             hint="--repo-root DIR has clones, --repo-template URL with {repo} in it says where to clone from",
         )

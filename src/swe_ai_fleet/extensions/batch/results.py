@@ -105,15 +105,13 @@ def open_results(path: Path) -> Generator[Results]:
         file = path.open("a+b")
     except OSError as fault:
         raise CommandFault(
-            f"cannot write {path}: {fault.strerror}",
-            exit_code=Exit.USAGE,
-            hint="choose another directory with --output",
+            f"cannot write {path}: {fault.strerror}", hint="choose another directory with --output"
         ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CommandFault(f"another batch is writing {path}", exit_code=Exit.USAGE) from None
+            raise CommandFault(f"another batch is writing {path}") from None
         file.seek(0)
         content = file.read()
         if content and not content.endswith(b"\n"):

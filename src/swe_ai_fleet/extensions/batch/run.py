@@ -87,7 +87,7 @@ async def batch(
     try:
         records, bad = read_records(plan.file)
     except OSError as fault:
-        raise CommandFault(f"cannot read {plan.file}: {fault.strerror}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"cannot read {plan.file}: {fault.strerror}") from None
     records = chosen(records, only=plan.only, limit=plan.limit)
     if not plan.images:
         records = [without_image(record) for record in records]
@@ -101,11 +101,10 @@ async def batch(
         if bad and plan.strict:
             raise CommandFault(
                 f"{len(bad)} of {plan.file.name}'s lines are not valid tasks; the first: {bad[0]}",
-                exit_code=Exit.USAGE,
                 hint="fix them, or omit --strict to skip them",
             )
         if not records:
-            raise CommandFault(f"{plan.file} contains no task", exit_code=Exit.USAGE, hint=str(bad[0]) if bad else "")
+            raise CommandFault(f"{plan.file} contains no task", hint=str(bad[0]) if bad else "")
         ids = {record.instance_id for record in records}
         lines = {entry.line for entry in bad}
         begun = _Batch(

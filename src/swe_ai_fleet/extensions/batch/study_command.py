@@ -75,14 +75,9 @@ def numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(len(part) < 4 and part.isascii() and part.isdigit() for part in parts):
         raise CommandFault(
-            f"{text[:80]!r} is not a list of numbers of candidates",
-            exit_code=Exit.USAGE,
-            field="candidates",
-            hint="like 1,3,5",
+            f"{text[:80]!r} is not a list of numbers of candidates", field="candidates", hint="like 1,3,5"
         )
     counts = sorted({int(part) for part in parts})
     if not 1 <= counts[0] <= counts[-1] <= _MOST_CANDIDATES:
-        raise CommandFault(
-            f"{text[:80]} is out of range", exit_code=Exit.USAGE, field="candidates", hint=f"1 to {_MOST_CANDIDATES}"
-        )
+        raise CommandFault(f"{text[:80]} is out of range", field="candidates", hint=f"1 to {_MOST_CANDIDATES}")
     return tuple(counts)

@@ -186,9 +186,6 @@ def parts(text: str) -> tuple[Part, ...]:
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if unknown := [part for part in wanted if part not in set(Part)]:
         raise CommandFault(
-            f"{unknown[0][:80]!r} is not a phase of a deliberation",
-            exit_code=Exit.USAGE,
-            field="without",
-            hint=" or ".join(Part),
+            f"{unknown[0][:80]!r} is not a phase of a deliberation", field="without", hint=" or ".join(Part)
         )
     return tuple(map(Part, wanted))

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
@@ -66,7 +66,6 @@ def submission(order: Order, *, may_approve: bool) -> pb.SubmitTaskRequest:
     if order.approve == "none":
         raise CommandFault(
             "an agent cannot waive approvals",
-            exit_code=Exit.USAGE,
             field="approval",
             hint="leave it empty for risky; a person may start this server with --allow-approve",
         )

@@ -10,10 +10,9 @@ from typing import Any
 from fleet.notification.v1 import notification_pb2 as pb
 from swe_ai_fleet.cli.command import Row, table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.messages import document, enum_word
+from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import local_time, print_lines
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.notification.v1.NotificationService"
@@ -30,7 +29,7 @@ def secret_of(variable: str) -> str:
     """The value of a variable, where one is named. Raises CommandFault."""
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
-        raise CommandFault(f"the variable {variable} is empty", exit_code=Exit.USAGE, field="secret_variable")
+        raise CommandFault(f"the variable {variable} is empty", field="secret_variable")
     return value
 
 
@@ -68,7 +67,7 @@ WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 def webhook_existed(answer: pb.DeleteWebhookResponse, request: Any) -> Exit:
     if not answer.existed:
         fault = f"there is no webhook {request.webhook_id!r}"
-        raise CommandFault(fault, exit_code=Exit.USAGE, field="webhook_id")
+        raise CommandFault(fault, field="webhook_id")
     return Exit.ACCEPTED
 
 
@@ -85,7 +84,7 @@ def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
 
 def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
     # In columns each would be a page long in a narrow terminal.
-    print_lines(screen, [_delivery(delivery) for delivery in answer.deliveries], nothing="no recent deliveries")
+    screen.lines([_delivery(delivery) for delivery in answer.deliveries], nothing="no recent deliveries")
 
 
 def _delivery(delivery: pb.Delivery) -> str:

@@ -45,7 +45,7 @@ def file_text(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
     except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
 
 
 async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
@@ -111,7 +111,7 @@ async def find_workflow(settings: Settings, name: str) -> Workflow:
     try:
         return catalog.get(name).workflow
     except NotFound as error:
-        raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+        raise CommandFault(error.message, hint=error.hint) from None
 
 
 def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:

@@ -84,10 +84,10 @@ class WorkflowOrder:
                 pb.ValidateWorkflowResponse,
             )
             if checked.faults:
-                raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
+                raise CommandFault(_faults(self.workflow, checked))
             summary = checked.summary
         else:
-            reply = await client.calls.unary(
+            reply = await client.calls.one(
                 "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
             )
             summary = reply.summary
@@ -109,9 +109,9 @@ class WorkflowOrder:
             try:
                 read = parse_json(self.inputs.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
+                raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}") from None
             if not isinstance(read, dict):
-                raise CommandFault(f"--inputs {self.inputs} is not a JSON object", exit_code=Exit.USAGE)
+                raise CommandFault(f"--inputs {self.inputs} is not a JSON object")
             inputs |= mapping(cast("object", read))
         for name, text in pairs(self.given, "input").items():
             inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
@@ -129,9 +129,7 @@ def _value(name: str, text: str, kind: str) -> object:
     try:
         return parse_json(text)
     except ValueError:
-        raise CommandFault(
-            f"--input {name}: {text[:80]!r} is not a {kind}", exit_code=Exit.USAGE, hint="write it as JSON"
-        ) from None
+        raise CommandFault(f"--input {name}: {text[:80]!r} is not a {kind}", hint="write it as JSON") from None
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
