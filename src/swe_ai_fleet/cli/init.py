@@ -29,39 +29,17 @@ async def init(
     ] = (),
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
-    from swe_ai_fleet.settings import listed
-
     if check:
         return await _checked(screen, directory)
-    return await _installed(
-        screen,
-        directory,
-        tenants=listed(tenants),
-        hosts=listed(hosts),
-        nats_listen=nats_listen,
-        kubernetes=kubernetes,
-        rotate=rotate,
-    )
-
-
-async def _installed(
-    screen: Screen,
-    directory: Path,
-    *,
-    tenants: tuple[str, ...],
-    hosts: tuple[str, ...],
-    nats_listen: str,
-    kubernetes: bool,
-    rotate: tuple[str, ...],
-) -> Exit:
     from swe_ai_fleet.runtime.installation.installing import install
+    from swe_ai_fleet.settings import listed
 
     try:
         done = await asyncio.to_thread(
             install,
             directory,
-            tenants=tenants,
-            hosts=hosts,
+            tenants=listed(tenants),
+            hosts=listed(hosts),
             nats_listen=nats_listen,
             kubernetes=kubernetes,
             rotate=rotate,
@@ -82,11 +60,13 @@ async def _installed(
         screen.line("everything is there already")
     for tenant, token in done.tokens.items():
         screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
-    if kubernetes:
-        screen.note(f"next: `kubectl apply -k {directory / 'kubernetes'}`, once its namespaces are there")
-    else:
-        screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
-        screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
+    if (manifests := directory / "kubernetes").exists():
+        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces are there")
+        if rotate:
+            screen.note(f"then `kubectl apply -k` of your site, which has the component {manifests / 'roll'}")
+        return Exit.ACCEPTED
+    screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
+    screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
             "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"
