@@ -33,7 +33,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/access.md": (HERE,),
     "docs/api.md": ("integration/test_grpc_callers.py::test_the_documented_commands_of_foreign_clients",),
     "docs/approvals.md": ("e2e/test_approvals.py::test_on_the_command_line",),
-    "docs/backup.md": ("extensions/backup/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup",),
+    "docs/backup.md": ("extensions/backup/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup", KUBECTL),
     "docs/batch.md": (
         "extensions/batch/test_batch.py::test_a_batch_is_interrupted_gone_on_with_and_evaluated",
         BY_HAND,

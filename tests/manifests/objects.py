@@ -26,7 +26,7 @@ SITES = {
     ),
     "jobs": ("production", "jobs", "dns-openshift", "images"),
     "user namespaces": ("production", "node-check", "userns", "apparmor", "images"),
-    "jobs in user namespaces": ("laptop", "jobs", "node-check", "userns", "images"),
+    "jobs in user namespaces": ("tenants", "node-check", "userns", "images"),
     "a runtime class": ("production", "node-check", "runtime-class", "images"),
     "jobs on a laptop": ("laptop", "tracing", "jobs", "images"),
     "many models": ("gpu", "vllm-replicas", "vllm-image-weights", "vllm-keda"),

@@ -172,7 +172,7 @@ def namespaces_are_restricted(objects: Sequence[Object]) -> Iterator[str]:
         here = [pod for pod in pods(objects) if pod.namespace == name]
         loose = {
             "baseline": any([*beyond(pod, "restricted")] for pod in here)
-            or (name == "fleet-agents" and runner.get("FLEET_RUNNER_USER_NAMESPACES") == "true"),
+            or (name.startswith("fleet-agents") and runner.get("FLEET_RUNNER_USER_NAMESPACES") == "true"),
             "privileged": any([*beyond(pod, "baseline")] for pod in here) and name == NODES,
         }
         standard = next((one for one in ("privileged", "baseline") if loose[one]), "restricted")

@@ -250,6 +250,11 @@ def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
         yield f"tenants have the namespaces {sorted(named.values())}, and there are {sorted(namespaces)}"
     if strangers := set(json.loads(told.get("FLEET_RUNNER_TENANT_RUNTIME_CLASSES", "{}"))) - set(named):
         yield f"{sorted(strangers)} have a RuntimeClass and no namespace"
+    orchestrators = [pod for pod in pods(objects) if pod.labels.get("app.kubernetes.io/name") == "fleet-orchestrator"]
+    mounts = {mount["mountPath"] for pod in orchestrators for one in pod.containers for mount in one["volumeMounts"]}
+    for tenant in sorted(named):
+        if f"/etc/fleet/git/{tenant}" not in mounts:
+            yield f"orchestrators cannot read private repositories of {tenant}"
 
     def there(namespace: str) -> set[tuple[str, str]]:
         own = [one for one in objects if one["metadata"].get("namespace") == namespace and one["kind"] != "Job"]
@@ -302,7 +307,7 @@ def ways(objects: Sequence[Object]) -> Iterator[tuple[PodView, str, str, int]]:
         for one in pod.containers:
             variables = environment(objects, pod, one)
             told += (expanded(text, variables) for text in (*variables.values(), *one.get("args", ())))
-        with_settings = [pod, *(workers if pod.labels["app.kubernetes.io/name"] == "fleet-orchestrator" else ())]
+        with_settings = [pod, *(workers if pod.labels.get("app.kubernetes.io/name") == "fleet-orchestrator" else ())]
         for value in told:
             for service, namespace, port in _ADDRESS.findall(value):
                 yield from ((one, service, namespace, int(port)) for one in with_settings)

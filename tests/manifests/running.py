@@ -21,6 +21,8 @@ _ALL = "<all of it>"
 _SITE_SECRETS = {
     ("fleet", "fleet-git"): {_ALL},
     ("fleet-agents", "fleet-git"): {"username", "password"},
+    ("fleet", "fleet-git-acme"): {_ALL},
+    ("fleet", "fleet-git-umbrella"): {_ALL},
     ("fleet", "fleet-public-tls"): {"tls.crt", "tls.key"},
     ("fleet", "fleet-backup"): {"operator.nk"},
     ("fleet-tests", "fleet-client"): {"token", "ca.crt"},

@@ -13,15 +13,19 @@ import pytest
 import yaml
 
 from tests.manifests.kubectl import binary
+from tests.manifests.objects import built
 
 ROOT = Path(__file__).parents[2]
 # What `fleet init --kubernetes` writes; tests/unit/test_cli_init.py looks at it.
-_MADE = "installation/"
+_MADE = ("installation/", "DIR", "SITE")
+_KINDS = {"deployment": "Deployment", "statefulset": "StatefulSet", "service": "Service", "job": "Job"}
 
 
 def _lines() -> Iterator[str]:
     for document in sorted(ROOT.glob("docs/*.md")):
-        for block in re.findall(r"```(?:sh|console)\n(.*?)```", document.read_text(), re.DOTALL):
+        text = document.read_text()
+        yield from re.findall(r"`(kubectl [^`\n]+)`", text)
+        for block in re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
                 if (words := line.strip().removeprefix("$ ")).startswith("kubectl "):
                     yield words.removesuffix(" &")
@@ -33,16 +37,25 @@ def _said(*words: str) -> str:
     return subprocess.run([binary("kubectl"), *words], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("line", list(_lines()))
+@cache
+def _objects() -> frozenset[tuple[str, str, str]]:
+    objects = [one for name in ("tenants", "user namespaces") for one in built(name)]
+    return frozenset((one["metadata"].get("namespace", ""), one["kind"], one["metadata"]["name"]) for one in objects)
+
+
+@pytest.mark.parametrize("line", sorted({*_lines()}))
 def test_kubectl_is_asked_for_what_is_there(line: str) -> None:
     words = shlex.split(line)
-    command = words[3] if words[1] == "-n" else words[1]
-    known = _said(command, "--help") + _said("options")
+    command, *others = words[3:] if words[1] == "-n" else words[1:]
+    known = _said(command, *others[: command == "rollout"], "--help") + _said("options")
     for option, given in zip(words, [*words[1:], ""], strict=True):
-        if option in ("-k", "-f") and not given.startswith(_MADE):
+        if option in ("-k", "-f") and given and not given.startswith(_MADE):
             assert (ROOT / given).exists(), given
-        if option == "-k" and not given.startswith(_MADE):
+        if option == "-k" and given and not given.startswith(_MADE):
             _said("kustomize", str(ROOT / given))
+        kind, _, named = option.partition("/")
+        if kind in _KINDS and named:
+            assert (words[2], _KINDS[kind], named) in _objects(), option
         name = option.partition("=")[0]
         if name.startswith("--") and command != "create":
             assert f"{name}=" in known, option

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import nats
 import pytest
 
 from swe_ai_fleet.domain.errors import FleetError
@@ -202,6 +204,23 @@ async def test_accounts_that_change_are_taken_without_a_restart(tmp_path: Path) 
             assert now["start"] == began["start"] and now["total_connections"] >= began["total_connections"]
             async with connect_log(red, name="red", timeout=10) as other:
                 assert other.connection is not None
+            # What a new account sends arrives from the second reload on.
+            hearer, sayer = [
+                await nats.connect(
+                    f"tls://127.0.0.1:{client}",
+                    tls=ssl.create_default_context(cafile=first / "tls" / "ca.pem"),
+                    nkeys_seed=str(first / "nats" / f"{user}.nkey"),
+                )
+                for user in ("operator", "tenant-red")
+            ]
+            heard = await hearer.subscribe("agent.cmd.execute.red")
+            await hearer.flush()
+            async with asyncio.timeout(20):
+                while not heard.pending_msgs:
+                    await sayer.publish("agent.cmd.execute", b"{}")
+                    await asyncio.sleep(0.1)
+            await hearer.close()
+            await sayer.close()
             await store.put("key", b"kept")
         finally:
             reloader.terminate()

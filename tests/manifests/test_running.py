@@ -145,6 +145,8 @@ def test_bubblewrap_gets_what_it_needs_where_agents_are_and_nowhere_else(name: s
         if one["securityContext"].get("procMount") == "Unmasked"
     }
     assert whole == dict.fromkeys(AGENTS - ({"ray-worker"} if "jobs" in name else set()), (False, profile))
+    profiles = [one["securityContext"].get("appArmorProfile") for pod in pods(objects) for one in pod.containers]
+    assert len([one for one in profiles if one]) == (len(whole) if name == "user namespaces" else 0)
     settings = [found(objects, "ConfigMap", one)["data"] for one in ("fleet-settings", "fleet-agent-settings")]
     assert {one["FLEET_SANDBOX"] for one in settings} == {"bubblewrap"}
     # Nodes have it by that name.

@@ -88,6 +88,8 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
     for place in (
         find_place(settings, server="", token=""),
         find_place(settings, server="h:1", token=""),
+        # A secret that was made of a file has the file's newline.
+        find_place(settings, server="h:1", token="t\n"),
         find_context(settings, server="h:2"),
     ):
         assert place is not None and (place.token, place.tls) == ("t", tls)

@@ -31,6 +31,12 @@ def test_it_shows_a_token_once_says_how_to_go_on_and_looks_at_what_is_there(tmp_
     cluster = runner.invoke(app, ["init", "fleet", "--kubernetes"]).output
     assert "next: `kubectl apply -k fleet/kubernetes`, once its namespaces are there" in cluster
     assert "fleet up" not in cluster
+    for verb in ("add", "rotate", "revoke"):
+        changed = runner.invoke(app, ["access", "token", verb, "x", "--file", "fleet/access.toml"]).output
+        assert "after `fleet init fleet` and `kubectl apply -k fleet/kubernetes`" in changed
+        assert runner.invoke(app, ["init", "fleet", "--check"]).exit_code == 1
+        assert "next: `kubectl apply -k fleet/kubernetes`" in runner.invoke(app, ["init", "fleet"]).output
+    assert "has the component fleet/kubernetes/roll" in runner.invoke(app, ["init", "fleet", "--rotate", "ray"]).output
     assert runner.invoke(app, ["init", "fleet", "--check"]).exit_code == 0
     (tmp_path / "fleet" / "tls" / "nats.pem").unlink()
     looked = runner.invoke(app, ["init", "fleet", "--check", "--json"])

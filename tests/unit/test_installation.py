@@ -188,7 +188,7 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",), kubernetes=True)
     layout = Layout(directory=tmp_path)
     kept = {path.stem: json.loads(path.read_text()) for path in layout.kubernetes.glob("*.json")}
-    own = [json.loads(path.read_text()) for path in (layout.kubernetes / "tenants").glob("*.json")]
+    own = [json.loads(path.read_text()) for path in (layout.kubernetes / "tenants" / "a").glob("*.json")]
     assert {one["metadata"]["namespace"] for one in own} == {"fleet-agents-a"}
     shared = [one for one in kept.values() if one["metadata"]["namespace"] == "fleet-agents"]
     assert sorted(json.dumps(one["data"]) for one in own) == sorted(json.dumps(one["data"]) for one in shared)
@@ -212,6 +212,13 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
         assert '"a2V5"' in (layout.kubernetes / f"{name}.json").read_text()
     # What an overlay takes as a component is another one then, and Deployments start anew.
     assert roll.read_text() != before
+    # A cluster is told of what is revoked, and of tenants that leave.
+    layout.access.write_text(layout.access.read_text().replace("[tenants.a]", "# nobody revoked\n[tenants.a]"))
+    assert {one.file.name for one in check(tmp_path)} == {"fleet-access.json", "kustomization.yaml"}
+    layout.nkey("tenant-a").unlink()
+    install(tmp_path)
+    assert check(tmp_path) == ()
+    assert {path.parent.name for path in (layout.kubernetes / "tenants").rglob("*.json")} == {"default"}
     model.write_text("{}")
     with pytest.raises(InvalidRequest, match=r"no data\.api-key"):
         install(tmp_path)

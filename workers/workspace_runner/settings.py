@@ -89,7 +89,7 @@ class RunnerSettings(BaseSettings):
     service_account: str = Field(
         default="", description="Service account of the Pods, whose token is not mounted; empty = the namespace's."
     )
-    runtime_class: str = Field(default="", description="Runtime class of the Pods, such as gvisor; empty = the node's.")
+    runtime_class: str = Field(default="", description="Runtime class of the Pods, such as kata; empty = the node's.")
     user_namespaces: bool = Field(
         default=False, description="Pods in user namespaces of their own, with a whole /proc, which bubblewrap needs."
     )

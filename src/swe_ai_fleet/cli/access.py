@@ -49,7 +49,7 @@ async def add(
     text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
     token = new_token()
     changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(token), expires=until)
-    await asyncio.to_thread(_write, path, changed)
+    await _keep(screen, path, changed)
     if screen.json:
         document = {"name": name, "tenant": tenant, "roles": roles, "token": token}
         screen.document(document | {"expires": until.isoformat() if until else None})
@@ -87,7 +87,7 @@ async def rotate(
     previous, token = (kept_until if kept_until > now else None), new_token()
     text = await asyncio.to_thread(path.read_text)
     changed = with_rotated_token(text, name, sha256=token_digest(token), expires=until, previous_expires=previous)
-    await asyncio.to_thread(_write, path, changed)
+    await _keep(screen, path, changed)
     if screen.json:
         document = {"name": name, "token": token, "expires": until.isoformat() if until else None}
         screen.document(document | {"previous_expires": previous.isoformat() if previous else None})
@@ -121,7 +121,7 @@ async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File
     path = _path(file, settings)
     await _read(path)
     changed = without_token(await asyncio.to_thread(path.read_text), name)
-    await asyncio.to_thread(_write, path, changed)
+    await _keep(screen, path, changed)
     screen.result({"revoked": name}, f"{name} is revoked")
     return Exit.ACCEPTED
 
@@ -247,6 +247,12 @@ def _end(expires: datetime | date | None) -> datetime | None:
 
 def _ending(until: datetime | None) -> str:
     return f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for ever"
+
+
+async def _keep(screen: Screen, path: Path, text: str) -> None:
+    await asyncio.to_thread(_write, path, text)
+    if (manifests := path.parent / "kubernetes").is_dir():
+        screen.note(f"a cluster knows it after `fleet init {path.parent}` and `kubectl apply -k {manifests}`")
 
 
 def _write(path: Path, text: str) -> None:

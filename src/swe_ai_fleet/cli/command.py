@@ -27,7 +27,7 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import run_client, run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
-from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
+from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.client_settings import ClientSettings

@@ -163,11 +163,11 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
         report = await examine_sandbox(requested)
     except FleetError as error:
         return faulty(part, error, version=version)
-    closes = "; ".join(report.closes)
-    left_open = "; ".join(report.leaves_open)
-    levels_text = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
+    # What is open comes first: a table cuts long cells.
+    left_open = f"; leaves open: {'; '.join(report.leaves_open)}" if report.leaves_open else ""
+    told = f"{report.level}{left_open}; closes: {'; '.join(report.closes)}"
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return ok(part, levels_text, "; ".join(report.notes), version=version)
+    return ok(part, told, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:

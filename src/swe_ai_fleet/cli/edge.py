@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -51,6 +52,9 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         debugging = settings.log_level.lower() == "debug"
         if debugging or not log_level or "structlog" in sys.modules:
             _log_to_stderr(settings, settings.log_level if debugging and log_level else log_level)
+        else:
+            # Its warning about each TLS connection that ends helps nobody.
+            logging.getLogger("asyncio").setLevel(logging.ERROR)
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
                 screen.note(one_line(text), style="yellow")

@@ -59,11 +59,13 @@ async def init(
         screen.line("everything is there already")
     for tenant, token in done.tokens.items():
         screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
-    if kubernetes:
-        screen.note(f"next: `kubectl apply -k {directory / 'kubernetes'}`, once its namespaces are there")
-    else:
-        screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
-        screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
+    if (manifests := directory / "kubernetes").exists():
+        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces are there")
+        if rotate:
+            screen.note(f"then `kubectl apply -k` of your site, which has the component {manifests / 'roll'}")
+        return Exit.ACCEPTED
+    screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
+    screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
             "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"

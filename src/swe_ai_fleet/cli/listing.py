@@ -47,7 +47,7 @@ ENTRIES: Mapping[str, Entry] = {
     "drain": entry(
         "cli.drain:drain",
         "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
-        "fleet drain node fleet-agents-worker-x7k2p --within 30m",
+        "fleet drain node fleet-0-1-0-agents-worker-x7k2p --within 30m",
         "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
     ),
     "capacity": entry(

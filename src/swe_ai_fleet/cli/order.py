@@ -12,7 +12,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
-from swe_ai_fleet.cli.options import argument, asked, option, word
+from swe_ai_fleet.cli.options import argument, option, option_of, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference

@@ -240,7 +240,7 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
 
     Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
     """
-    fleet = running_place(settings.home)
+    fleet, token = running_place(settings.home), token.strip()
     here = (
         []
         if fleet is None or not fleet.context
@@ -289,7 +289,8 @@ def find_place(settings: Settings | ClientSettings, *, server: str, token: str) 
 
     The home's token is sent to the address it was made for and to no other.
     """
-    running = running_place(settings.home)
+    # A secret that was made of a file has the file's newline, which no header may.
+    running, token = running_place(settings.home), token.strip()
     if not server:
         return running
     if running is not None and running.address == server:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.installation.authority import days_left, others_may_read, signed_by
+from swe_ai_fleet.runtime.installation.installing import manifests
 from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file
 
@@ -42,7 +43,7 @@ def check(directory: Path) -> tuple[Finding, ...]:
         for server in SERVERS:
             faults += _certificate(layout, server, f"{again} --rotate certificates")
     if not missing:
-        faults += _accounts(layout, tenants, again)
+        faults += [*_accounts(layout, tenants, again), *_manifests(layout, again)]
     return tuple(faults)
 
 
@@ -94,3 +95,19 @@ def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Findi
     if layout.accounts.read_text() != accounts_file(keys, tenants, others=others):
         return [Finding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
     return []
+
+
+def _manifests(layout: Layout, again: str) -> list[Finding]:
+    """A token that was revoked in the access file alone still counts in the cluster."""
+    if not layout.kubernetes.exists():
+        return []
+    try:
+        made = {layout.kubernetes / name: manifest for name, manifest in manifests(layout).items()}
+    except FleetError as error:
+        return [Finding(file=layout.kubernetes, fault=str(error), mend=error.hint)]
+    mend = f"{again}, then `kubectl apply -k {layout.kubernetes}`"
+    return [
+        Finding(file=path, fault="is out of date", mend=mend)
+        for path, manifest in made.items()
+        if not path.exists() or path.read_text() != manifest
+    ]

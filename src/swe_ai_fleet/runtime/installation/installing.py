@@ -83,7 +83,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
     # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
     tenants = {
-        f"tenants/{name}-{tenant}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
+        f"tenants/{tenant}/{name}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
         for name, values in of_agents.items()
         for tenant in layout.tenants()
     }
@@ -193,11 +193,15 @@ def install(
     _keep(done, layout.server, text)
     _keep(done, layout.settings, _settings(layout, nats_listen))
     if kubernetes or layout.kubernetes.exists():
+        made = {layout.kubernetes / name: manifest for name, manifest in manifests(layout).items()}
         make_directory(layout.kubernetes)
         make_directory(layout.kubernetes / "tenants")
-        make_directory(layout.kubernetes / "roll")
-        for name, manifest in manifests(layout).items():
-            _write(done, layout.kubernetes / name, manifest)
+        for path, manifest in made.items():
+            make_directory(path.parent)
+            _write(done, path, manifest)
+        for path in (layout.kubernetes / "tenants").rglob("*.json"):
+            if path not in made:
+                path.unlink()  # of a tenant that has left: its namespace is gone, too
     return done
 
 
