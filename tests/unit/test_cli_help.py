@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
+from tests.tables import table
 
 HERE = Path(__file__).parents[2]
 ROOT: Any = typer.main.get_command(app)
@@ -44,7 +45,7 @@ def parsed(line: str) -> str:
     return context.command_path.removeprefix("fleet ")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS | EXAMPLES))
+@table("name", sorted(COMMANDS | EXAMPLES))
 def test_help_says_what_a_command_does_and_what_it_takes_and_its_examples_would_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

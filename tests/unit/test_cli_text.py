@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.watching.text import clean, one_line, visible
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("hostile", "harmless"),
     [
         ("\x1b[31mred\x1b[0m", "red"),

@@ -9,7 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.tables import table
 
 REPOSITORY = Path(__file__).parents[2]
 ATTACKS, BEHAVIOURS, SECURITY = (
@@ -40,10 +40,9 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize(
+@table(
     ("table", "cells", "whole_files"),
     [(ATTACKS, 3, False), (BEHAVIOURS, 2, False), (CONTROLS, 3, True)],
-    ids=["attacks", "behaviours", "security"],
 )
 def test_what_a_row_names_is_there(table: str, cells: int, whole_files: bool) -> None:
     for row in rows(table):
@@ -90,9 +89,7 @@ def test_each_group_has_rows_and_no_behaviour_stands_twice() -> None:
 def test_every_new_behaviour_that_is_tested_apart_is_named() -> None:
     """Tests that were written for this list are all in it."""
     file = "integration/test_agent_behaviours.py"
-    named = {
-        each.partition("::")[2] for row in rows(BEHAVIOURS) for each in quoted(row[1]) if each.startswith(f"{file}::")
-    }
+    named = [each.partition("::") for row in rows(BEHAVIOURS) for each in quoted(row[1])]
     assert {name for where, _, name in named if where == file} == names_in(REPOSITORY / "tests" / file)
 
 

@@ -7,13 +7,13 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.runners.plan import recognise
 from swe_ai_fleet.tools.tests.runners.wording import told
+from tests.tables import table
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
 """What the real programs print: go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5, unittest, ctest."""
@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@table("name", RUNS)
 def test_every_runner_is_recognised_in_output(name: str) -> None:
     text, counts, failing, milliseconds = RUNS[name]
     for output in (text, f"make: entering\n{text}make: *** [Makefile:2: test] Error 1\n"):
@@ -64,7 +64,7 @@ def test_several_runners_in_one_output_are_added_up() -> None:
             assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "counts"),
     [
         ("===== 3 passed in 0.01s =====", (3, 0, 0, 0)),
@@ -170,7 +170,7 @@ FLOODS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
+@table("flood", FLOODS)
 def test_floods_take_bounded_time(flood: str) -> None:
     started = time.process_time()
     recognise(flood)
