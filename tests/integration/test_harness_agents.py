@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.acp import session
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.cli.findings import Health
 from swe_ai_fleet.cli.service_findings import harness
@@ -183,10 +182,7 @@ FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
 )
 
 
-async def test_whatever_a_harness_does_wrong_the_candidate_says_so(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "CANCEL_SECONDS", 0.5)
+async def test_whatever_a_harness_does_wrong_the_candidate_says_so(place: Place) -> None:
     # Those that are waited for to the end of their time are waited for together.
     late = [name for name, stop, *_ in FAULTS if stop is StopReason.TIMEOUT]
     ran = dict(zip(late, await asyncio.gather(*(place.run(name, seconds=4.0) for name in late)), strict=True))
