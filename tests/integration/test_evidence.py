@@ -27,7 +27,6 @@ from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
-from tests.tables import table
 
 SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
 
@@ -178,10 +177,11 @@ class Flaky(unittest.TestCase):
 """
 
 
-@table(
+@pytest.mark.parametrize(
     "passes",
     # The second one fails once, on the untouched source, and passes there when it is tried again.
     ["marker.exists()", "hasattr(app, 'div') or marker.exists()"],
+    ids=["with the change", "without it"],
 )
 async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World, passes: str) -> None:
     # Out of the sandbox a test can see that it has run before.

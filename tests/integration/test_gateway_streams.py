@@ -32,7 +32,6 @@ from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
-from tests.tables import table
 
 Message = dict[str, Any]
 FEED_BYTES = 4 * 1024 * 1024
@@ -277,7 +276,7 @@ async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap(
         assert ([one["sequence"] for one in got + rest], code) == (numbers(events[17:]), 1000)
 
 
-@table("returns", [True, False])
+@pytest.mark.parametrize("returns", [True, False])
 async def test_a_source_that_goes_away_is_waited_for_so_long(returns: bool) -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:10])
@@ -338,7 +337,7 @@ async def heard(client: socket.socket) -> tuple[list[Message], Close]:
         writer.close()
 
 
-@table("waits", [False, True])
+@pytest.mark.parametrize("waits", [False, True], ids=["never reads", "reads again too late"])
 async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_nothing_up(waits: bool) -> None:
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:10])
@@ -440,7 +439,7 @@ async def test_pings_are_answered_and_everything_else_is_ignored() -> None:
         assert (await rest_of(client))[:2] == ([], 1000)
 
 
-@table("kind", ["changed", "dropped"])
+@pytest.mark.parametrize("kind", ["changed", "dropped"])
 async def test_an_audit_that_was_tampered_with_is_found(kind: str) -> None:
     source, (name, events) = EventSource(), story()
     place = next(number for number, event in enumerate(events) if event.type == "tool_finished")

@@ -19,7 +19,6 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
-from tests.tables import table
 
 Refuse = Callable[[Mapping[str, Any]], web.Response | None]
 
@@ -188,7 +187,7 @@ async def test_a_fireworks_key_alone_selects_fireworks(monkeypatch: pytest.Monke
         assert {body["model"] for body in double.bodies} == {LLAMA}
 
 
-@table(("model", "told"), [("gemini/g", True), ("ollama/l", True), ("vllm/v", False), ("m", False)])
+@pytest.mark.parametrize(("model", "told"), [("gemini/g", True), ("ollama/l", True), ("vllm/v", False), ("m", False)])
 async def test_a_url_that_wins_against_a_prefix_is_said(model: str, told: bool) -> None:
     with capture_logs() as logs:
         async with open_model(Settings(model=model, model_url="http://10.9.9.9:1/v1")):

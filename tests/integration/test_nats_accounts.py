@@ -34,7 +34,6 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from tests.confinement import until
 from tests.secured import SecuredNats, secured_nats
-from tests.tables import table
 
 # By the names that stand in servers; services may write to the first four, hosts to keys of the last three.
 KEYS, MEMORIES, OUTCOMES, JOB_BOARD = "HTTP_KEYS", "agent-memories", "agent-outcomes", "agent-jobs"
@@ -263,7 +262,7 @@ async def test_a_host_says_what_agents_of_its_tenant_say_and_nothing_else(
             pass
 
 
-@table(
+@pytest.mark.parametrize(
     ("user", "sends"),
     [
         ("gateway", {f"$KV.{KEYS}.key"}),

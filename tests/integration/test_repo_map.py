@@ -29,7 +29,6 @@ from swe_ai_fleet.tools.repo_map.cache import TagCache
 from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 from tests.confinement import MAINLY_BWRAP
-from tests.tables import table
 
 CORE = '''\
 class Invoice:
@@ -352,7 +351,7 @@ SAMPLES = {
 
 
 class TestTags:
-    @table("language", SAMPLES)
+    @pytest.mark.parametrize("language", SAMPLES)
     def test_each_language_has_definitions_and_references(self, language: str) -> None:
         source, definitions, references = SAMPLES[language]
         tags = extract(language, source.encode())
@@ -366,13 +365,14 @@ class TestTags:
         assert found == [("LIMIT", 1, -1), ("Cart", 3, -1), ("total", 5, 1)]
         assert "Cart" not in tags.references, "where a name is defined is no use of it"
 
-    @table(
+    @pytest.mark.parametrize(
         "source",
         [
             b"(" * 20_000, b"def f(" + b"x, " * 50_000 + b"): pass\n", b"class " + b"A" * 100_000 + b": pass\n",
             "def caf\u00e9(\u202e\u0007): pass\n".encode(), b"\xff\xfe\x00def x(): pass\n", b"",
             b"".join(b"def f%d(): g%d()\n" % (number, number) for number in range(6_000)),
         ],
+        ids=range(7),
     )  # fmt: skip
     def test_hostile_sources_give_bounded_printable_tags(self, source: bytes) -> None:
         tags = extract("python", source)
