@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 # Files go to the two workers whole and in the order that tests/conftest.py gives them. Three save half a minute where everything is
 # compiled already, nothing on a fresh clone, and cost a third fleet.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# One of eight thousand tests that meets a moment that its author did not think of is run once more, and named as RERUN at the end.
+# One of thousands of tests that meets a moment that its author did not think of is run once more, and named as RERUN at the end.
 RERUN := --reruns 1 -rR
 
 # Modules are compiled once, not by each of the processes that tests start; some machines say otherwise.

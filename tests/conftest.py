@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -45,15 +49,42 @@ def pytest_configure() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """From here on only what tests leave is looked through."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """From here on only what tests leave is looked through.
+
+    Before each test a worker tells what counts reruns about it, twice: by Nagle's algorithm the second waits for the
+    delayed answer to the first, 40 ms that are most of what half of the tests take.
+    """
     gc.freeze()
     gc.enable()
+    counting = getattr(getattr(session.config, "failures_db", None), "sock", None)
+    if isinstance(counting, socket.socket):
+        counting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Suites that start processes come first: what is left at the end is short, so all workers end at about once."""
     items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All files that use the fleet go to one worker: another one would start a second fleet for its share of them."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "fleet" if _uses_the_fleet(config.rootpath / file) else file
+
+    return Scheduling(config, log)
+
+
+@cache
+def _uses_the_fleet(file: Path) -> bool:
+    return re.search(r"\b(?:fleet: FleetUnderTest|shell: Shell)\b", file.read_text()) is not None
 
 
 @pytest.fixture(autouse=True)

@@ -335,18 +335,6 @@ class TestTests:
         (root / "test_app.py").write_text("import nosuchmodule\n")
         await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
 
-    @pytest.mark.slow  # quick: unit/test_runner_plans.py
-    async def test_arguments_stay_arguments(self, workspace: LocalWorkspace, root: Path) -> None:
-        (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
-        (root / "options").write_text("test_app.py\n")
-        tool = TestTool(workspace)
-        for paths in (["--override-ini=x=y"], ["@options"], ["--", "--co"]):
-            assert (await refused(tool.pytest(paths))).exit_code == 4
-        for keyword in ("=a", "--junitxml=pwned", "__import__('os').system('touch pwned')"):
-            await refused(tool.pytest(keyword=keyword))
-        assert not (root / "ran").exists()
-        assert not list(root.glob("*pwned*"))
-
 
 async def test_every_end_is_recorded(workspace: LocalWorkspace, root: Path) -> None:
     policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))

@@ -27,6 +27,7 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.recorded_runs import Runs, cut
+from tests.tables import table
 
 TASK = Task(task_id="t", kind=TaskKind.ORCHESTRATE, description="Build it", repo=RepoRef(location="/srv/app"))
 SECRET = "hunter2-of-the-fleet"
@@ -104,7 +105,7 @@ async def test_a_graph_comes_out_dependencies_first_under_ids_of_ours() -> None:
     assert plan.ends[0].usage == derivation.usage
 
 
-@pytest.mark.parametrize(
+@table(
     ("first", "reason"),
     [
         (said(one("a", "b"), one("b", "a")), "cycle: 'a' -> 'b' -> 'a'"),

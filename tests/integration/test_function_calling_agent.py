@@ -25,6 +25,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools import HttpPolicy
 from tests.function_calling import answer, asked, call, events, fail, make, run, serving, stop_of, told, weather
+from tests.tables import table
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -176,7 +177,7 @@ class TestConversation:
             system = asked(server)[0]["messages"][0]["content"]
         assert system == "Tools:\n- weather(city: string, days: integer = 1): The weather of a city."
 
-    @pytest.mark.parametrize(
+    @table(
         ("options", "said"),
         [
             ({"task": " \n"}, "the task is empty"),

@@ -12,6 +12,7 @@ from swe_ai_fleet import FunctionCallingClient
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import ToolRegistry
+from tests.tables import table
 
 QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "What is 1 + 2?"}]
 
@@ -91,7 +92,7 @@ async def test_a_failed_call_is_a_result_and_a_model_that_fails_is_an_error_afte
     assert "503" in result["error"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("messages", "options", "said"),
     [
         ([], {}, "messages is empty"),

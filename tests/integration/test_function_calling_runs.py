@@ -30,6 +30,7 @@ from tests.function_calling import (
     told,
     weather,
 )
+from tests.tables import table
 
 SECRET = "sk-very-secret-0815"
 
@@ -111,7 +112,7 @@ class TestTools:
             for name, limit in (("waiting", 0.02), ("sleeping", 0.02), ("patient", 0.05))
         )
 
-    @pytest.mark.parametrize(
+    @table(
         ("name", "arguments", "said"),
         [
             ("weather", {}, "missing argument 'city'. Signature: weather(city: string, days: integer = 1)"),
@@ -130,7 +131,7 @@ class TestTools:
         assert seen.startswith("Error: ") and said in seen
         assert stop_of(responses) == ("final_answer", True)
 
-    @pytest.mark.parametrize("as_base_tool", [True, False])
+    @table("as_base_tool", [True, False])
     async def test_none_and_empty_results_are_errors(self, as_base_tool: bool) -> None:
         given: list[Any] = [None]
 
@@ -331,9 +332,7 @@ class TestFinalAnswer:
             responses = await told(call("final_answer", arguments))
             assert (responses[-1]["value"], stop_of(responses)) == (text, ("final_answer", True)), arguments
 
-    @pytest.mark.parametrize(
-        "arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7", '"Rome."', "Rome.", '{"result": ']
-    )
+    @table("arguments", [{}, {"result": None}, {"other": 1}, '["x"]', "7", '"Rome."', "Rome.", '{"result": '])
     async def test_no_value_and_no_object_are_error_observations(self, arguments: Any) -> None:
         async with serving(call("final_answer", arguments), answer("at last")) as server:
             responses = await run(make(server))
@@ -440,7 +439,7 @@ class TestRefinement:
         assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny, I think.", 1)
         assert stop_of(responses) == ("no_tool_calls", True)
 
-    @pytest.mark.parametrize(
+    @table(
         ("turn", "refined", "options", "value", "stop", "asked_for"),
         [
             # What is no answer is refined, where the run may; a model that only goes on calling gives its last result.
@@ -505,7 +504,7 @@ class TestLimits:
         refused = [text for text in observations(responses) if text.startswith("Error: not run")]
         assert (len(observations(responses)), len(refused)) == (25, 5)
 
-    @pytest.mark.parametrize("name", ["scripted", "*"])
+    @table("name", ["scripted", "*"])
     async def test_cost_is_a_limit_at_the_price_of_the_model(self, name: str) -> None:
         prices = {name: {"prompt": 1.0, "completion": 2.0}, "other": {"prompt": 1e9}}
         used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)

@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from services.gateway.access.limits import Buckets, peer
 from tests.gateway_house import BEARER, SECRET, STRANGER, TOKEN, House, closed, house, raw, refused
+from tests.tables import table
 
 _BODIES = "services.gateway.access.limits"
 _LARGEST = 4 * 1024 * 1024
@@ -171,10 +172,10 @@ async def test_a_connection_that_never_asks_is_closed(sent: str, monkeypatch: py
         assert (await waiting).status_code == 200
 
 
-@pytest.mark.parametrize(
+@table(
     "target", ["[", "//[", "http://evil.example/api/who", "http://[/x", "*", "@:x", "/%00", "/%ff", "/api%2fwho", "?x"]
 )
-@pytest.mark.parametrize("method", ["GET", "OPTIONS", "PROPFIND"])
+@table("method", ["GET", "OPTIONS", "PROPFIND"])
 async def test_no_target_is_a_fault_of_ours(home: House, method: str, target: str) -> None:
     got = await raw(home.port, f"{method} {target} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
     assert got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), got[:300]
@@ -202,8 +203,8 @@ async def test_a_connection_that_is_answered_need_not_be_read_for_ever(
     writer.close()
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("framing", ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
+@table("method", ["GET", "POST"])
+@table("framing", ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
 async def test_a_handshake_that_is_none_is_refused_and_closed(home: House, method: str, framing: str) -> None:
     head = (
         f"{method} /api/ws/watch HTTP/1.1\r\nHost: {home.authority}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from swe_ai_fleet import snapshots
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.orchestrator.metrics import Meter
@@ -27,17 +29,15 @@ BUCKET = "killed-snapshots"
 
 @dataclass
 class Dying:
-    """A bucket whose process is killed at a put of parts."""
+    """A bucket whose process is killed as it puts a part."""
 
     bucket: KeyValue
-    left: int
 
     async def get(self, key: str) -> KeyValueEntry | None:
         return await self.bucket.get(key)
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-        self.left -= not key.endswith(".head")
-        if self.left < 0:
+        if not key.endswith(".head"):
             os.kill(os.getpid(), signal.SIGKILL)
         return await self.bucket.put(key, value, revision=revision)
 
@@ -73,17 +73,13 @@ async def tell(log: JetStream) -> None:
             await log.connection.publish(f"agent.events.default.{new}.{agent}", line.encode(), headers={}, timeout=10)
 
 
-async def write(url: str, token: str, left: int) -> None:
-    """Save both projections, until killed at a part."""
-    snapshots.PART_BYTES = 1_000
+async def write(url: str, token: str) -> None:
+    """Save both projections, until killed."""
     async with JetStream.connect(url, credentials=Credentials(token=token)) as log:
         store = await log.snapshots(BUCKET)
-        dying = replace(store, bucket=Dying(store.bucket, left), pause=0.01, least=1)  # pyright: ignore[reportArgumentType]
+        dying = replace(store, bucket=Dying(store.bucket), pause=0.01, least=1)  # pyright: ignore[reportArgumentType]
         async with projections(log, dying):
-            while len(await heads(store)) < 2:
-                await asyncio.sleep(0.01)
-            if left < 1_000:
-                await asyncio.Event().wait()
+            await asyncio.Event().wait()
 
 
 async def heads(store: Snapshots) -> set[bytes]:
@@ -92,29 +88,28 @@ async def heads(store: Snapshots) -> set[bytes]:
     return {re.sub(rb'"claimed":[^,]*', b"", head) for head in entries if b'"sha256":""' not in head}
 
 
-async def test_a_process_killed_while_it_saves_leaves_what_it_had_saved(tmp_path: Path) -> None:
-    async with EmbeddedNats(tmp_path) as server:
-        address = server.address
-
-        async def child(left: int) -> int:
-            arguments = "-m", "tests.integration.test_killed_snapshots", address.url, address.token, str(left)
-            process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
-            async with asyncio.timeout(60):
-                return await process.wait()
-
-        async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
-            await log.ensure_streams()
-            await tell(log)
-            store = replace(await log.snapshots(BUCKET), pause=3600.0)
-            assert await child(0) == -signal.SIGKILL
-            assert await heads(store) == set() and await known(log, store) == await known(log, None)
-            assert await child(1_000) == 0
-            whole = await heads(store)
-            assert len(whole) == 2
-            await tell(log)
-            assert await child(0) == -signal.SIGKILL
-            assert await heads(store) == whole and await known(log, store) == await known(log, None)
+async def test_a_process_killed_while_it_saves_leaves_what_it_had_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PART_BYTES", 1_000)
+    async with (
+        EmbeddedNats(tmp_path) as server,
+        JetStream.connect(server.address.url, credentials=Credentials(token=server.address.token)) as log,
+        asyncio.timeout(60),
+    ):
+        await log.ensure_streams()
+        await tell(log)
+        store = replace(await log.snapshots(BUCKET), pause=3600.0)
+        async with projections(log, replace(store, pause=0.01, least=1)):
+            while len(await heads(store)) < 2:
+                await asyncio.sleep(0.01)
+        whole = await heads(store)
+        await tell(log)
+        arguments = "-m", "tests.integration.test_killed_snapshots", server.address.url, server.address.token
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+        assert await process.wait() == -signal.SIGKILL
+        assert await heads(store) == whole and await known(log, store) == await known(log, None)
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(write(*sys.argv[1:]))

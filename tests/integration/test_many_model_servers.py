@@ -17,6 +17,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Script, Turn
 from tests.model_servers import Work, play, router_to
+from tests.tables import table
 
 DONE = Script.of(Turn(content="done"))
 FOLLOWING = """
@@ -146,9 +147,7 @@ async def test_a_list_of_servers_is_read_whole_or_not_at_all(
     assert [one.base_url for one in await servers.look()] == found
 
 
-@pytest.mark.parametrize(
-    "address", ["dns+http://models/v1", "dns+https://models:8000/v1", "dns+http://u:p@models:8000", "file:servers"]
-)
+@table("address", ["dns+http://models/v1", "dns+https://models:8000/v1", "dns+http://u:p@models:8000", "file:servers"])
 def test_an_address_that_leads_nowhere_is_refused(address: str) -> None:
     with pytest.raises(InvalidRequest, match="malformed") as told:
         ModelServers(settings=Settings(model_url=address))

@@ -29,6 +29,7 @@ from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.confinement import needs_bwrap
+from tests.tables import table
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KEY = "sk-of-the-operator"
@@ -247,7 +248,7 @@ THINKING = "".join(
 STREAM = Failure(status=200, body=f": a comment\r\n\r\n{THINKING}data: [DONE]\r\n\r\n")
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@table("wanted", [True, False])
 async def test_a_chat_stream_arrives_as_the_server_wrote_it(wanted: bool) -> None:
     events = [json.loads(line.removeprefix("data: ")) for line in THINKING.split("\r\n") if line]
     async with gate(STREAM) as one:
@@ -356,7 +357,7 @@ def picture(url: str) -> dict[str, Any]:
     return chat([{"type": "image_url", "image_url": {"url": url}}])
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "status", "code"),
     [
         (CHAT, b"{", 400, "invalid_request"),
@@ -419,8 +420,8 @@ LIMITED = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "reason"), LIMITED, ids=str)
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@table(("limits", "reason"), LIMITED)
+@table("path", [CHAT, RESPONSES])
 async def test_a_spent_budget_refuses_in_words_that_no_client_takes_for_a_moment(
     path: str, limits: Limits, reason: StopReason
 ) -> None:
@@ -434,7 +435,7 @@ async def test_a_spent_budget_refuses_in_words_that_no_client_takes_for_a_moment
         assert one.gateway.spent is reason and reason.value in answer["error"]["message"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "wanted", "sent"),
     [
         (Limits(), {"max_completion_tokens": 50}, 50),
@@ -473,7 +474,7 @@ async def test_the_same_connection_serves_the_next_call_whatever_became_of_the_l
         assert heads == [b"200", b"200", b"400", b"400", b"200"]
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@table("path", [CHAT, RESPONSES])
 async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
     async with gate(Failure(drop=True, after_chunks=3), Turn(content="I say much. " * 40)) as one:
         before = one.server.requests

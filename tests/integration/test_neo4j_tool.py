@@ -30,6 +30,7 @@ from tests.bolt_server import (
     path,
     relationship,
 )
+from tests.tables import table
 from tests.tool_doubles import ListJournal
 
 READING = ["BEGIN", "RUN", "PULL", "ROLLBACK"]
@@ -285,7 +286,7 @@ class TestErrors:
 
 class TestNothingIsSent:
     @pytest.mark.parametrize("read_only", [True, False])
-    @pytest.mark.parametrize(
+    @table(
         "cypher",
         [
             "RETURN 1; MATCH (n) DETACH DELETE n", "RETURN ';' /* ; */; CREATE ()",
@@ -307,7 +308,7 @@ class TestNothingIsSent:
         await failed(tool, tool.explain(cypher, "notes"), Outcome.REFUSED, "is refused here")
         assert server.connections == 0
 
-    @pytest.mark.parametrize("part", ["'\\", '"\\', "`", "/*", "//", "'", "load ", "\\u", "dbms "])
+    @table("part", ["'\\", '"\\', "`", "/*", "//", "'", "load ", "\\u", "dbms "])
     async def test_checked_in_time(self, server: BoltServer, tool: DatabaseTool, part: str) -> None:
         async with asyncio.timeout(5):
             await tool.neo4j_query("graph", "RETURN " + part * 20_000)

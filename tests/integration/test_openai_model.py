@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from tests.tables import table
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="Look.", parameters=PARAMETERS)
@@ -159,7 +160,7 @@ async def test_a_schema_that_strict_mode_can_hold_says_that_it_is_closed() -> No
         assert server.bodies[-1]["tools"][0]["function"]["parameters"] == closed
 
 
-@pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("x", "new")])
+@table("model_ids", [("same", "same"), ("", ""), ("x", "new")])
 async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str, str]) -> None:
     script = Script.of(
         *(Turn(content="so"), Turn(content="so")),
@@ -193,7 +194,7 @@ async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str,
 # The probe
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "protocol", "strict", "probes"),
     [
         ({}, ToolProtocol.NATIVE, True, 1),
@@ -218,7 +219,7 @@ async def test_the_probe_finds_out(options: dict[str, Any], protocol: ToolProtoc
         assert ("response_format" in body) is (protocol is ToolProtocol.JSON)
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "text", "native"),
     [
         (400, "registry.ollama.ai/library/phi does not support tools", False),
@@ -286,7 +287,7 @@ async def test_a_list_of_models_is_read_as_far_as_it_can_be_and_parameters_may_b
 # Faults
 
 
-@pytest.mark.parametrize(
+@table(
     ("failure", "kind", "field"),
     [
         (Failure(status=400, message="too much", param="input_tokens"), ContextTooLong, ""),
@@ -313,7 +314,7 @@ async def test_what_no_retry_can_help_is_raised_at_once(failure: Failure, kind: 
         assert (await ask(model)).message.content == "Done."
 
 
-@pytest.mark.parametrize(
+@table(
     "failure",
     [
         Failure(status=503),
@@ -434,7 +435,7 @@ def essence(reply: ModelReply) -> object:
 # The protocols
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@table("protocol", PROTOCOLS)
 async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: str) -> None:
     turns = script(CALLS, Turn(content="Done."))
     async with ScriptedModelServer(turns, **PROTOCOLS[protocol]) as server, client(server) as model:
@@ -481,7 +482,7 @@ async def test_calls_as_json_are_held_to_the_tools_and_shown_back_as_json() -> N
     assert body["messages"][3]["content"] == "Result of files_look:\nok\n\nResult of files_write:\nok"
 
 
-@pytest.mark.parametrize("cut", [1, 3, 1000])
+@table("cut", [1, 3, 1000])
 async def test_a_stream_cut_anywhere_gives_the_same_reply(cut: int) -> None:
     deltas = [{"content": "a😀"}, {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"é": 1}'}}]}]
     events = [{"choices": [{"delta": one}]} for one in deltas] + [{"choices": [], "usage": {"prompt_tokens": 3}}]
@@ -525,7 +526,7 @@ async def test_a_schema_that_the_server_cannot_compile_is_given_up_in_steps() ->
         assert (await model.probe()).protocol is ToolProtocol.TEXT
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@table("protocol", PROTOCOLS)
 async def test_pictures_go_along_in_every_protocol(protocol: str) -> None:
     url = "data:image/png;base64,AAAA"
     messages = (SystemMessage(content=""), UserMessage(content="Fix it.", images=(url,)), UserMessage(content="Now."))
@@ -551,7 +552,7 @@ async def test_a_reply_is_held_to_a_schema_where_the_server_can() -> None:
             await model.reply(ModelRequest(OPENING, TOOLS, schema=PLAN))
 
 
-@pytest.mark.parametrize("options", [{"json_schema": "refused"}, {"json_schema": "ignored"}])
+@table("options", [{"json_schema": "refused"}, {"json_schema": "ignored"}])
 async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_then_on(options: Any) -> None:
     async with ScriptedModelServer(script(Turn(content="Words.")), **options) as server, client(server) as model:
         for _ in range(2):
@@ -568,8 +569,8 @@ async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_t
 # Streams
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("characters", [1, 7, 10_000])
+@table("protocol", PROTOCOLS)
+@table("characters", [1, 7, 10_000])
 async def test_a_streamed_reply_is_the_same_reply(protocol: str, characters: int) -> None:
     said: list[str] = []
     options: dict[str, Any] = {**PROTOCOLS[protocol], "stream_characters": characters}
@@ -603,7 +604,7 @@ async def test_a_stream_that_breaks_off_is_asked_again_and_begins_anew() -> None
         assert raised.value.field == "model_url"
 
 
-@pytest.mark.parametrize(
+@table(
     ("failure", "kind"),
     [
         (Failure(after_chunks=1, code="context_length_exceeded", times=0), ContextTooLong),
@@ -634,7 +635,7 @@ async def test_streams_of_lesser_servers() -> None:
         assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
 
 
-@pytest.mark.parametrize("streams", [True, False])
+@table("streams", [True, False])
 async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
     async def chat(request: web.Request) -> web.StreamResponse:
         if (await request.json())["messages"][0]["content"] == "Say ok.":
@@ -666,7 +667,7 @@ async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
         assert again.repairs == ()
 
 
-@pytest.mark.parametrize("protocol", ["native", "json", "text"])
+@table("protocol", ["native", "json", "text"])
 async def test_log_probabilities_of_the_first_token(protocol: str) -> None:
     turn = Turn(content="yes", top_logprobs={"yes": -0.25, " No": -2.0})
     said: list[str] = []
@@ -689,8 +690,8 @@ async def test_log_probabilities_of_the_first_token(protocol: str) -> None:
             assert (await model.reply(asked)).top_logprobs == found
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("protocol", ["native", "json", "text"])
+@table("streams", [False, True])
+@table("protocol", ["native", "json", "text"])
 async def test_each_token_comes_with_its_id_and_log_probability(protocol: str, streams: bool) -> None:
     tokens: list[SampledTokens] = []
     on_delta = (lambda _: None) if streams else None
@@ -712,7 +713,7 @@ async def test_each_token_comes_with_its_id_and_log_probability(protocol: str, s
 TOKENS = {"prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": {"content": [{"logprob": -1}, {"logprob": -2}]}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "read"),
     [
         ({}, ((3, 4), (-1.0, -2.0))),
@@ -743,8 +744,8 @@ async def test_tokens_that_do_not_match_one_by_one_are_left_out(
     assert any("log-probabilities" in repair for repair in reply.repairs) is not matched
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("sampled", ["refused", "ignored"])
+@table("streams", [False, True])
+@table("sampled", ["refused", "ignored"])
 async def test_a_server_without_token_ids_is_asked_for_them_once_and_the_log_says_so(
     sampled: str, streams: bool
 ) -> None:
@@ -760,7 +761,7 @@ async def test_a_server_without_token_ids_is_asked_for_them_once_and_the_log_say
         assert (await model.probe()).logprobs
 
 
-@pytest.mark.parametrize("logprobs", ["refused", "ignored"])
+@table("logprobs", ["refused", "ignored"])
 async def test_a_server_without_log_probabilities_is_asked_for_them_once(logprobs: str) -> None:
     turn = Turn(content="yes", top_logprobs={"yes": -0.25})
     async with ScriptedModelServer(script(turn), logprobs=logprobs) as server, client(server) as model:

@@ -294,7 +294,7 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
 
 
 async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
-    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=4)
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.5)
     second = call("propose_approach", approach="Another way", reasoning="")
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
         log, store = MemoryLog(), Kept()

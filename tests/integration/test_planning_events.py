@@ -42,6 +42,7 @@ from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_deps import execution_deps
 from tests.scripted_fleet import ScriptedFleet
 from tests.scripted_workspaces import ScriptedWorkspaces
+from tests.tables import table
 
 SECONDS = 10
 EVENT = PlanningEvent(
@@ -219,7 +220,7 @@ def deliberation(**fields: object) -> bytes:
     return json_format.MessageToJson(pb.SubmitTaskRequest(deliberate=request)).encode()
 
 
-@pytest.mark.parametrize(
+@table(
     ("subject", "own", "priority"),
     [
         ("agent.cmd.execute", 0, 0),

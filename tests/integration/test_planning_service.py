@@ -434,7 +434,7 @@ class TestWhatGoesWrong:
         assert session.results == "The task runs."
 
     async def test_what_a_replica_left_that_died_goes_on_in_another_one(self, knowledge: Knowledge, name: str) -> None:
-        slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=3.0)
+        slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=2.0)
         first, second = Crew("first"), Crew("second")
         async with (
             served(knowledge, planned("Died", PROPOSE, START, slow), replicas=first) as one,

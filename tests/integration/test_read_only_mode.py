@@ -17,6 +17,7 @@ from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from tests.operations import OPERATIONS, Operation, make_workspace
+from tests.tables import table
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
@@ -76,7 +77,7 @@ def test_what_is_offered() -> None:
         assert (spec.read_only, spec.network, spec.executes) == (True, False, False)
 
 
-@pytest.mark.parametrize("operation", OFFERED, ids=str)
+@table("operation", OFFERED)
 async def test_what_is_offered_changes_nothing(operation: Operation, workspace: LocalWorkspace) -> None:
     before = snapshot(workspace.root)
     assert any("/.git/" in path for path in before)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
+from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import make_repository, write_files
 from swe_ai_fleet.tools.tests.inside.supervise import waiting
@@ -216,41 +216,6 @@ class T(unittest.TestCase):
     found = await run(workspace, {"conftest.py": "import os\nos._exit(3)\n", "test_a.py": OK})
     assert (found.reported, found.green) == (False, False)
     assert found.stopped == "the test runner ended early (exit code 3)"
-
-
-@pytest.mark.slow  # quick: limits inside the runner, with unittest
-async def test_unittest_reports_as_pytest_does(workspace: LocalWorkspace) -> None:
-    text = """
-import os, time, unittest
-
-class T(unittest.TestCase):
-    def test_a(self): pass
-    def test_b_hangs(self): time.sleep(60)
-    def test_c_dies(self): os._exit(7)
-    def test_d(self): self.assertEqual(1, 2)
-    @unittest.skip("later")
-    def test_e(self): pass
-    def test_f(self):
-        with self.subTest(n=1): self.fail("sub")
-    def test_g(self): raise OSError("gone")
-
-class U(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls): raise RuntimeError("no class")
-    def test_a(self): pass
-"""
-    found = await run(workspace, {"test_all.py": text, "test_broken.py": "import absent_module\n"}, UNITTEST)
-    assert outcomes(found) == {
-        "test_all.T.test_a": "passed", "test_all.T.test_b_hangs": "failed", "test_all.T.test_c_dies": "error",
-        "test_broken": "error", "test_all.T.test_d": "failed", "test_all.T.test_e": "skipped",
-        "test_all.T.test_f (n=1)": "failed", "test_all.T.test_g": "error", "test_all.U": "error",
-    }  # fmt: skip
-    assert found.crashed == ("test_all.T.test_c_dies",)
-    assert found.results["test_broken"].message.startswith("test_broken.py:1: ModuleNotFoundError")
-    assert found.results["test_all.T.test_b_hangs"].outcome is TestOutcome.FAILED
-    left_out = await run(workspace, {}, UNITTEST, selection=Selection(deselect=("test_all.T.test_c_dies",)))
-    assert left_out.crashed == ()
-    assert "test_all.T.test_c_dies" not in left_out.results
 
 
 async def test_a_plug_in_that_this_pytest_cannot_load_is_left_out(root: Path) -> None:

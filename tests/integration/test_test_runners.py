@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -35,7 +34,6 @@ MOUNTS = tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.pre
 WITH_PYTEST = Environment(mounts=MOUNTS, test_command=PYTEST, variables=NO_PLUGINS)
 BARE = Environment(mounts=MOUNTS)
 needs_node = pytest.mark.skipif(not Path("/usr/bin/npm").exists(), reason="needs node and npm below /usr")
-needs_go = pytest.mark.skipif(not Path("/usr/bin/go").exists(), reason="needs go below /usr")
 needs_make = pytest.mark.skipif(not Path("/usr/bin/make").exists(), reason="needs make below /usr")
 
 Files = Mapping[str, str]
@@ -88,40 +86,6 @@ def new_files(root: Path) -> set[str]:
     return set(shown.split("\0")) - {""}
 
 
-GO = {
-    "go.mod": "module example.org/a\n\ngo 1.19\n",
-    "a_test.go": """package a
-
-import "testing"
-
-func TestOK(t *testing.T)    {}
-func TestWrong(t *testing.T) { t.Errorf("want 1, got %d", 2) }
-func TestSkip(t *testing.T)  { t.Skip("later") }
-func TestTable(t *testing.T) {
-	t.Run("one", func(t *testing.T) {})
-	t.Run("two", func(t *testing.T) { t.Fatal("two is wrong") })
-}
-""",
-    "broken/b_test.go": 'package broken\n\nimport "testing"\n\nfunc TestX(t *testing.T) { undefinedThing() }\n',
-}
-
-
-@needs_go
-@pytest.mark.slow
-class TestGo:
-    async def test_a_module(self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path) -> None:
-        put(GO)
-        tool = TestTool(bare)
-        result = await failed(tool.run(), "Ran `go test ./...`", "3 of 6 tests did not pass", "two is wrong")
-        assert numbers(result) == (2, 2, 1, 1)
-        assert failing(result)["example.org/a/broken"] == "broken/b_test.go:5:28: undefined: undefinedThing"
-        assert failing(result)["example.org/a::TestTable/two"] == "a_test.go:10: two is wrong"
-        assert numbers(await ok(tool.go_test(["a_test.go"], keyword="OK|Skip"))) == (1, 0, 0, 1)
-        assert numbers(await failed(tool.go_test(["broken"]))) == (0, 0, 1, 0)
-        await failed(tool.go_test(["a_test.go"], keyword="Absent"), "no test was run")
-        assert new_files(root) == set(GO)
-
-
 NODE = {
     "package.json": json.dumps({"scripts": {"test": "node --test test/"}}),
     "test/a.test.js": """
@@ -146,51 +110,6 @@ class TestNpm:
         assert numbers(some)[:3] == (1, 0, 0)
         assert numbers(await failed(tool.npm_test(["test"]))) == (1, 2, 1, 1)
         assert new_files(root) == set(NODE)
-
-
-RUST = {
-    "Cargo.toml": '[package]\nname = "a"\nversion = "0.1.0"\nedition = "2021"\n',
-    "src/lib.rs": """pub fn add(a: i32, b: i32) -> i32 { a + b }
-#[cfg(test)]
-mod tests {
-    #[test] fn right() {}
-    #[test] fn wrong() { assert_eq!(super::add(1, 1), 3, "sum"); }
-    #[test] #[ignore] fn later() {}
-}
-""",
-    "tests/outer.rs": "#[test]\nfn outer() {}\n",
-}
-
-
-def rust_environment() -> Environment | None:
-    """The toolchain of this machine, shown where its home directory is not; None where there is none."""
-    rustc = shutil.which("rustc")
-    if rustc is None:
-        return None
-    asked = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        return None
-    return Environment(mounts=(Mount(source=asked.stdout.strip(), target="/opt/rust"),), path=("/opt/rust/bin",))
-
-
-@pytest.mark.slow
-async def test_cargo(root: Path, put: Callable[[Files], None]) -> None:
-    environment = rust_environment()
-    if environment is None or shutil.which("cc") is None:
-        pytest.skip("needs a Rust toolchain and a C compiler")
-    put({f"crate/{name}": text for name, text in RUST.items()})
-    async with open_workspace(root, environment=environment) as opened:
-        tool = TestTool(opened)
-        result = await failed(tool.run(), "Ran `cargo test (in crate)`.", "FAILED crate/src/lib.rs::tests::wrong")
-        assert numbers(result) == (2, 1, 0, 1)
-        assert failing(result)["crate/src/lib.rs::tests::wrong"].startswith("src/lib.rs:5:")
-        assert numbers(await ok(tool.cargo_test(["crate/tests/outer.rs"]))) == (1, 0, 0, 0)
-        assert numbers(await ok(tool.cargo_test(["crate/src/lib.rs"], keyword="right"))) == (1, 0, 0, 0)
-        await failed(tool.cargo_test(keyword="absent"), "no test was run")
-        put({"crate/src/lib.rs": "pub fn add(a: i32) -> i32 { a + c }\n"})
-        broken = await failed(tool.cargo_test(), "error[E0425]: cannot find value `c`")
-        assert list(failing(broken)) == ["crate/src/lib.rs"]
-    assert new_files(root) == {f"crate/{name}" for name in RUST}, "no target directory, no lock file"
 
 
 UNITTEST = {
@@ -262,7 +181,7 @@ class TestSelection:
         self, bare: LocalWorkspace, put: Callable[[Files], None], root: Path
     ) -> None:
         tool = TestTool(bare)
-        put(GO | RUST | NODE | UNITTEST | {"options": "x"})
+        put(NODE | UNITTEST | {"go.mod": "module a\n", "Cargo.toml": "[package]\n", "options": "x"})
         (root / "way-out").symlink_to("/usr/lib")
         (root.parent / "sibling").mkdir()
         calls = (tool.go_test, tool.npm_test, tool.cargo_test, tool.unittest, tool.run)

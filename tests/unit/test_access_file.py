@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.access import AccessRole, Quota, TenantRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from tests.access_world import token_digest
+from tests.tables import table
 
 DIGEST = token_digest("a token")
 WHOLE = f"""
@@ -91,7 +92,7 @@ def test_a_whole_file_is_read() -> None:
     assert certificate.roles == {AccessRole.SERVICE}
 
 
-@pytest.mark.parametrize(
+@table(
     ("old", "new", "field"),
     [
         ('"submitter", ', '"boss", ', "tokens[0].roles"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from swe_ai_fleet.agents.approval_gate import NOBODY, PUT_AWAY, PolicyGate, Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
@@ -16,6 +14,7 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.tables import table
 
 SPECS = {name: definition.spec for name, definition in operations().items()}
 
@@ -76,7 +75,7 @@ async def verdicts(one: PolicyGate, *calls: ToolCall) -> list[str]:
     return [str(ruling.verdict) for ruling in await one.review(calls, step=1)]
 
 
-@pytest.mark.parametrize(("policy", "waiting"), [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])])
+@table(("policy", "waiting"), [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])])
 async def test_who_waits(policy: str, waiting: list[str]):
     approvals = ScriptedApprovals()
     await gate(policy, approvals).review([READ, WRITE, TESTS, DELETE, LIST], step=3)

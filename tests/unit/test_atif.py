@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from atif import Trajectory
 
 from swe_ai_fleet.agents.atif import trajectory
@@ -18,6 +17,7 @@ from swe_ai_fleet.domain.event import Event, ModelReplied, RunStarted, StoredEve
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.run import SUB_AGENT
+from tests.tables import table
 from tests.unit.test_golden_logs import LOGS, WHOLE
 
 
@@ -41,7 +41,7 @@ def read(events: Sequence[Event], agent_id: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(("version", "name"), WHOLE)
+@table(("version", "name"), WHOLE)
 def test_every_recorded_run_is_a_trajectory(version: str, name: str) -> None:
     events = events_of(version, name)
     agents = {event.agent_id for event in events if isinstance(event.body, RunStarted)}

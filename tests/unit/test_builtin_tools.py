@@ -20,6 +20,7 @@ from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network, fetching
 from swe_ai_fleet.tools.builtin.fetching import page_text
+from tests.tables import table
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 PAGE = """<!doctype html><html><head><title> A
@@ -307,7 +308,7 @@ class TestPeople:
         assert "within 0.02 seconds; nobody answered; continue" in found["error"]
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
-    @pytest.mark.parametrize(
+    @table(
         ("arguments", "result"),
         [
             ({"result": "done"}, "done"), ({"answer": "done", "reason": "why"}, "why"),

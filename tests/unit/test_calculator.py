@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import BuiltinTools
+from tests.tables import table
 
 
 async def calculated(expression: str) -> ToolResult:
@@ -22,7 +22,7 @@ async def calculated(expression: str) -> ToolResult:
     return result
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "value"),
     [
         ("2 * (3 + 4) ** 2", 98), ("7 // 2 - -3 % 2", 2), ("1 - 2 - 3", -4), ("2 ** 3 ** 2", 512), ("-2 ** 2", -4),
@@ -42,7 +42,7 @@ async def test_values(expression: str, value: float) -> None:
     assert result.content == f"{expression} = {value}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "said"),
     [
         ("", "empty"), ("2 +", "not an arithmetic expression"), ("1,000", "write 1000, not 1,000"),
@@ -73,7 +73,7 @@ BOMBS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("expression", BOMBS, ids=lambda text: str(text)[:24])
+@table("expression", BOMBS)
 async def test_bombs_are_refused_at_once(expression: str) -> None:
     started = time.perf_counter()
     assert (await calculated(expression)).outcome is Outcome.ERROR
@@ -87,7 +87,7 @@ ESCAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("expression", ESCAPES)
+@table("expression", ESCAPES)
 async def test_nothing_but_arithmetic_gets_in(expression: str) -> None:
     assert (await calculated(expression)).outcome is Outcome.ERROR
 

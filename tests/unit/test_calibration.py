@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
+from tests.tables import table
 
 share = st.floats(0, 1)
 known = st.lists(st.tuples(share, share), max_size=200)
@@ -31,7 +32,7 @@ def test_the_order_of_outcomes_does_not_matter(seen: list[tuple[float, float]], 
     assert calibrated(score, shuffled) == pytest.approx(calibrated(score, seen))
 
 
-@pytest.mark.parametrize("score", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])
+@table("score", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])
 def test_a_verifier_that_is_right_about_itself_is_believed(score: float) -> None:
     seen = [(middle, float(number < 100 * middle)) for middle in (0.1, 0.3, 0.5, 0.7, 0.9) for number in range(100)]
     assert calibrated(score, seen) == pytest.approx(score)

@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.tools.catalogue import operations
+from tests.tables import table
 
 SPECS = {name: definition.spec for name, definition in operations().items()} | {FINAL_ANSWER.name: FINAL_ANSWER}
 READER = CallReader(SPECS.values(), answer=FINAL_ANSWER.name)
@@ -107,7 +108,7 @@ def test_a_strangers_schema_that_points_at_itself_is_no_trap() -> None:
     assert time.process_time() - started < 5
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "closed", "open_"),
     [
         ({"file_path": "a"}, {"path": "a"}, {"file_path": "a"}),
@@ -125,7 +126,7 @@ def test_where_any_name_may_be_meant_none_is_changed(
         assert CallReader([spec], answer="final_answer").read(call).arguments == expected
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "[" * 300_000,
@@ -144,7 +145,6 @@ def test_where_any_name_may_be_meant_none_is_changed(
         '{"a": ' + "9" * 300_000,
         "-" * 300_000,
     ],
-    ids=range(15),
 )
 def test_hostile_arguments_take_no_time(text: str) -> None:
     started = time.process_time()

@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from typer.testing import CliRunner
 
 from swe_ai_fleet.cli import capacity
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.settings import Settings
+from tests.tables import table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "capacity.md"
@@ -69,7 +69,7 @@ def test_more_of_one_thing_needs_more_of_what_stands_behind_it() -> None:
     assert _rows("--hours", "12")["executions a day"] == "691,200"
 
 
-@pytest.mark.parametrize("words", [("--gpus", "0"), ("--hours", "nan"), ("--gpu-price", "-1"), ("--agents", "1000000")])
+@table("words", [("--gpus", "0"), ("--hours", "nan"), ("--gpu-price", "-1"), ("--agents", "1000000")])
 def test_what_cannot_be_calculated_is_refused(words: tuple[str, str]) -> None:
     done = CliRunner().invoke(app, [*COMMAND, *words])
     assert done.exit_code == 2 and words[0] in done.output

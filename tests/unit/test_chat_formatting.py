@@ -13,6 +13,7 @@ from swe_ai_fleet.conversations import formatting
 from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, rendered, units
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from tests.markdown_v2 import RESERVED, Malformed, parse
+from tests.tables import table
 
 _BITS = st.sampled_from(
     ["**", "*", "_", "__", "~~", "`", "``", "```", "```py\n", "\n```\n", "[", "](http://a.b/c_(d))", "](", "]", ")",
@@ -28,7 +29,7 @@ def telegram(text: str, **more: int) -> tuple[str, ...]:
 
 
 class TestTelegram:
-    @pytest.mark.parametrize(
+    @table(
         ("markdown", "expected"),
         [
             ("Hello.", "Hello\\."),
@@ -101,7 +102,6 @@ class TestTelegram:
         ["*" * 20_000, "[a](" * 5_000, "**a" * 6_000, "`" * 5 + "``a" * 6_000, "_a*" * 6_000, "](" * 10_000,
          "[x](http://a" * 2_000, " |" * 8_000 + "\n" + "-|" * 8_000, "> " * 10_000, "a\\" * 10_000, "***a" * 5_000,
          "<http://" * 2_500, "x" * 20_000],
-        ids=range(13),
     )  # fmt: skip
     def test_work_is_linear(self, text: str) -> None:
         # Both are longer than a page: twice the text is twice the work, and would be four times were it quadratic.

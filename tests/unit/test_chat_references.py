@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind
 from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
@@ -11,6 +9,7 @@ from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_rem
 from swe_ai_fleet.conversations.tools import table_of
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
+from tests.tables import table
 
 FILE, EXECUTION, PEOPLE, LINK, ITEM = (
     ThingKind.FILE, ThingKind.EXECUTION, ThingKind.PERSON, ThingKind.LINK, ThingKind.ITEM,
@@ -96,13 +95,13 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "things", "turn", "standing", "names"), CASES, ids=range(len(CASES)))
+@table(("request_", "things", "turn", "standing", "names"), CASES)
 def test_a_phrase_means(request_: str, things: list[NamedThing], turn: int, standing: Standing, names: str) -> None:
     (found,) = resolve(request_, things, turn=turn)
     assert (found.standing, " ".join(thing.name for thing in found.things)) == (standing, names)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["is it raining?", "the second time it failed", "it is late", "what is the first law of motion?", "python 3", "no",
      "at first I thought so", "more coffee", "the file system", "a one-off", "that is fine", "which one is best?",
@@ -168,7 +167,7 @@ NOUNS: list[tuple[str, list[Told], str, Standing, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "calls", "answer", "standing", "names"), NOUNS)
+@table(("request_", "calls", "answer", "standing", "names"), NOUNS)
 def test_kinds_are_those_that_the_conversation_has_named(
     request_: str, calls: list[Told], answer: str, standing: Standing, names: str
 ) -> None:
@@ -198,7 +197,7 @@ def test_a_thing_with_a_noun_is_shown_with_what_tells_it_from_others() -> None:
     assert resolve("at that moment, that pair of shoes, the second time", naming.things, turn=2) == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("operation", "fields", "title", "columns"),
     [
         (TOKENS[0], TOKENS[2], "Tokens", ("#", "symbol", "address", "chain")),
@@ -288,7 +287,7 @@ class TestNaming:
         assert [thing.source for thing in naming.things[-2:]] == [ANSWER, ANSWER]
 
 
-@pytest.mark.parametrize(
+@table(
     ("meaning", "texts"),
     [
         ("yes", ["yes", "Yes!", "yes, please", "ok", "Go ahead.", "do it"]),
@@ -322,7 +321,7 @@ def test_what_is_to_be_remembered() -> None:
         assert not asks_to_remember(text), text
 
 
-@pytest.mark.parametrize("text", ["the " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000])
+@table("text", ["the " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000])
 def test_of_a_long_request_its_beginning_is_looked_through(text: str) -> None:
     end = f"{text[:4_000]} and that file, the second one"
     assert resolve(end, FILES, turn=2) == resolve(text[:4_000], FILES, turn=2)

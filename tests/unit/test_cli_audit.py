@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_plain, to_json
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, RedactedChain
@@ -27,6 +25,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.watching.audit import Chains, verify_events
 from tests.event_source import numbered
 from tests.sampling import sample
+from tests.tables import table
 
 Events = list[pb.ExecutionEvent]
 
@@ -117,7 +116,7 @@ def reseal_everything_from_the_third_entry(log: Events) -> None:
         event.payload_json, previous = json.dumps(payload), entry.hash
 
 
-@pytest.mark.parametrize(
+@table(
     ("tamper", "first_fault"),
     [
         (change_argument, 3),
@@ -129,7 +128,6 @@ def reseal_everything_from_the_third_entry(log: Events) -> None:
         (reseal_everything_from_the_third_entry, 6),
         (lambda log: setattr(log[2], "payload_json", "{}"), 2),
     ],
-    ids=["argument", "outcome", "swapped", "removed", "last removed", "doubled", "resealed", "unreadable"],
 )
 def test_the_first_entry_that_does_not_fit_is_named(tamper: Callable[[Events], object], first_fault: int) -> None:
     log = events(*run_of("a"), *run_of("b"))

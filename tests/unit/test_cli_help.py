@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
+from tests.tables import table
 
 HERE = Path(__file__).parents[2]
 ROOT: Any = typer.main.get_command(app)
@@ -44,7 +45,7 @@ def parsed(line: str) -> str:
     return context.command_path.removeprefix("fleet ")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS | EXAMPLES))
+@table("name", sorted(COMMANDS | EXAMPLES))
 def test_help_says_what_a_command_does_and_what_it_takes_and_its_examples_would_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,34 +118,35 @@ OTHERS = {"--enable-auto-tool-choice", "--tool-call-parser", "--max-model-len", 
 """Options of other programs that hints name."""
 
 
-def strings(node: ast.AST) -> Iterator[str]:
-    """The texts in a piece of code; what is filled in is an X."""
-    match node:
-        case ast.Constant(value=str(text)):
-            yield text
-        case ast.JoinedStr(values=parts):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from strings(child)
+def strings(nodes: list[ast.AST]) -> Iterator[str]:
+    """The texts among pieces of code; what is filled in is an X."""
+    pieces = {piece for one in nodes if isinstance(one, ast.JoinedStr) for piece in one.values}
+    for node in nodes:
+        match node:
+            case ast.Constant(value=str(text)) if node not in pieces:
+                yield text
+            case ast.JoinedStr(values=parts):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
 
 
 def hints() -> list[tuple[str, str, bool]]:
     """Each text of the product that tells a person what to type: where it is, the text, whether it is a hint."""
     found: list[tuple[str, str, bool]] = []
     for path in PRODUCT:
-        tree = ast.parse(path.read_text())
+        source = path.read_text()
+        # To parse them all takes seconds.
+        if not re.search(r"\b(?:hint|mend)=|^ADVICE:|[`\"]fleet ", source, re.M):
+            continue
+        nodes = list(ast.walk(ast.parse(source)))
         name = str(path.relative_to(HERE))
-        told = [
-            *(one.value for one in ast.walk(tree) if isinstance(one, ast.keyword) and one.arg in ("hint", "mend")),
-            *(
-                one.value
-                for one in ast.walk(tree)
-                if isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == "ADVICE"
-            ),
+        told = [one.value for one in nodes if isinstance(one, ast.keyword) and one.arg in ("hint", "mend")]
+        told += [
+            one.value
+            for one in nodes
+            if isinstance(one, ast.AnnAssign) and one.value and "ADVICE" in ast.dump(one.target)
         ]
-        found += [(name, text, True) for value in told if value for text in strings(value)]
-        found += [(name, text, False) for text in strings(tree) if "`fleet " in text or text.startswith("fleet ")]
+        found += [(name, text, True) for value in told for text in strings([*ast.walk(value)])]
+        found += [(name, text, False) for text in strings(nodes) if "`fleet " in text or text.startswith("fleet ")]
     return found
 
 

@@ -10,6 +10,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+from tests.tables import table
 
 
 def test_every_option_reaches_the_request_and_what_is_not_given_is_left_to_the_server(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_made_up_id_is_valid_and_another_one_each_time(tmp_path: Path, descrip
         check_identifier(task_id, field="task_id")
 
 
-@pytest.mark.parametrize(
+@table(
     ("order", "says"),
     [
         (Order(description="  "), "empty"),

@@ -6,16 +6,16 @@ import io
 import sys
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.watching.text import clean, one_line, visible
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("hostile", "harmless"),
     [
         ("\x1b[31mred\x1b[0m", "red"),

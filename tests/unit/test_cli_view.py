@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -47,6 +46,7 @@ from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.watching.text import clean
+from tests.tables import table
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 START_MS = 1_767_225_600_000
@@ -180,7 +180,7 @@ def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> Non
 LOOK = "[bold red]look[/]"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@table("terminal", [False, True])
 def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(terminal: bool) -> None:
     shown, progress = screen(terminal=terminal), Progress()
     with view(shown, progress) as show:
@@ -274,7 +274,7 @@ def commands(shown: Screen) -> None:
     print_findings(shown, [ok("disk", "61.5 GiB free"), broken("model server", WORDS, "start the server")])
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@table("width", [60, 80, 120, 200])
 def test_every_table_can_be_read_in_a_terminal_of_this_width(width: int) -> None:
     written = in_a_terminal(width, commands)
     assert written == (PICTURES / f"{width}.txt").read_text()

@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
 from swe_ai_fleet.domain.event import Event, EventBody, ModelReplied, StoredEvent
 from swe_ai_fleet.domain.tool import ToolResult
 from tests.sampling import sample
+from tests.tables import table
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.json"))}
@@ -40,7 +41,7 @@ def test_every_kind_of_event_has_a_golden_file() -> None:
     assert set(FILES) == {*SAMPLES, *LATER}
 
 
-@pytest.mark.parametrize("name", FILES)
+@table("name", FILES)
 def test_an_old_payload_still_says_the_same(name: str) -> None:
     old, loaded = json.loads(FILES[name]), from_json(Event, FILES[name])
     assert type(loaded.body) is type(SAMPLES[name.partition(".")[0]].body)
@@ -62,7 +63,7 @@ def test_the_audit_chain_of_the_golden_events_is_whole() -> None:
     assert verify(entries, head=entries[-1].hash) is None
 
 
-@pytest.mark.parametrize("kind", SAMPLES)
+@table("kind", SAMPLES)
 def test_every_field_comes_back_and_those_of_later_versions_are_ignored(kind: str) -> None:
     stored = StoredEvent(sequence=7, event=SAMPLES[kind])
     assert from_json(StoredEvent, to_json(stored)) == stored
@@ -108,9 +109,7 @@ def test_whatever_a_tool_says_comes_back_and_a_sealed_entry_is_still_sealed(said
     assert verify([from_json(AuditEntry, to_json(entry))]) is None
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{}", b"null", b"[1]", b'{"id": 1}', b"\xff", b'{"body": {"type": "run_lost"}}']
-)
+@table("data", [b"", b"{}", b"null", b"[1]", b'{"id": 1}', b"\xff", b'{"body": {"type": "run_lost"}}'])
 def test_what_is_no_event_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
         from_json(Event, data)

@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.outcome import Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.in_process import MemoryLog
 from tests.sampling import sample, whole_state
+from tests.tables import table
 
 GOLDEN = Path(__file__).with_name("golden_wire.json")
 MEMORY = {"coverage": 1.5, "content": "c", "gaps": ["g"], "sources": ["s"]}
@@ -71,7 +72,7 @@ def missing(before: Any, now: Any, place: str = "") -> list[str]:
     return [] if before == now else [f"{place}: {before!r} became {now!r}"]
 
 
-@pytest.mark.parametrize("name", SENT)
+@table("name", SENT)
 def test_what_was_sent_before_is_sent_the_same(name: str) -> None:
     """`golden_wire.json` was written by converters that named each field by hand (November 2026).
 
@@ -97,7 +98,7 @@ OF_THE_SERVER = {"tenant": "default"}
 """What a value has and its message has not: whose it is says the call."""
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "kind"),
     [
         (context.Story, graph.Story),

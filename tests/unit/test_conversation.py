@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
 from swe_ai_fleet.domain.message import UserMessage
+from tests.tables import table
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -57,7 +58,7 @@ def test_parts_of_text_and_pictures() -> None:
     assert write_conversation([message])[0]["content"][0] == parts[0]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
+@table(
     ("messages", "said"),
     [
         ({}, "chat_history is a dict"),

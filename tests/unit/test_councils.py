@@ -18,6 +18,7 @@ from swe_ai_fleet.orchestrator.council_file import read_councils
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import CouncilRules, adopted, assignments, seated, seats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.tables import table
 
 TENANT = "default"
 TASK = Task(
@@ -277,7 +278,7 @@ class TestEndpoints:
                 with pytest.raises(AgentFault, match="not on the public internet"):
                     await target_of(place, rules)
 
-    @pytest.mark.parametrize(
+    @table(
         ("found", "target"),
         [
             (["10.1.2.3"], "ipv4:10.1.2.3:7000"),

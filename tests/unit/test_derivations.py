@@ -26,6 +26,7 @@ from swe_ai_fleet.watching.progress import split_percent, split_step
 from tests.sampling import sample
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
+from tests.tables import table
 
 PLAN = Plan(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
 ANSWER = {
@@ -142,7 +143,7 @@ SUBTASKS = (
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("executions", "outcomes", "statuses"),
     [
         ({}, {}, ["PENDING", "PENDING"]),

@@ -26,6 +26,7 @@ from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
 from swe_ai_fleet.tools.docker.containers import safe_facts
 from swe_ai_fleet.tools.docker.dockerfile import parse
 from swe_ai_fleet.tools.policy import Policy
+from tests.tables import table
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ async def test_images_are_allowed_by_globs(kit: DockerTool, root: Path, engine: 
     refused(none, await none.call("run", {"image": image}))
 
 
-@pytest.mark.parametrize("network", ["host", "container:abc", "ns:/x", "default", "container", "--x"])
+@table("network", ["host", "container:abc", "ns:/x", "default", "container", "--x"])
 def test_a_policy_cannot_grant_the_network_of_the_host(network: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DockerPolicy(networks=frozenset({network}))
@@ -318,7 +319,7 @@ async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(ki
     assert "ADD" not in line or "ADD fetches nothing here" in error or "ONBUILD" in error
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "", "RUN true\n", "FROM\n", "FROM $BASE\n", "FROM scratch\nEVIL x\n",

@@ -8,7 +8,6 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-import pytest
 import typer
 
 from swe_ai_fleet.cli.main import app
@@ -24,7 +23,6 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SOURCES = ("", "src/swe_ai_fleet/", "src/swe_ai_fleet/agents/", "src/swe_ai_fleet/tools/")
 # What commands of the fleet itself and its tests read beside the settings.
 BESIDE = {"FLEET_CONFIG", "FLEET_SERVER", "FLEET_TOKEN", "FLEET_TEST_VLLM", "FLEET_VLLM_PYTHON"}
-document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 @cache
@@ -61,63 +59,65 @@ def _shell_lines(text: str) -> list[str]:
     return [line.partition("  #")[0].strip() for block in joined for line in block.splitlines() if line.strip()]
 
 
-@document
-def test_commands_and_their_options_are_there(path: Path) -> None:
-    text = path.read_text()
-    inline = [quoted for quoted in re.findall(r"`(fleet [^`\n]+)`", text) if "|" not in quoted]
-    for line in (*_shell_lines(text), *inline):
-        # Other programs may have words that go over several lines.
-        if line.split()[0].rpartition("/")[2] != "fleet":
-            continue
-        words = shlex.split(line)
-        if words[1:2] == ["--config"]:
-            # The one option that stands before the command.
-            del words[1:3]
-        if words == ["fleet"]:
-            continue
-        names = [" ".join(words[1:end]) for end in (4, 3, 2)]
-        name = next((one for one in names if one in _commands()), words[1])
-        assert name in _commands(), line
-        for word in words[1:]:
-            # One with blanks in it is what an option is given.
-            assert not word.startswith("-") or " " in word or word in _commands()[name] | {"--help"}, line
+def test_commands_and_their_options_are_there() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text()
+        inline = [quoted for quoted in re.findall(r"`(fleet [^`\n]+)`", text) if "|" not in quoted]
+        for line in (*_shell_lines(text), *inline):
+            # Other programs may have words that go over several lines.
+            if line.split()[0].rpartition("/")[2] != "fleet":
+                continue
+            words = shlex.split(line)
+            if words[1:2] == ["--config"]:
+                # The one option that stands before the command.
+                del words[1:3]
+            if words == ["fleet"]:
+                continue
+            names = [" ".join(words[1:end]) for end in (4, 3, 2)]
+            name = next((one for one in names if one in _commands()), words[1])
+            assert name in _commands(), (path, line)
+            for word in words[1:]:
+                # One with blanks in it is what an option is given.
+                assert not word.startswith("-") or " " in word or word in _commands()[name] | {"--help"}, (path, line)
 
 
-@document
-def test_settings_are_there(path: Path) -> None:
+def test_settings_are_there() -> None:
     known = {f"FLEET_{name.upper()}" for name in Settings.model_fields} | BESIDE | _in_containers()
     known |= {f"FLEET_{name.upper()}_FILE" for name, field in Settings.model_fields.items() if not field.repr}
     known |= {f"FLEET_RUNNER_{name.upper()}" for name in RunnerSettings.model_fields}
-    assert set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", path.read_text())) <= known
+    for path in DOCUMENTS:
+        assert set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", path.read_text())) <= known, path
 
 
-@document
-def test_links_and_paths_lead_somewhere(path: Path) -> None:
-    text = path.read_text()
-    for target in re.findall(r"\]\(([^)#:\s]+)\)", text):
-        assert (path.parent / target).exists(), target
-    for quoted in re.findall(r"`((?:tests|docs|src|agents|tools|orchestrator|adapters|domain)/[\w./-]*)`", text):
-        assert any((ROOT / start / quoted).exists() for start in SOURCES), quoted
+def test_links_and_paths_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for target in re.findall(r"\]\(([^)#:\s]+)\)", text):
+            assert (path.parent / target).exists(), (path, target)
+        for quoted in re.findall(r"`((?:tests|docs|src|agents|tools|orchestrator|adapters|domain)/[\w./-]*)`", text):
+            assert any((ROOT / start / quoted).exists() for start in SOURCES), (path, quoted)
 
 
-@document
-def test_tests_and_make_targets_are_there(path: Path) -> None:
-    text = path.read_text()
-    for name in re.findall(r"`(test_\w+)`", text):
-        assert name in _tests(), name
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+def test_tests_and_make_targets_are_there() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for name in re.findall(r"`(test_\w+)`", text):
+            assert name in _tests(), (path, name)
+        makefile = (ROOT / "Makefile").read_text()
+        for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (path, target)
 
 
-@document
-def test_each_block_that_can_be_run_is_run_by_a_test(path: Path) -> None:
-    name = str(path.relative_to(ROOT))
-    tests = RUN_BY.get(name, ())
-    assert len(tests) == len(blocks(name)), "tests/documented.py names for each block the test that runs it"
-    for by in set(tests) - {BY_HAND}:
-        file, _, test = by.partition("::")
-        assert f"def {test}" in (ROOT / "tests" / file).read_text()
+def test_each_block_that_can_be_run_is_run_by_a_test() -> None:
+    for path in DOCUMENTS:
+        name = str(path.relative_to(ROOT))
+        tests = RUN_BY.get(name, ())
+        assert len(tests) == len(blocks(name)), (
+            f"{name}: tests/documented.py names for each block the test that runs it"
+        )
+        for by in set(tests) - {BY_HAND}:
+            file, _, test = by.partition("::")
+            assert f"def {test}" in (ROOT / "tests" / file).read_text()
 
 
 def test_no_test_is_named_for_a_document_that_is_gone() -> None:

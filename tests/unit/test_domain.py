@@ -28,6 +28,7 @@ from swe_ai_fleet.domain.task import (
     execution_id,
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from tests.tables import table
 
 TASK = Task(
     task_id="task-1",
@@ -57,7 +58,7 @@ def with_check(**changes: object) -> Task:
 
 
 class TestTaskValidation:
-    @pytest.mark.parametrize(
+    @table(
         ("task", "field"),
         [
             (TASK, ""),
@@ -86,7 +87,6 @@ class TestTaskValidation:
             (with_check(command="  "), "constraints.checks[1].command"),
             (with_check(timeout_seconds=0), "constraints.checks[1].timeout_seconds"),
         ],
-        ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_each_bad_field_is_named(self, task: Task, field: str) -> None:
         try:
@@ -121,7 +121,7 @@ class TestIdentity:
 
         assert (identify(*one) == identify(*other)) == (one == other)
 
-    @pytest.mark.parametrize(
+    @table(
         "change",
         [{"description": "Fix it."}, {"num_agents": 2}, {"role": Role.QA}, {"constraints": Constraints(rubric="x")}],
     )
@@ -180,7 +180,7 @@ class TestAuditChain:
 
 
 class TestSmallRules:
-    @pytest.mark.parametrize("make", [FleetError, InvalidRequest, Fenced, ModelUnavailable])
+    @table("make", [FleetError, InvalidRequest, Fenced, ModelUnavailable])
     def test_faults_survive_a_process_boundary(self, make: Callable[..., FleetError]) -> None:
         back = pickle.loads(pickle.dumps(make("it broke", field="repo", hint="try again")))
         assert type(back) is make

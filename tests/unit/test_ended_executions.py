@@ -41,6 +41,7 @@ from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
 from tests.chat_parts import Kept
+from tests.tables import table
 
 COMMIT = "c" * 40
 LOCATION = "https://ana:secret@example.org/billing.git"
@@ -267,7 +268,7 @@ async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
     assert (found.outcome.evidence, found.outcome.metadata) == (1.0, {PART_OF: "whole"})
 
 
-@pytest.mark.parametrize(
+@table(
     ("end", "said", "options"),
     [
         (ended(ev.ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),

@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.test_run import (
     suite_baseline,
     wants_help,
 )
+from tests.tables import table
 
 SOURCE = "e/environment"
 
@@ -56,7 +57,7 @@ def test_an_environment_run_is_called_for_where_something_is_missing(found: Test
     assert wants_help(baseline(found)) is wanted
 
 
-@pytest.mark.parametrize(
+@table(
     ("before", "after", "better"),
     [
         (run(3, X="No module named 'yaml'"), run(9), True),

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
 from swe_ai_fleet.environments.interpreters import Machine
@@ -17,6 +15,7 @@ from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.recipe import Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import offending_pins, read_lock, unavailable_packages
+from tests.tables import table
 
 MACHINE = Machine(
     default=(3, 11),
@@ -82,7 +81,7 @@ LOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if "tests" in layout.facts])
+@table("name", [name for name, layout in LAYOUTS.items() if "tests" in layout.facts])
 def test_what_python_installs_and_runs(name: str) -> None:
     layout = LAYOUTS[name]
     recipe = made(layout.files, layout.fact("directory"))
@@ -93,7 +92,7 @@ def test_what_python_installs_and_runs(name: str) -> None:
     assert set(layout.facts.get("said", [])) <= {decision.what for decision in recipe.decisions}
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@table("name", LOCKS)
 def test_a_lock_pins_what_this_python_would_get(name: str) -> None:
     lock = read_lock(repository({name: LOCKS[name]}), name, (3, 11))
     assert lock.pins == {"attrs": "23.1", "two": "2"}
@@ -145,7 +144,7 @@ VERSION_TOOLS = [
 ]
 
 
-@pytest.mark.parametrize(("requires", "variable"), VERSION_TOOLS)
+@table(("requires", "variable"), VERSION_TOOLS)
 def test_versions_from_tags_are_told_where_there_are_no_tags(requires: str, variable: str) -> None:
     files = {
         "a.py": "",

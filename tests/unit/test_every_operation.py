@@ -38,9 +38,10 @@ from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.operations import ARGUMENTS, OPERATIONS, Operation, make_workspace
+from tests.tables import table
 from tests.tool_doubles import ListJournal
 
-each = pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+each = table("operation", OPERATIONS)
 Work = Callable[[], Awaitable[ToolResult]]
 
 _CONTAINERS = {f"docker_{name}" for name in ("build", "run", "exec", "ps", "logs", "stop", "rm", "inspect", "images")}
@@ -188,7 +189,7 @@ def subschemas(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("role", Role)
+@table("role", Role)
 def test_each_role_is_offered_its_operations(role: Role) -> None:
     names = {operation.spec.name for operation in OPERATIONS}
     offered = {operation.spec.name for operation in OPERATIONS if Policy(role=role).offers(operation.spec)}
@@ -236,15 +237,18 @@ async def _refusal() -> ToolResult:
 class TestAudit:
     """Every ending of every operation, with its real schema and traits."""
 
-    @each
-    @pytest.mark.parametrize(
+    @table(
         ("work", "outcome"),
-        [
-            (_success, Outcome.SUCCESS), (_error, Outcome.ERROR), (_refusal, Outcome.REFUSED), (never, Outcome.TIMEOUT),
-        ],
-        ids=lambda value: getattr(value, "__name__", str(value)),
-    )  # fmt: skip
-    async def test_endings(self, operation: Operation, root: Path, work: Work, outcome: Outcome) -> None:
+        [(_success, Outcome.SUCCESS), (_error, Outcome.ERROR), (_refusal, Outcome.REFUSED), (never, Outcome.TIMEOUT)],
+    )
+    async def test_endings(self, root: Path, work: Work, outcome: Outcome) -> None:
+        # Those that are waited for to the end of their time are waited for together.
+        many = len(OPERATIONS) if work is never else 1
+        for start in range(0, len(OPERATIONS), many):
+            some = OPERATIONS[start : start + many]
+            await asyncio.gather(*(self.ending(operation, root, work, outcome) for operation in some))
+
+    async def ending(self, operation: Operation, root: Path, work: Work, outcome: Outcome) -> None:
         journal = ListJournal()
         kit = kit_of(operation, root, mask=Secrets([SECRET]), trail=AuditTrail(journal=journal))
         definition = Replaced(operation.definition, work)
@@ -288,7 +292,9 @@ class TestCommands:
     """The operations themselves, over commands that end badly; those that run none end in their own way."""
 
     @each
-    async def test_a_sandbox_that_is_gone(self, operation: Operation, clone: Path) -> None:
+    async def test_a_sandbox_that_is_gone(self, operation: Operation, template: Path, tmp_path: Path) -> None:
+        clone = Path(shutil.copytree(template, tmp_path / operation.spec.name))
+
         async def gone(command: Command) -> CommandResult:
             raise Unavailable(f"no sandbox: {SECRET}")
 
@@ -301,7 +307,8 @@ class TestCommands:
             assert result.outcome is Outcome.ERROR
 
     @each
-    async def test_a_command_that_runs_out_of_time(self, operation: Operation, clone: Path) -> None:
+    async def test_a_command_that_runs_out_of_time(self, operation: Operation, template: Path, tmp_path: Path) -> None:
+        clone = Path(shutil.copytree(template, tmp_path / operation.spec.name))
         timed_out: list[Command] = []
 
         async def slow(command: Command) -> CommandResult:

@@ -22,6 +22,7 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_ke
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 from swe_ai_fleet.tools.tests.running import digest_of
+from tests.tables import table
 
 
 def task(description: str) -> Task:
@@ -103,7 +104,7 @@ def test_passing_tests_that_are_only_counted_show_something_where_their_failure_
     assert compared(counted(13), counted(12), own=counted(12, keeps="undefined")).shown == ()
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "ModuleNotFoundError: No module named 'psycopg'",
@@ -135,7 +136,7 @@ CUT = run({}, ["t.py::a"], stopped="the time limit")
 MANY = {f"t.py::test_{number}": "x" for number in range(3)}
 
 
-@pytest.mark.parametrize(
+@table(
     ("after", "before", "expected"),
     [
         # A file that cannot be collected any more is one thing.
@@ -158,7 +159,7 @@ def test_what_a_run_comes_to_beside_an_earlier_one(
     assert {name: getattr(found, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("then", "now", "same"),
     [
         ("AssertionError: assert 3 == 4", "AssertionError: assert 5 == 4", True),
@@ -179,7 +180,7 @@ def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
     assert (found.old, found.otherwise) == ((("t",), ()) if same else ((), ("t",)))
 
 
-@pytest.mark.parametrize(
+@table(
     ("test", "text", "counts"),
     [
         ("tests/test_a.py::test_one[1]", "The tests in tests/test_a.py say what must hold.", True),
@@ -204,7 +205,7 @@ def test_what_the_task_names_counts(test: str, text: str, counts: bool) -> None:
     assert compared(same, same, strict=True).named == (test,)
 
 
-@pytest.mark.parametrize(
+@table(
     ("test", "path", "inside"),
     [
         ("tests/test_a.py::test_one", "tests/test_a.py", True),

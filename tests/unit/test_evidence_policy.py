@@ -25,6 +25,7 @@ from swe_ai_fleet.orchestrator.evidence.policy import (
 )
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import MAX_CHANGED_TESTS, MAX_TEST_CHARS, changed_tests
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.tables import table
 
 Files = Mapping[str, str | bytes | None]
 TEXTS = (".py", ".go", ".toml", ".json", ".cfg", ".proto")
@@ -143,7 +144,7 @@ def test_leaves_files_out_and_reads_renames_of_other_tools(tmp_path: Path) -> No
     assert found(data, task(allowed_paths=("new.py",))) == ["!old name.py: lies outside the allowed paths"]
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n",
@@ -388,7 +389,7 @@ def test_what_only_resembles_a_secret() -> None:
     assert secrets("src/app.py", *lines) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("mark", "paths"),
     [
         # In tests, which are known by name and directory, and in documents they are only warned of.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
+from tests.tables import table
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
 Values = Mapping[str, int]
@@ -255,7 +255,7 @@ def test_many_tests_are_no_louder_than_few() -> None:
     assert Matrix(examined([few, other])).value("b") == Matrix(examined([many, other])).value("b")
 
 
-@pytest.mark.parametrize(
+@table(
     ("foreign", "words"),
     [
         ({}, "no other author's new tests cover it"),
@@ -323,7 +323,7 @@ def test_neither_order_nor_names_decide_nor_do_tests_lift_what_is_refuted(pool: 
         assert place.tests is None or 0 < place.tests < 1
 
 
-@pytest.mark.parametrize("name", ["absent", "refuted"])
+@table("name", ["absent", "refuted"])
 def test_who_was_not_examined_is_left_as_it_is(name: str) -> None:
     matrix = Matrix(examined([author("right", "good", "a"), author("half", "good", "b")]))
     known = report(replace(author("right", "good", name), refuted=name == "refuted"))

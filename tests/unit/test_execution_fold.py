@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
@@ -20,6 +18,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.candidates import a_candidate
 from tests.sampling import sample
+from tests.tables import table
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
 ORCHESTRATOR = ev.EXECUTION_SUBJECT
@@ -146,10 +145,9 @@ def test_an_agent_is_at_work_again_once_nothing_of_its_waits() -> None:
     assert both.status is ev.ExecutionStatus.IN_PROGRESS
 
 
-@pytest.mark.parametrize(
+@table(
     "gone",
     [finished(FIRST), claimed(FIRST, 2), (ORCHESTRATOR, ev.RunLost(lost_agent_id=FIRST, reason="host gone"))],
-    ids=["it has ended", "it begins anew", "it is lost"],
 )
 def test_who_is_gone_waits_for_nothing(gone: tuple[str, ev.EventBody]) -> None:
     state = after(claimed(FIRST), asks(FIRST, "p0"), answered("p0"), asks(FIRST), gone)
@@ -252,7 +250,7 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     assert (anew.model, anew.generation, anew.step, anew.usage) == ("m", 4, 0, Usage())
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "reason"),
     [(ev.ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ev.ExecutionStatus.COMPLETED, StopReason.LOST)],
 )

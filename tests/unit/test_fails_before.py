@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from swe_ai_fleet.agents.results import fails_before
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
+from tests.tables import table
 
 OLD = TestRun(results={"a": TestResult(outcome=TestOutcome.PASSED), "b": TestResult(outcome=TestOutcome.FAILED)})
 
@@ -22,7 +21,7 @@ def step(passed: int, failing: Sequence[str]) -> Step:
     return Step(number=1, reply=AssistantMessage(), observations=(seen,), usage=Usage())
 
 
-@pytest.mark.parametrize(
+@table(
     ("runs", "baseline", "shown"),
     [
         ([], OLD, False),

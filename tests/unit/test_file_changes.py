@@ -18,6 +18,7 @@ from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.files.text import unified_diff
 from swe_ai_fleet.tools.policy import Policy
+from tests.tables import table
 
 PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
 
@@ -381,7 +382,7 @@ async def edited(text: str, old: str, new: str, replace_all: bool = False) -> tu
         return after, result
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "old", "new", "after"),
     [
         (MODULE, "return file.read()\n", "return file\n", MODULE.replace("file.read()", "file")),
@@ -398,7 +399,7 @@ async def test_a_passage_is_replaced_and_nothing_else(text: str, old: str, new: 
     assert (found, result.metadata["count"]) == (after, 1)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "old", "new", "said"),
     [
         (MODULE, "    with open(path", "x", "occurs 2 times, at lines 5, 10; add lines"),
@@ -433,13 +434,12 @@ async def test_every_occurrence_and_what_is_shown_of_a_change() -> None:
     assert result.content.endswith("[... 3000 more characters in this line]")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "\n".join(f"    value_{n} = compute(value_{n - 1}, {n})" for n in range(24_000)), "value compute " * 75_000,
         "value = compute\n" * 65_000, "\n" * 1_000_000,
     ],
-    ids=["lines", "one line", "the same line", "empty lines"],
 )  # fmt: skip
 async def test_a_megabyte_is_searched_in_bounded_time(text: str) -> None:
     old = "\n".join(f"    value_{n} = computed(value_{n - 1}, {n})" for n in range(100, 140))

@@ -7,7 +7,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +42,7 @@ from swe_ai_fleet.domain.subtask import SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.workflow import NodeStatus
 from tests.event_source import a_deliberation, numbered
+from tests.tables import table
 
 Told = tuple[str, EventBody]
 KINDS = {"status", "node_update", "log", "completion", "error"}
@@ -140,8 +140,8 @@ def test_the_end_is_a_completion_or_an_error_and_what_people_do_then_is_told_beh
         assert after["data"]["message"].startswith("c: delivered by ana as ")
 
 
-@pytest.mark.parametrize("payload", ['{"type": "x", "n": 1}', "{broken", "", "[" * 5000])
-@pytest.mark.parametrize("kind", ["run_finished", "of_tomorrow"])
+@table("payload", ['{"type": "x", "n": 1}', "{broken", "", "[" * 5000])
+@table("kind", ["run_finished", "of_tomorrow"])
 def test_what_cannot_be_read_is_told_all_the_same(kind: str, payload: str) -> None:
     events = numbered("e", a_deliberation(agents=1, steps=1))
     events[4].type, events[4].payload_json = kind, payload

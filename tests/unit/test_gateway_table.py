@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from services.gateway.rest.table import ELSEWHERE, OPERATIONS
 from services.gateway.upstream import FILES, method
+from tests.tables import table
 
 RPCS = {one.full_name: one for file in FILES for service in file.services_by_name.values() for one in service.methods}
 
@@ -21,7 +20,7 @@ def test_every_rpc_has_a_row_and_no_two_rows_are_the_same() -> None:
     assert max(Counter(one.id for one in OPERATIONS).values()) == 1
 
 
-@pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
+@table("row", OPERATIONS)
 def test_a_row_fits_its_rpc(row: Any) -> None:
     target = row.method
     for place in row.parameters.values():

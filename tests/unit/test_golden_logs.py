@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.event import Event, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance, fold
 from swe_ai_fleet.watching.audit import Chains
+from tests.tables import table
 
 LOGS = Path(__file__).parent / "golden_logs"
 
@@ -51,7 +50,7 @@ def test_there_is_a_log_of_every_version() -> None:
     assert {name for _, name in WHOLE} >= {"orchestrated", "asked", "no_winner"}
 
 
-@pytest.mark.parametrize(("version", "name"), WHOLE)
+@table(("version", "name"), WHOLE)
 def test_an_old_log_is_read_and_comes_to_the_same(version: str, name: str) -> None:
     expected = json.loads((LOGS / version / "folded.json").read_text(encoding="utf-8"))[name]
     lines = (LOGS / version / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

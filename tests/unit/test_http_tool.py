@@ -19,6 +19,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import HttpPolicy, HttpTool
+from tests.tables import table
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 SECRET = "s3cr3t-value"
@@ -250,7 +251,7 @@ async def connections() -> AsyncIterator[tuple[int, list[str]]]:
 
 
 class TestForbiddenAddresses:
-    @pytest.mark.parametrize("url", EVASIVE)
+    @table("url", EVASIVE)
     async def test_every_spelling(self, connections: tuple[int, list[str]], url: str) -> None:
         port, came = connections
         network = Detour(port)
@@ -264,7 +265,7 @@ class TestForbiddenAddresses:
         assert network.dialled == []
         assert came == []
 
-    @pytest.mark.parametrize("host", ["localhost", "127.1", "127.0.0.2", "0x7f.0.0.1", "a.127.0.0.1.test"])
+    @table("host", ["localhost", "127.1", "127.0.0.2", "0x7f.0.0.1", "a.127.0.0.1.test"])
     async def test_a_private_host_is_named_exactly(self, site: Site, host: str) -> None:
         policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
         network = Detour()
@@ -320,7 +321,7 @@ class TestFaults:
         failed(await http.get("http://nowhere.test/"), Outcome.ERROR, "nowhere.test cannot be resolved")
         failed(await http.get("http://empty.test/"), Outcome.ERROR, "has no address")
 
-    @pytest.mark.parametrize(
+    @table(
         "headers",
         [{"Host": "x"}, {"content-length": "1"}, {"Transfer-Encoding": "chunked"}, {"connection": "close"}, {"": "a"},
          {"X": "a\r\nHost: b"}, {"X": "a\nb"}, {"X\r\nY": "a"}, {"X Y": "a"}, {"X": "\0"}, {"X": "\u2192"},

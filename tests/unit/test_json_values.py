@@ -13,11 +13,12 @@ from swe_ai_fleet.domain.json_values import (
     strings,
     with_texts,
 )
+from tests.tables import table
 
 DEEP = "[" * 200_000
 
 
-@pytest.mark.parametrize("text", ["", "{", DEEP, '{"a":' * 200_000, "1" * 5_000, b"\xff", '"\n"'])
+@table("text", ["", "{", DEEP, '{"a":' * 200_000, "1" * 5_000, b"\xff", '"\n"'])
 def test_what_is_no_json_is_one_kind_of_error(text: str | bytes):
     with pytest.raises(ValueError):
         parse_json(text)
@@ -25,7 +26,7 @@ def test_what_is_no_json_is_one_kind_of_error(text: str | bytes):
     assert json_object(text) == {}
 
 
-@pytest.mark.parametrize("text", ["NaN", "-Infinity", "[1e999]"])
+@table("text", ["NaN", "-Infinity", "[1e999]"])
 def test_numbers_that_json_has_not_are_refused_where_asked(text: str):
     parse_json(text)
     with pytest.raises(ValueError, match="is not a JSON number"):

@@ -24,6 +24,7 @@ from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_S
 from swe_ai_fleet.orchestrator.score import ARCHITECT
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import FAILED, ScriptedFleet, ScriptedRun
+from tests.tables import table
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -212,7 +213,7 @@ class TestBallots:
 
 
 class TestReading:
-    @pytest.mark.parametrize(
+    @table(
         "text",
         [
             '{"reason": "It guards empty input.", "choice": "B"}',
@@ -230,7 +231,7 @@ class TestReading:
     def test_what_names_one_is_read(self, text: str) -> None:
         assert read_choice([text], "AB")[0] == "B"
 
-    @pytest.mark.parametrize(
+    @table(
         "text",
         [
             "",

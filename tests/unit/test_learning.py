@@ -17,6 +17,7 @@ from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.tables import table
 
 NOW = "2026-11-22T12:00:00+00:00"
 
@@ -54,7 +55,7 @@ def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
         assert one.reason.startswith(word) and "0.78" in one.reason and "from 20 outcomes" in one.reason
 
 
-@pytest.mark.parametrize(("name", "here", "there"), [("repository", "/app", "/shop"), ("role", "QA", "DEV")])
+@table(("name", "here", "there"), [("repository", "/app", "/shop"), ("role", "QA", "DEV")])
 def test_what_was_tried_elsewhere_or_by_others_counts_less(name: str, here: str, there: str) -> None:
     tried = [outcome(number, approach="deliberate", **{name: here}) for number in range(10)]
     tried += [outcome(50 + number, approach="orchestrate", **{name: there}) for number in range(10)]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from swe_ai_fleet.tools.tests.runners.linting import (
     parse_format,
     parse_lines,
 )
+from tests.tables import table
 
 SAMPLES = Path(__file__).parent / "linter_output"
 HOOKS = (SAMPLES / "hooks.yaml").read_text()
@@ -37,7 +37,7 @@ def names(files: Mapping[str, str]) -> list[str]:
     return [linter.name for linter in found(files)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("files", "linters"),
     [
         ({}, []),
@@ -69,7 +69,7 @@ def test_linters_of_a_python_repository(files: dict[str, str], linters: list[str
     assert names({"a.py": "", **files}) == linters
 
 
-@pytest.mark.parametrize(
+@table(
     ("files", "linters"),
     [
         ({"package.json": json.dumps({"devDependencies": {"eslint": "9", "prettier": "^3"}})}, []),

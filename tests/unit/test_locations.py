@@ -8,13 +8,14 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from tests.tables import table
 
 
 def policy(*roots: Path, hosts: tuple[str, ...] = ("*",), local: bool = True) -> LocationPolicy:
     return LocationPolicy(allowed_roots=roots, allow_local_paths=local, hosts=hosts)
 
 
-@pytest.mark.parametrize(
+@table(
     "location",
     [
         "", "-", "--upload-pack=touch /tmp/x", "ext::sh -c touch% /tmp/x", "file::/etc", "git://example.org/a",

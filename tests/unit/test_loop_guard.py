@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
+from tests.tables import table
 
 
 def spec(name: str, **traits: object) -> OperationSpec:
@@ -106,7 +106,7 @@ class TestRepeats:
 
 
 class TestCycles:
-    @pytest.mark.parametrize("period", [2, 3, 4])
+    @table("period", [2, 3, 4])
     def test_of_two_to_four_steps(self, period: int) -> None:
         calls = [ok("run_command", f"out {n % period}", command=str(n % period)) for n in range(4 * period)]
         advice, _ = watch(calls)
@@ -154,7 +154,7 @@ class TestNoProgress:
 
 
 class TestWaiting:
-    @pytest.mark.parametrize(
+    @table(
         "command",
         ["sleep 5", "sleep 2 && curl -s localhost:8000/health", "for i in 1 2; do sleep 1; done", "tail -f x"],
     )
@@ -163,7 +163,7 @@ class TestWaiting:
         assert set(actions([call] * 20)) == {""}
         assert "nudge" in actions([call] * 30)  # not for ever
 
-    @pytest.mark.parametrize("command", ["cat sleep.py", "echo sleepy", "grep -n sleep 5 a", "./wait-for-it.sh x"])
+    @table("command", ["cat sleep.py", "echo sleepy", "grep -n sleep 5 a", "./wait-for-it.sh x"])
     def test_a_command_that_only_speaks_of_it_is_not(self, command: str) -> None:
         assert "nudge" in actions([bad("run_command", "exit code 7", "refused", command=command)] * 5)
 
@@ -229,7 +229,7 @@ class TestProperties:
 
 
 class TestNormaliseOutput:
-    @pytest.mark.parametrize(
+    @table(
         ("one", "other"),
         [
             ("3 passed in 0.03s", "3 passed in 1.27s"),
@@ -253,7 +253,7 @@ class TestNormaliseOutput:
     def test_what_differs_for_no_reason_hides_no_loop(self, one: str, other: str) -> None:
         assert actions([ok("run_command", text, command="x") for text in (one, other, one)])[-1] == "nudge"
 
-    @pytest.mark.parametrize(
+    @table(
         "text",
         ["2 failed, 3 passed", "x = 12", "app.py:12:15: error", "version 1.2.3", "exit code 1", "12 files", "a-b-c 7"],
     )
@@ -261,7 +261,7 @@ class TestNormaliseOutput:
         others = [re.sub(r"\d+", lambda found, by=by: str(int(found[0]) + by), text) for by in range(3)]
         assert actions([ok("run_command", other, command="x") for other in others]) == ["", "", ""]
 
-    @pytest.mark.parametrize(
+    @table(
         "piece",
         ["1", "1.", "1:", "0x", "/tmp/", "1-", "2024-", "a/", "'", "'a", "pid ", "-abcd", "9s", "1 ", "seed ", "µ"],
     )

@@ -28,6 +28,7 @@ from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.mcp.listing import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
+from tests.tables import table
 from tests.tool_doubles import served
 
 HOSTILE = Path(__file__).parents[1] / "integration" / "hostile_mcp_server.py"
@@ -81,7 +82,7 @@ def pids(marker: Path) -> list[int]:
 
 
 class TestServer:
-    @pytest.mark.parametrize(
+    @table(
         ("changes", "words"),
         [
             ({"name": "Bad name"}, "not a valid server name"), ({"name": ""}, "not a valid server name"),
@@ -127,7 +128,7 @@ class TestSchemas:
             schema = {"allOf": [schema], "unevaluatedProperties": False}
         assert "unevaluatedProperties" not in json.dumps(fit({"type": "object", **schema}))
 
-    @pytest.mark.parametrize(
+    @table(
         ("schema", "words"),
         [
             ({"$ref": "http://127.0.0.1/x.json"}, "outside itself"), ({"$ref": "#/$defs/none"}, "does not hold"),

@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.message import (
     ToolCall,
     UserMessage,
 )
+from tests.tables import table
 
 
 @dataclass
@@ -322,7 +323,7 @@ async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
     assert ledger.calls < 100
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "spent"),
     [
         (Replying(Usage(prompt_tokens=70, completion_tokens=7)), 77),

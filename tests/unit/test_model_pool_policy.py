@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailab
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
 from swe_ai_fleet.ports import ChatModel, Patience
 from tests.simulation.virtual_loop import on_virtual_time
+from tests.tables import table
 
 FAST = PoolRules(timeout=5.0, backoff=0.001, open_for=0.002, longest_open=0.01, ramp=60.0)
 
@@ -100,7 +101,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "wait", "reached", "kind"),
     [
         (0, None, False, FaultKind.UNREACHABLE),
@@ -330,7 +331,7 @@ def test_what_would_wait_at_a_server_waits_in_the_pool_until_there_is_room_again
     on_virtual_time(play())
 
 
-@pytest.mark.parametrize(("cached", "home"), [(20_000, "one"), (0, "two")])
+@table(("cached", "home"), [(20_000, "one"), (0, "two")])
 def test_a_run_leaves_a_busier_server_sooner_where_its_prompt_is_not_in_the_cache(cached: int, home: str) -> None:
     one, two = Scripted("one"), Scripted("two")
     loads = {"one": Load(running=0, waiting=0, prefix_hits=1.0, prefix_queries=2.0), "two": Load(running=9, waiting=0)}
@@ -432,7 +433,7 @@ def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_h
     on_virtual_time(play())
 
 
-@pytest.mark.parametrize(("patience", "away", "waits"), [(None, 50.0, True), (300.0, 200.0, True), (10.0, 50.0, False)])
+@table(("patience", "away", "waits"), [(None, 50.0, True), (300.0, 200.0, True), (10.0, 50.0, False)])
 def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None, away: float, waits: bool) -> None:
     async def play() -> None:
         heard: list[tuple[bool, float]] = []

@@ -1,14 +1,13 @@
 """The presets behind a model name's prefix."""
 
-import pytest
-
 from swe_ai_fleet.adapters.model_providers import PROVIDERS, provider_endpoint
+from tests.tables import table
 
 HERE = "http://127.0.0.1:9/v1"
 LLAMA = "accounts/fireworks/models/llama-v3p3-70b-instruct"
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "base_url", "api_key", "expected_url", "expected_model"),
     [
         ("", "", "", PROVIDERS["vllm"].base_url, ""),

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import pytest
-
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
@@ -19,6 +17,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Delivery, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
 from tests.scripted_workspaces import DRAFT
+from tests.tables import table
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import begins_with
 
@@ -159,7 +158,7 @@ async def test_what_does_not_hold_together_is_not_delivered():
     assert world.outcomes == {"a": "completed"}
 
 
-@pytest.mark.parametrize("proven", [False, True])
+@table("proven", [False, True])
 async def test_where_proof_is_wanted_only_a_verified_whole_is_delivered(proven: bool):
     world = Parts()
     world.fleet.parts = {"d": ScriptedRun(patch=patch("d"), checks=(PROVEN,))}
@@ -205,7 +204,7 @@ async def test_a_conflict_goes_to_an_agent_with_both_sides():
     assert f"Fleet-Merge: {assignment.agent_id}" in world.workspaces.merges[-1].message
 
 
-@pytest.mark.parametrize(
+@table(
     ("script", "reason"),
     [
         (replace(BOTH, checks=(FAILED,)), "the resolution did not pass: tests"),

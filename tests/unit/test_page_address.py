@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from swe_ai_fleet.settings import Settings
+from tests.tables import table
 
 FREE = "127.0.0.1:0"
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "address"),
     [
         ({"model_url": "http://127.0.0.1:8100/v1"}, "127.0.0.1:8000"),

@@ -32,6 +32,7 @@ from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.watching.narration import narrate
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
+from tests.tables import table
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -647,7 +648,7 @@ async def test_people_are_told_what_peers_said_and_what_stands():
     assert {name for _, name in rows[3:]} == {ONE, TWO, f"{ONE}-r2"}  # no reviews, no votes
 
 
-@pytest.mark.parametrize(
+@table(
     ("before", "after", "reason"),
     [
         (Verdict.VERIFIED, Verdict.UNVERIFIED, "worse: it is unverified, its predecessor is verified"),

@@ -27,6 +27,7 @@ from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLim
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tables import table
 from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
@@ -263,7 +264,7 @@ class TestHonestRecords:
         result = await Odd(Pipeline(store=store)).speak(20_000)
         assert (result.success, result.truncated, result.artifact) == (True, True, "")
 
-    @pytest.mark.parametrize("depth", [200, 900, 980, 990, 2_000, 100_000])
+    @table("depth", [200, 900, 980, 990, 2_000, 100_000])
     async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
         nested: list[object] = []
         for _ in range(depth):

@@ -37,6 +37,7 @@ from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits
 from swe_ai_fleet.tools.policy import Policy
+from tests.tables import table
 
 HOSTILE = (
     *("[" * 300_000, '{"a":' * 60_000, '{"steps": [' * 30_000, "{'" * 150_000),
@@ -107,7 +108,7 @@ async def under(policy: Policy, root: Path) -> Operations:
 class TestReading:
     """Whatever a model wraps its plan into, it is found."""
 
-    @pytest.mark.parametrize(
+    @table(
         "text",
         [
             json.dumps({"steps": [READ]}),
@@ -146,7 +147,7 @@ class TestReading:
             plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
             assert (problems, str(plan.steps[0].on_failure)) == ((), meant), word
 
-    @pytest.mark.parametrize(
+    @table(
         ("step", "problem"),
         [
             (READ | {"params": {}}, "missing argument 'path'. Signature: files_read"),
@@ -190,7 +191,7 @@ class TestReading:
         plan, problems = operations.read(text)
         assert problems or plan.steps or "steps" in text or "plan" in text
 
-    @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:8])
+    @table("text", HOSTILE)
     async def test_hostile_text_is_read_and_judged_in_time(self, operations: Operations, text: str) -> None:
         began = time.process_time()
         operations.read(text)
@@ -215,7 +216,7 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("expect", "seen", "problem"), CONTRADICTIONS)
+@table(("expect", "seen", "problem"), CONTRADICTIONS)
 def test_what_speaks_against_the_plan(expect: str, seen: dict[str, Any], problem: str) -> None:
     result = ToolResult(operation="x", **{"success": True, **seen})
     said = contradicts(PlanStep(tool="x", operation="y", expect=expect), result)
@@ -287,7 +288,7 @@ find new safe tokens on base with good liquidity""".splitlines(),
 ]
 
 
-@pytest.mark.parametrize("request_text", [*SIMPLE, *AGENTIC])
+@table("request_text", [*SIMPLE, *AGENTIC])
 def test_what_can_be_planned_stays_below_the_threshold_and_open_ended_work_does_not(request_text: str) -> None:
     complexity = assess(request_text)
     assert (complexity.score >= ModeRules().threshold) is (request_text in AGENTIC), complexity.reasons

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost
@@ -18,6 +16,7 @@ from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import ScriptedRun
+from tests.tables import table
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over
 from tests.unit.test_waves import NAMES, begun
@@ -110,9 +109,7 @@ async def test_probes_show_nothing_where_no_test_ran() -> None:
     assert (state.winner_id, state.verdict) == (NAMES[0], Verdict.UNVERIFIED)
 
 
-@pytest.mark.parametrize(
-    ("text", "error"), [("I don't know", "not a JSON object"), ("", "no more tokens"), (None, "its host died")]
-)
+@table(("text", "error"), [("I don't know", "not a JSON object"), ("", "no more tokens"), (None, "its host died")])
 async def test_an_answer_that_is_none_costs_nobody_anything(text: str | None, error: str) -> None:
     async def failing(assignment: AnswerAssignment) -> Answer:
         if text is None:
@@ -126,9 +123,7 @@ async def test_an_answer_that_is_none_costs_nobody_anything(text: str | None, er
     assert (state.winner_id, world.fleet.examined) == (NAMES[0], [])
 
 
-@pytest.mark.parametrize(
-    "fields", [{"probes": False}, {"enable_tools": False}, {"approval": ApprovalPolicy.RISKY}], ids=str
-)
+@table("fields", [{"probes": False}, {"enable_tools": False}, {"approval": ApprovalPolicy.RISKY}])
 async def test_nobody_is_asked_where_none_is_wanted_or_commands_may_not_run(fields: dict[str, object]) -> None:
     world = probing(World())
     state = await world.run(replace(probed(num_agents=1), **fields))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from tests.tables import table
 
 SETUPTOOLS = '[build-system]\nrequires = ["setuptools>=61", "wheel"]\nbuild-backend = "setuptools.build_meta"\n'
 HATCH = '[build-system]\nrequires = ["hatchling", "hatch-vcs"]\nbuild-backend = "hatchling.build"\n'
@@ -17,7 +16,7 @@ def reason(files: dict[str, str], *unread: str) -> str:
     return project_code(RepositoryFiles(files=dict.fromkeys((*files, *unread), "x"), texts=files))
 
 
-@pytest.mark.parametrize(
+@table(
     "files",
     [
         {}, {"requirements.txt": "requests==2.32.0 --hash=sha256:00\n-r more-requirements.txt\n# ./not\n"},
@@ -73,7 +72,7 @@ HARMFUL: list[dict[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("files", "unread"),
     [
         *((files, "") for files in HARMFUL),

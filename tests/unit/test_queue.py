@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.task import MAX_PRIORITY
 from swe_ai_fleet.orchestrator.projection import claimable, over
 from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Waiting, check_room, in_order, next_up
 from tests.sampling import sample
+from tests.tables import table
 
 NOW = 100_000.0
 
@@ -145,7 +146,7 @@ def test_what_the_queue_knows_of_an_execution():
     assert waiting.accepted_at == 1767225600.0
 
 
-@pytest.mark.parametrize(
+@table(
     ("changes", "alive", "expected"),
     [
         ({}, {"me"}, True),

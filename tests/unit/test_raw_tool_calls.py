@@ -3,11 +3,11 @@
 import json
 import time
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, parse, render
+from tests.tables import table
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -25,7 +25,7 @@ def call(name: str, arguments: str = "{}") -> RawToolCall:
     return RawToolCall(name=name, arguments=arguments)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "content", "calls"),
     [
         ("just words", "just words", ()),
@@ -99,7 +99,7 @@ DIALECTS = {
 }
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@table("dialect", DIALECTS)
 def test_reads_the_notations_of_many_models(dialect: str) -> None:
     text, calls = DIALECTS[dialect]
     if calls is None:
@@ -111,7 +111,7 @@ def test_reads_the_notations_of_many_models(dialect: str) -> None:
         assert parse(f"I look.\n{text}") == ("I look.", calls)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         'The config is {"name": "f", "arguments": {"a": 1}}.',
@@ -142,7 +142,7 @@ def test_a_call_behind_a_thought_is_read() -> None:
     assert parse('<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>')[1][0].name == "f"
 
 
-@pytest.mark.parametrize(
+@table(
     "partial",
     [
         '<tool_call>{"name": "f"}',
@@ -200,7 +200,7 @@ FLOODS = [
 ]
 
 
-@pytest.mark.parametrize("flood", FLOODS)
+@table("flood", FLOODS)
 def test_a_flood_costs_little(flood: str) -> None:
     text = flood * (600_000 // len(flood))
     started = time.process_time()

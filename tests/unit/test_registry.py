@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tables import table
 
 SECRET = "hunter2-registry"
 
@@ -81,12 +82,12 @@ class TestRegistering:
             with pytest.raises(NotFound, match=r"no tool 'gret'\. Did you mean greet\? The tools are: greet, give"):
                 call("gret")
 
-    @pytest.mark.parametrize("thing", [7, None, "calculator", object(), int, {}, lambda: 1, Give])
+    @table("thing", [7, None, "calculator", object(), int, {}, lambda: 1, Give])
     def test_what_is_no_tool(self, thing: Any) -> None:
         with pytest.raises(InvalidRequest, match="register an instance of it" if thing is Give else "."):
             ToolRegistry([thing])
 
-    @pytest.mark.parametrize(
+    @table(
         ("fields", "said"),
         [
             ({"name": ""}, "not a tool name"), ({"name": "two words"}, "not a tool name"),
@@ -125,11 +126,11 @@ class TestExecuting:
         told = {"greeting": "Hello Ada! Hello Ada! ", "tone": "warm", "tags": ["x"]}
         assert await registry.execute_tool("greet", name="Ada", times=2, tone=None, tags=["x"]) == told
 
-    @pytest.mark.parametrize("value", [1, None, "", {}, True, ["a"], (1, 2), {1: 2}, {"s": {1}}, object()])
+    @table("value", [1, None, "", {}, True, ["a"], (1, 2), {1: 2}, {"s": {1}}, object()])
     async def test_values_come_back_as_they_are(self, value: object) -> None:
         assert await ToolRegistry([Give(value)]).execute_tool("give") is value
 
-    @pytest.mark.parametrize(
+    @table(
         ("arguments", "said"),
         [
             ({}, "missing argument 'name'. Signature: greet(name: string, times: integer = 1"),
@@ -151,7 +152,7 @@ class TestExecuting:
         (entry,) = registry.pipeline.trail.entries
         assert (entry.outcome, dict(entry.arguments)) == (Outcome.INVALID, {"name": "gree"})
 
-    @pytest.mark.parametrize(
+    @table(
         ("fault", "said"),
         [
             (ToolFailure("try b instead"), "Error: try b instead"),
@@ -176,7 +177,7 @@ class TestExecuting:
         fine = {"error": "", "city": "Rome"}
         assert await ToolRegistry([Give(fine)]).execute_tool("give") is fine
 
-    @pytest.mark.parametrize("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
+    @table("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
     async def test_secrets_are_masked(self, value: object) -> None:
         pipeline = Pipeline(mask=Secrets([SECRET]))
         found = await ToolRegistry([Give(value)], pipeline=pipeline).execute_tool("give")
@@ -222,7 +223,7 @@ class TestAsOperationsOfAnAgent:
     def kit(self, *tools: Any, **parts: Any) -> Any:
         return ToolRegistry(tools).toolkit(pipeline=Pipeline(**parts))
 
-    @pytest.mark.parametrize(
+    @table(
         ("value", "text"),
         [
             (None, "give returned nothing (None)."), ("", "give returned an empty text."),
@@ -313,7 +314,7 @@ class TestFunctions:
         assert await registry.execute_tool("here") == threading.get_ident()
         assert await registry.execute_tool("there") != threading.get_ident()
 
-    @pytest.mark.parametrize("fault", [SystemExit(1), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+    @table("fault", [SystemExit(1), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
     async def test_what_ends_a_thread_ends_only_the_call(self, fault: BaseException) -> None:
         def leave() -> None:
             raise fault
@@ -371,7 +372,7 @@ class TestFunctions:
                 FunctionTool(function)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "descriptions"),
     [
         (
@@ -389,7 +390,6 @@ class TestFunctions:
         ),
         *((f"Args:\n  x{text}", ("", "", "")) for text in ("", "Parameters\n---", ":param", "a" * 50_000, "(" * 9_000)),
     ],
-    ids=range(8),
 )  # fmt: skip
 def test_what_a_docstring_says_of_parameters(text: str, descriptions: tuple[str, ...]) -> None:
     def function(a: int, b: int, c: int) -> None: ...

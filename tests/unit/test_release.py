@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
-
 from swe_ai_fleet.domain import release
 from swe_ai_fleet.domain.release import Release, this_release
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("orchestrator", "host", "told"),
     [
         ("1.4.0+aa", "1.4.0+aa", ""),

@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from tests.tables import table
 
 FILES = {
     "README.md": "# Billing\n\nWhat customers owe.\n\n## Rounding rules\n\n"
@@ -115,9 +116,7 @@ def answered(text: str, *, exit_code: int = 0, timed_out: bool = False) -> Answe
 
 
 class TestRepositoryMemory:
-    @pytest.mark.parametrize(
-        "text", ["", "{}", "[]", '{"found": [], "passages": [], "searched": "1"}', "x" * 1000, '{"found": null}']
-    )
+    @table("text", ["", "{}", "[]", '{"found": [], "passages": [], "searched": "1"}', "x" * 1000, '{"found": null}'])
     async def test_a_program_that_was_tampered_with(self, text: str) -> None:
         with pytest.raises(ToolFailure, match="gave no proper answer"):
             await RepositoryMemory(answered(text)).search(["a"], [])

@@ -19,6 +19,7 @@ from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFai
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tables import table
 from tests.tool_doubles import served
 
 
@@ -138,7 +139,7 @@ class TestWithinARun:
         assert entry.output_digest == before.output_digest
         assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
 
-    @pytest.mark.parametrize("write", ["write", "shell", "post"])
+    @table("write", ["write", "shell", "post"])
     async def test_any_write_empties_it(self, write: str) -> None:
         arguments = {"write": {"path": "b", "text": ""}, "shell": {"command": "ls"}, "post": {}}[write]
         kit = world()
@@ -206,7 +207,7 @@ class TestAtTheSameTime:
         for _ in range(3):
             assert not (await kit.call("read", {"path": "a"})).cached
 
-    @pytest.mark.parametrize(("name", "kept"), [("late_write", False), ("shell", True)])
+    @table(("name", "kept"), [("late_write", False), ("shell", True)])
     async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(self, name: str, kept: bool):
         kit = world()
         kit.texts["a"] = "text"
@@ -262,7 +263,7 @@ class TestAcrossRuns:
         clock.now += 48
         assert not (await second.call("search", {"query": "q"})).cached
 
-    @pytest.mark.parametrize(
+    @table(
         ("tenant", "scope", "query"), [("u", "here", "q"), ("t", "there", "q"), ("t", None, "q"), ("t", "here", "r")]
     )
     async def test_another_tenant_scope_or_question_gets_its_own(self, tenant: str, scope: str | None, query: str):

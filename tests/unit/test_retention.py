@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.runtime.factories import seed_seconds
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.settings import Settings
+from tests.tables import table
 
 DAY = 86_400.0
 
@@ -76,7 +76,7 @@ def _started(name: str) -> ev.ExecutionStarted:
 _ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
 
 
-@pytest.mark.parametrize(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
+@table(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
 async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, forgotten: bool) -> None:
     log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
     projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])

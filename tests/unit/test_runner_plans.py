@@ -16,6 +16,7 @@ from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
+from tests.tables import table
 
 NPM = ("npm", "test")
 ONE_RULE = "left out, since it tests nothing: {}"
@@ -48,7 +49,7 @@ SCRIPTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "framework", "before", "left_out"),
     [
         ("jest", "jest", "jest ", ""),
@@ -187,7 +188,7 @@ async def test_callers_lines_that_start_a_runner(
     assert read.before[2:3] == ((f'{before} && exec "$@"',) if before else ())
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         *("", "true", "make -C x", "pytest | tee log", "pytest; true", "pytest || true", "pytest tests/*.py"),

@@ -7,7 +7,6 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.reports import test_result, without_passes
 from swe_ai_fleet.tools.tests.runners.plan import recognise
 from swe_ai_fleet.tools.tests.runners.wording import run_result
+from tests.tables import table
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
 """What the real programs print: go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5, unittest, ctest."""
@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@table("name", RUNS)
 def test_every_runner_is_recognised_in_output(name: str) -> None:
     text, counts, failing, milliseconds = RUNS[name]
     for output in (text, f"make: entering\n{text}make: *** [Makefile:2: test] Error 1\n"):
@@ -95,7 +95,7 @@ def test_several_runners_in_one_output_are_added_up() -> None:
             assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "counts"),
     [
         ("===== 3 passed in 0.01s =====", (3, 0, 0, 0)),
@@ -201,7 +201,7 @@ FLOODS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
+@table("flood", FLOODS)
 def test_floods_take_bounded_time(flood: str) -> None:
     started = time.process_time()
     recognise(flood)

@@ -10,12 +10,12 @@ import shlex
 import time
 from urllib.parse import quote, quote_plus, unquote
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Output
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tables import table
 
 TOKEN = "hunter2-token/+=? \"é\\n'&<b>"
 PIECE = 4
@@ -75,8 +75,8 @@ def as_git_writes(character: str) -> str:
     return character if " " <= character <= "~" else "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
-@pytest.mark.parametrize("form", written(TOKEN))
-@pytest.mark.parametrize("value", [TOKEN, "hunter2-hunter2", "5up3r%41s3cr3t&amp;\\x41"])
+@table("form", written(TOKEN))
+@table("value", [TOKEN, "hunter2-hunter2", "5up3r%41s3cr3t&amp;\\x41"])
 def test_every_form_is_masked(value: str, form: str) -> None:
     text = written(value)[form]
     masked = Secrets([value])(f"before: {text} :after")
@@ -178,7 +178,7 @@ class TestValues:
         assert [stream.feed(text) for text in fed] == ["the key is ", "", "hungry? no: ", f"{MASK}, he said"]
         assert stream.finish() == ""
 
-    @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n    "])
+    @table("line_end", ["\n", "\r\n", "\\n", "\n    "])
     def test_a_private_key(self, line_end: str) -> None:
         body = base64.b64encode(bytes(range(256))).decode()
         lines = [body[i : i + 64] for i in range(0, len(body), 64)]
@@ -205,7 +205,7 @@ class TestValues:
 
 
 class TestCuts:
-    @pytest.mark.parametrize(
+    @table(
         ("text", "shown"),
         [
             ("key=hunter2-\n[... 40 bytes left out ...]\n", f"key={MASK}\n[... 40 bytes left out ...]\n"),
@@ -225,9 +225,7 @@ class TestCuts:
         assert "word" not in mask(f"{cut}Fword")
 
 
-@pytest.mark.parametrize(
-    "pattern", ["%41", "\\", '\\"', "...", "a", "\n", " \n", "&amp;", "%", "aaaaaa\n", "[... ", "a line of a log\n"]
-)
+@table("pattern", ["%41", "\\", '\\"', "...", "a", "\n", " \n", "&amp;", "%", "aaaaaa\n", "[... ", "a line of a log\n"])
 def test_no_text_makes_it_slow(pattern: str) -> None:
     many = [base64.b64encode(bytes([number] * 24)).decode() + str(number) for number in range(50)]
     mask = Secrets(["aaaaaaaa", "hunter2-token", "-----BEGIN KEY-----\nabcdefgh\n...secret\n", *many])

@@ -24,6 +24,7 @@ from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank, representatives
 from swe_ai_fleet.orchestrator.score import ARCHITECT, ScoredCandidate, evidence, lead
 from tests.candidates import a_candidate
+from tests.tables import table
 
 
 def candidate(name: str, *, diff: str | None = None, lines: int = 1, tokens: int = 10) -> Candidate:
@@ -285,7 +286,7 @@ def test_reviews_change_the_order_of_equal_evidence_and_say_so():
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("proof", "score", "counts"),
     [
         (ProofOutcome.REPRODUCED, 0.9, 0.5),
@@ -383,7 +384,7 @@ def test_a_verifier_lifts_nothing_that_is_refuted() -> None:
     assert rank(field, reports, scores={"a": 1.0}) == rank(field, reports)
 
 
-@pytest.mark.parametrize(
+@table(
     ("lines", "cast", "shares"),
     [
         (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.shell_risk import shell_risks
+from tests.tables import table
 
 HARMLESS = [
     "cat src/app.py | head -20", "grep -rn 'def main' src tests | wc -l",
@@ -86,12 +86,12 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("command", HARMLESS)
+@table("command", HARMLESS)
 def test_a_known_command_is_harmless(command: str) -> None:
     assert shell_risks(command) == ()
 
 
-@pytest.mark.parametrize(("command", "kind"), KINDS, ids=[command[:40] for command, _ in KINDS])
+@table(("command", "kind"), KINDS)
 def test_a_risk_is_named(command: str, kind: str) -> None:
     reasons = shell_risks(command)
     assert any(reason.startswith(kind) for reason in reasons), reasons

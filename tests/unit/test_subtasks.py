@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.subtask import (
 )
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.subtasks import child_task, child_task_id, part, planner_task
+from tests.tables import table
 
 TASK = Task(
     task_id="build",
@@ -55,7 +56,7 @@ def failed(name: str) -> SubtaskOutcome:
 DIAMOND = (a_subtask("a"), a_subtask("b", "a"), a_subtask("c", "a"), a_subtask("d", "b", "c"))
 
 
-@pytest.mark.parametrize(
+@table(
     ("subtasks", "roles", "reason"),
     [
         ((), (), "list of subtasks is empty"),
@@ -157,7 +158,7 @@ def test_a_child_is_told_its_part_and_where_it_stands():
     assert (last.checks, last.rubric) == (TASK.constraints.checks, "It is fast.")
 
 
-@pytest.mark.parametrize(
+@table(
     ("wanted", "allowed", "expected"),
     [
         (("src/a/**",), (), ("src/a/**",)),

@@ -19,6 +19,7 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging
+from tests.tables import table
 
 SECRET = "-".join(("nobody", "guesses", "this"))
 
@@ -133,7 +134,7 @@ def test_a_fault_is_told_without_the_values_of_variables(told: Told, terminal: b
     assert SECRET not in told.getvalue()
 
 
-@pytest.mark.parametrize("name", ["nats_url", "model_url", "otlp_endpoint", "embeddings_url", "search_url"])
+@table("name", ["nats_url", "model_url", "otlp_endpoint", "embeddings_url", "search_url"])
 def test_passwords_in_urls_are_masked(name: str) -> None:
     plain = f"{'nats' if name == 'nats_url' else 'http'}://127.0.0.1:9"
     url = plain.replace("://", f"://me:{SECRET}@")

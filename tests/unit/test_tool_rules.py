@@ -15,15 +15,15 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
 from swe_ai_fleet.tools.policy import Policy
+from tests.tables import table
 
 LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="", parameters={}, read_only=True)
 WRITE = replace(LOOK, name="files_write", operation="write", read_only=False)
 
 
-@pytest.mark.parametrize(
+@table(
     ("spec", "offered"),
     [(LOOK, True), (WRITE, False), (replace(LOOK, executes=True), False), (replace(LOOK, network=True), False)],
-    ids=["reads", "writes", "runs commands", "reaches hosts"],
 )
 def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: OperationSpec, offered: bool) -> None:
     policy = Policy(read_only=True)
@@ -32,7 +32,7 @@ def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: Operatio
     assert Policy().offers(spec)
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "offered"),
     [
         (Policy(allowed=frozenset({"files"})), True), (Policy(allowed=frozenset({"files_look"})), True),
@@ -51,7 +51,7 @@ def test_what_is_for_another_role_is_not_offered() -> None:
     assert Policy(role=Role.DEVOPS).offers(spec)
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "allowed"),
     [
         ({"path": "src/a.py"}, True), ({"path": "docs/guide.md"}, True), ({"path": "docs/other.md"}, False),
@@ -106,14 +106,13 @@ def test_a_tasks_servers_come_behind_the_installations() -> None:
         ACCESS.servers(asking(*[TaskMcpServer(name="b", command=("serve",))] * 2))
 
 
-@pytest.mark.parametrize(
+@table(
     ("server", "field"),
     [
         ({"name": "own", "command": ("serve",)}, "name"), ({"name": "Not a name", "command": ("serve",)}, "name"),
         ({"command": ("serve",), "allowed_hosts": ("tools.test", "elsewhere.test")}, "allowed_hosts[1]"),
         ({"url": "https://elsewhere.test/mcp"}, "url"), ({"url": "https://tools.test:8443/mcp"}, "url"),
     ],
-    ids=["taken", "no name", "beyond the ceiling", "another host", "another port"],
 )  # fmt: skip
 def test_what_cannot_be_granted_is_refused_with_its_field(server: Mapping[str, Any], field: str) -> None:
     fine = TaskMcpServer(name="fine", command=("serve",))

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from tests.tables import table
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@table("fails", [False, True])
 async def test_cancelled_again_and_again_it_ends_first_and_passes_the_cancellation_on(fails: bool) -> None:
     go, ended = asyncio.Event(), asyncio.Event()
 
