@@ -73,11 +73,12 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(**more: str) -> AsyncIterator[Cluster]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
     variables = plain | {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        **more,
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _CLUSTER),
