@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -24,12 +26,14 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.audit import verify_events
 from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
+from tests.git_server import PASSWORD, USER, git_server
+from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.plan_script import PLAN_GOAL
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLOW
 
@@ -68,46 +72,72 @@ class Site:
     nats: EmbeddedNats
     model: str
     stack: AsyncExitStack
-    running: dict[str, Running] = field(default_factory=dict[str, "Running"])
 
     async def ray(self, version: Mapping[str, str], token: str) -> Ray:
         """A Ray with a token of its own, of one node that takes hosts of a version."""
         made = await self.stack.enter_async_context(cluster(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token))
         await made.add(**version)
-        return Ray(cluster=made, token=token, version=version)
+        return Ray(cluster=made, token=token)
 
-    async def orchestrator(self, name: str, ray: Ray) -> Running:
-        """One more orchestrator, of the version of its Ray."""
+    @property
+    def variables(self) -> Mapping[str, str]:
+        login = {"FLEET_NATS_URL": self.nats.address.url, "FLEET_NATS_TOKEN": self.nats.address.token}
+        return {**login, "FLEET_LEASE_SECONDS": "3", "FLEET_CHECKPOINT_SECONDS": "0"}
+
+    async def orchestrator(self, name: str, version: Mapping[str, str], ray: Ray | None = None) -> Running:
+        """One more orchestrator of a version, on a Ray of that version or with Jobs."""
         (home := self.directory / name).mkdir()
-        variables = {
-            "FLEET_NATS_URL": self.nats.address.url,
-            "FLEET_NATS_TOKEN": self.nats.address.token,
-            "FLEET_LEASE_SECONDS": "3",
-            "FLEET_CHECKPOINT_SECONDS": "0",
-            "FLEET_RAY_ADDRESS": ray.cluster.address,
-            "FLEET_RAY_TOKEN": ray.token,
-            "FLEET_RAY_RESOURCES": '{"agent_host": 1}',
-            "FLEET_AGENTS_PER_ACTOR": "4",
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
-        }
-        shown = serving(home, self.model, **variables, **ray.version)
+        variables = {**self.variables, "FLEET_EXECUTOR": "kubernetes"}
+        if ray is not None:
+            variables |= {
+                "FLEET_EXECUTOR": "ray",
+                "FLEET_RAY_ADDRESS": ray.cluster.address,
+                "FLEET_RAY_TOKEN": ray.token,
+                "FLEET_RAY_RESOURCES": '{"agent_host": 1}',
+                "FLEET_AGENTS_PER_ACTOR": "4",
+                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+            }
+        shown = serving(home, self.model, **variables, **version)
         process, card = await self.stack.enter_async_context(shown)
         channel = await self.stack.enter_async_context(grpc.aio.insecure_channel(card["address"]))
         call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
-        one = Running(
+        return Running(
             process=process, stub=pb_grpc.OrchestratorServiceStub(channel), call=call, card=card,
-            plans=PlanningServiceStub(channel), version=ray.version,
-            shell=Shell(home=home, more={**variables, **ray.version}),
+            plans=PlanningServiceStub(channel), shell=Shell(home=home, more={**variables, **version}),
         )  # fmt: skip
-        self.running[name] = one
-        return one
+
+    async def runner(self, cluster: KubernetesApiServer, version: Mapping[str, str]) -> asyncio.subprocess.Process:
+        """One more workspace runner of a version, whose containers are of that version, too."""
+        (kubeconfig := self.directory / "kubeconfig").write_text(json.dumps(cluster.kubeconfig()))
+        chosen = {
+            "image": "registry.example/fleet-agent:1",
+            "kubeconfig": str(kubeconfig),
+            "namespace": "fleet",
+            "git_secrets": '{"*": "git"}',
+            "nats_secret": "nats",
+            "protocols": "http",
+            "hosts": "127.0.0.1",
+            "ack_wait_seconds": "2",
+            "drain_seconds": "0",
+            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0", **version}),
+        }
+        (home := self.directory / f"runner-{len(version)}").mkdir()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "workers.workspace_runner"),
+            env={
+                **os.environ, **self.variables, **version, "FLEET_HOME": str(home), "FLEET_MODEL_URL": self.model,
+                **{f"FLEET_RUNNER_{name.upper()}": value for name, value in chosen.items()},
+            },
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        self.stack.push_async_callback(_ended, process)
+        return process
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ray:
     cluster: Cluster
     token: str
-    version: Mapping[str, str]
 
 
 @dataclass(kw_only=True)
@@ -116,7 +146,6 @@ class Running(Replica):
 
     card: dict[str, str]
     plans: PlanningServiceStub
-    version: Mapping[str, str]
     shell: Shell
 
     async def fleet(self, *arguments: str) -> Ran:
@@ -181,7 +210,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     page = iter(steps("On machines of your own"))
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     old_ray = await site.ray({}, "a" * 64)
-    old = await site.orchestrator("old", old_ray)
+    old = await site.orchestrator("old", {}, old_ray)
 
     # What there is before: something that has ended, a run, what waits for people, a plan, half a batch.
     done = await old.submit(task(HELLO, repository))
@@ -199,7 +228,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert next(page) == "Start"
     later = later_version(tmp_path / "later")
     new_ray = await site.ray(later, "b" * 64)
-    new = await site.orchestrator("new", new_ray)
+    new = await site.orchestrator("new", later, new_ray)
     told = await new.joined(2)
     (old_name,) = [name for name, version in told.items() if version == str(this_release())]
     (other,) = [version for version in told.values() if version != str(this_release())]
@@ -248,7 +277,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     await new.until(waiting, "approval_requested")
 
     assert next(page) == "Back again"
-    again = await site.orchestrator("again", old_ray)
+    again = await site.orchestrator("again", {}, old_ray)
     (new_name,) = [name for name, version in (await again.joined(2)).items() if version == other]
     await again.fleet("drain", "orchestrator", new_name, "--within", "1s")
     await new.end()
@@ -262,6 +291,47 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 
     assert next(page) == "Clean up"
     assert list(page) == []
+
+
+async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site: Site, tmp_path: Path) -> None:
+    (served := tmp_path / "served").mkdir()
+    plain = make_repository(tmp_path / "plain", HELLO_FILES)
+    git(served, "clone", "--quiet", "--bare", str(plain), "origin.git")
+    short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
+    repositories = await site.stack.enter_async_context(git_server(served))
+    cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
+    cluster.secrets["nats"] = {"FLEET_NATS_URL": site.nats.address.url}
+    cluster.secrets["git"] = {"username": USER, "password": PASSWORD}
+    later = later_version(tmp_path / "later")
+
+    # All of both versions are there at the same time, as they are while Deployments roll.
+    old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
+    runners = [await site.runner(cluster, version) for version in ({}, later)]
+    wanted = task(SLOW, plain)
+    wanted.repo.CopyFrom(pb.RepoRef(url=f"{repositories.url}/origin.git"))
+    under_way = await old.submit(wanted)
+    await old.until(under_way, "tool_started")
+    runners[0].send_signal(signal.SIGTERM)
+    assert await runners[0].wait() == 0
+    await old.end()
+
+    events = await new.events(under_way)
+    assert begun_once(events) and claims(events) == [1, 2]
+    assert (await new.execution(under_way)).status == pb.DELIBERATION_STATUS_COMPLETED
+    # Agents of each version ran in containers of that version alone; in the end all is cleared up.
+    places = [told.get("PYTHONPATH", "") for (_, container), told in cluster.variables.items() if container == "agent"]
+    assert places[0] != later["PYTHONPATH"] and places[-1] == later["PYTHONPATH"]
+    await cluster.until(lambda: cluster.all("jobs") == [], 60)
+    client = await nats.connect(site.nats.address.url)
+    dead = await client.jetstream().stream_info("AGENT_DLQ")
+    await client.close()
+    assert dead.state.messages == 0
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    await process.wait()
 
 
 async def backup(one: Running, directory: Path) -> Path:
