@@ -129,7 +129,6 @@ audits.
 """
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
-_FORMER = "agents"
 _ROTATED = r'^sha256 *= *"%s"\n(previous_\w+ *=.*\n)*'
 """The digest of a service's token, and what an earlier rotation left below it."""
 
@@ -269,9 +268,6 @@ def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], rotate: Se
     for user in users(tenants):
         (_write if user in anew else _keep)(done, layout.nkey(user), new_seed())
     (_write if ISSUER in rotate else _keep)(done, layout.nkey(ISSUER), new_seed(account=True))
-    if layout.nkey(_FORMER).exists():
-        # The one user of all hosts, which no server lets in any more.
-        layout.nkey(_FORMER).unlink()
 
 
 def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
