@@ -26,13 +26,12 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import verify_events
 from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
-from tests.git_server import PASSWORD, USER, git_server
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.plan_script import PLAN_GOAL
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLOW
@@ -113,10 +112,8 @@ class Site:
             "image": "registry.example/fleet-agent:1",
             "kubeconfig": str(kubeconfig),
             "namespace": "fleet",
-            "git_secrets": '{"*": "git"}',
             "nats_secret": "nats",
-            "protocols": "http",
-            "hosts": "127.0.0.1",
+            "protocols": "file",
             "ack_wait_seconds": "2",
             "drain_seconds": "0",
             "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0", **version}),
@@ -294,22 +291,16 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 
 
 async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site: Site, tmp_path: Path) -> None:
-    (served := tmp_path / "served").mkdir()
-    plain = make_repository(tmp_path / "plain", HELLO_FILES)
-    git(served, "clone", "--quiet", "--bare", str(plain), "origin.git")
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
-    repositories = await site.stack.enter_async_context(git_server(served))
     cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
     cluster.secrets["nats"] = {"FLEET_NATS_URL": site.nats.address.url}
-    cluster.secrets["git"] = {"username": USER, "password": PASSWORD}
     later = later_version(tmp_path / "later")
 
     # All of both versions are there at the same time, as they are while Deployments roll.
     old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
     runners = [await site.runner(cluster, version) for version in ({}, later)]
-    wanted = task(SLOW, plain)
-    wanted.repo.CopyFrom(pb.RepoRef(url=f"{repositories.url}/origin.git"))
-    under_way = await old.submit(wanted)
+    under_way = await old.submit(task(SLOW, repository))
     await old.until(under_way, "tool_started")
     runners[0].send_signal(signal.SIGTERM)
     assert await runners[0].wait() == 0
