@@ -25,7 +25,7 @@ from fleet.planning.v1 import planning_pb2 as plan_pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import verify_events
 from tests.e2e.test_releases import Cluster, cluster
@@ -33,12 +33,39 @@ from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
-from tests.plan_script import PLAN_GOAL
-from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLOW
+from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 ROOT = Path(__file__).parents[2]
 LATER = "0.2.0"
+GOAL = "Work out what the sides come to"
+LONG = "[long]"
+_CONVERSATIONS = (
+    Conversation(
+        match=f"# Goal\n{GOAL}",
+        turns=(
+            Turn(tool_calls=(("propose_approach", {"approach": "Add them up."}),)),
+            Turn(tool_calls=(("python_executor", {"code": "result = 9 + 16"}),)),
+            Turn(tool_calls=(("final_answer", {"result": "They come to 25."}),)),
+        ),
+    ),
+    # Moved while its command runs, whose interruption it is told.
+    Conversation(
+        match=LONG,
+        turns=(
+            Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)),
+            Turn(
+                tool_calls=(
+                    (
+                        "files_append_file",
+                        {"path": "utils.py", "content": "\n\ndef hello_world():\n    return 'Hello, World!'\n"},
+                    ),
+                )
+            ),
+            Turn(tool_calls=(("final_answer", {"result": "Took my time."}),)),
+        ),
+    ),
+)
 # What each event of a claim says in the later version, which the earlier one does not know.
 FIELD = ('    resumes: bool = False\n    type: Literal["run_claimed"]', '    zone: str = "b"\n')
 
@@ -176,10 +203,12 @@ class Running(Replica):
 
 
 @pytest.fixture
-async def site(model_server: ScriptedModelServer, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
+        script = Script(conversations=(*_CONVERSATIONS, *SCRIPT.conversations))
+        model = await stack.enter_async_context(ScriptedModelServer(script))
         server = await stack.enter_async_context(EmbeddedNats(tmp_path / "nats"))
-        yield Site(directory=tmp_path, nats=server, model=model_server.url, stack=stack)
+        yield Site(directory=tmp_path, nats=server, model=model.url, stack=stack)
 
 
 def claims(events: list[pb.ExecutionEvent]) -> list[int]:
@@ -214,7 +243,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert begun_once(await old.events(done))
     asking = await old.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
     await old.until(asking, "approval_requested")
-    goal = plan_pb.ExecutePlanRequest(goal=PLAN_GOAL, session_id="upgraded")
+    goal = plan_pb.ExecutePlanRequest(goal=GOAL, session_id="upgraded")
     proposed = await old.plans.ExecutePlan(goal, **old.call)
     assert proposed.status == "awaiting_approval"
 
@@ -231,15 +260,15 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", SLOW))]
+    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
     (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
     batch = await old.shell.start(*words)
-    under_way = await old.submit(task(SLOW, repository))
-    await old.until(under_way, "tool_started")
     async with asyncio.timeout(120):
         while not (tmp_path / "tasks.results.jsonl").exists():
             await asyncio.sleep(0.1)
+    under_way = await old.submit(task(LONG, repository))
+    await old.until(under_way, "tool_started")
 
     assert next(page) == "Drain"
     drained = await new.fleet("drain", "orchestrator", old_name, "--within", "1s")
@@ -267,7 +296,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert next(page) == "Try"
     tried = await new.submit(task(HELLO, repository))
     events = await new.events(tried)
-    assert begun_once(events) and any('"zone":"b"' in event.payload_json for event in events)
+    assert begun_once(events) and any(json.loads(event.payload_json).get("zone") == "b" for event in events)
     for execution_id in (done, under_way, asking):
         await new.fleet("audit", "verify", execution_id)
     waiting = await new.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
@@ -300,7 +329,7 @@ async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site:
     # All of both versions are there at the same time, as they are while Deployments roll.
     old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
     runners = [await site.runner(cluster, version) for version in ({}, later)]
-    under_way = await old.submit(task(SLOW, repository))
+    under_way = await old.submit(task(LONG, repository))
     await old.until(under_way, "tool_started")
     runners[0].send_signal(signal.SIGTERM)
     assert await runners[0].wait() == 0
