@@ -35,7 +35,7 @@ from tests.fleet_command import Ran, Shell, ended
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 ROOT = Path(__file__).parents[2]
 LATER = "0.2.0"
 GOAL = "Work out what the sides come to"
@@ -126,7 +126,7 @@ class Site:
         shown = serving(home, self.model, **variables, **version)
         process, card = await self.stack.enter_async_context(shown)
         channel = await self.stack.enter_async_context(grpc.aio.insecure_channel(card["address"]))
-        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 120}
+        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 300}
         return Running(
             process=process, stub=pb_grpc.OrchestratorServiceStub(channel), call=call, card=card,
             plans=PlanningServiceStub(channel), shell=Shell(home=home, more={**variables, **version}),
