@@ -97,6 +97,7 @@ async def _comes_in(nats: SecuredNats, seed: Path) -> bool:
         return False
 
 
+@pytest.mark.slow  # quick: unit/test_installation.py
 async def test_keys_are_made_anew_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     async with secured_nats(tmp_path / "fleet", ("a",)) as nats:
         directory = nats.layout.directory
