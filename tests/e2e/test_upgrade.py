@@ -139,7 +139,8 @@ class Site:
             "image": "registry.example/fleet-agent:1",
             "kubeconfig": str(kubeconfig),
             "namespace": "fleet",
-            "nats_secret": "nats",
+            # Variables of both containers, the one that clones, too: as an image of that version has them.
+            "nats_secret": f"nats-{len(version)}",
             "protocols": "file",
             "ack_wait_seconds": "2",
             "drain_seconds": "0",
@@ -323,8 +324,9 @@ async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
     cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
-    cluster.secrets["nats"] = {"FLEET_NATS_URL": site.nats.address.url}
     later = later_version(tmp_path / "later")
+    for version in ({}, later):
+        cluster.secrets[f"nats-{len(version)}"] = {"FLEET_NATS_URL": site.nats.address.url, **version}
 
     # All of both versions are there at the same time, as they are while Deployments roll.
     old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
