@@ -81,7 +81,7 @@ class Slots:
         self._freed = asyncio.Condition()
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Jobs that have a slot."""
         return self._taken
 

@@ -137,7 +137,7 @@ _ROTATED = r'^sha256 *= *"%s"\n(previous_\w+ *=.*\n)*'
 class Installed:
     """What was done: the files written, and the tokens that were made for people, which stand nowhere else."""
 
-    written: list[Path] = field(default_factory=list[Path])
+    files_written: list[Path] = field(default_factory=list[Path])
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -351,12 +351,12 @@ def _digest(token: str) -> str:
 
 def _keep(done: Installed, path: Path, text: str) -> None:
     if keep_private(path, lambda: text):
-        done.written.append(path)
+        done.files_written.append(path)
 
 
 def _write(done: Installed, path: Path, text: str) -> None:
     if update_private(path, text):
-        done.written.append(path)
+        done.files_written.append(path)
 
 
 _ACCESS_NOTE = """\
