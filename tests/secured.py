@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -16,19 +15,44 @@ from swe_ai_fleet.adapters.jetstream import Credentials
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.runtime.installation.layout import Layout
 
+_RELOADED = "Reloaded server configuration"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class SecuredNats:
     """A server that runs with the accounts of an installation; `tokens` are those of the tenants' administrators."""
 
     layout: Layout
     url: str
     tokens: dict[str, str]
-    pid: int
+    process: asyncio.subprocess.Process
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.layout.directory / "nats.log"
 
     def reload(self) -> None:
         """What `nats-server --signal reload` does."""
-        os.kill(self.pid, signal.SIGHUP)
+        self.process.send_signal(signal.SIGHUP)
+
+    async def reloaded(self) -> None:
+        """Have it reload, and wait until it has."""
+        seen = self.log.read_text().count(_RELOADED)
+        self.reload()
+        async with asyncio.timeout(20):
+            while self.log.read_text().count(_RELOADED) == seen:
+                await asyncio.sleep(0.02)
+
+    async def restart(self) -> None:
+        """End the server, and start it anew at the same place."""
+        await self.end()
+        self.process = await _started(self.layout, self.url.removeprefix("tls://"))
+
+    async def end(self) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+        await self.process.wait()
 
     def credentials(self, user: str) -> Credentials:
         """How a user of it logs in."""
@@ -41,19 +65,27 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
     listen = f"127.0.0.1:{free_port()}"
     done = await asyncio.to_thread(install, directory, tenants=tenants, nats_listen=listen)
     layout = Layout(directory=directory)
+    process = await _started(layout, listen)
+    running = SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens, process=process)
+    try:
+        yield running
+    finally:
+        await running.end()
+
+
+async def _started(layout: Layout, listen: str) -> asyncio.subprocess.Process:
     binary = Path(sys.executable).with_name("nats-server")
-    with (directory / "nats.log").open("wb") as log:
+    with (layout.directory / "nats.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             str(binary), "--config", str(layout.server), stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
         )
     try:
         async with asyncio.timeout(20):
             await _listening(listen, process)
-        yield SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens, pid=process.pid)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+    except BaseException:
+        process.kill()
+        raise
+    return process
 
 
 def free_port() -> int:

@@ -351,7 +351,8 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
             return NatsLogin(account="HOSTS_default", sends=("x",), hears=("_INBOX.h.>",), seconds=2)
 
         heard = asyncio.Event()
-        answering = asyncio.create_task(log.answer_logins(Issuer(server.issuer_file.read_text()), who, heard=heard))
+        issuer = Issuer(server.issuer_file.read_text())
+        answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, heard=heard))
         await heard.wait()
         url, credentials = without_login(server.address.url), Credentials(host="h.secret")
         async with JetStream.connect(url, credentials=credentials) as host:

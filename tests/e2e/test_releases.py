@@ -62,7 +62,7 @@ class Cluster:
 
     async def read(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(200):
             return (await self.process.stdout.readline()).decode().strip()
 
     async def add(self, **variables: str) -> str:
@@ -73,11 +73,14 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(**more: str) -> AsyncIterator[Cluster]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
     variables = plain | {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # On a busy machine half a minute is not enough.
+        "RAY_raylet_start_wait_time_s": "150",
+        **more,
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _CLUSTER),

@@ -44,7 +44,7 @@ async def serving(
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while not (home / "fleet.json").exists():
                 assert process.returncode is None
                 await asyncio.sleep(0.05)

@@ -6,6 +6,7 @@ import io
 import sys
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console

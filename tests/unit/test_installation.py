@@ -71,6 +71,19 @@ def test_the_access_file_knows_the_tokens_and_keeps_what_people_wrote(tmp_path: 
     assert "# ours" in layout.access.read_text()
     assert len(read.tokens) == 5
 
+    # With an overlap the one before counts as well, until another rotation ends it.
+    former = service
+    for overlap, counted in ((3_600, 2), (0, 1)):
+        install(tmp_path, rotate=("services",), overlap=overlap)
+        entries = {entry.name: entry for entry in read_access(layout.access).tokens}
+        digests = entries["service:gateway"].digests
+        assert digests[0] == hashlib.sha256(layout.service_token("gateway").read_text().strip().encode()).hexdigest()
+        assert len(digests) == len(entries["service:orchestrator"].digests) == counted
+        assert (hashlib.sha256(former.encode()).hexdigest() in digests) == bool(overlap)
+    assert len(entries) == 5 and entries["ci"].digests == ("0" * 64,)
+    layout.former.write_text("[]")
+    assert [one.file for one in check(tmp_path)] == [layout.accounts]
+
 
 def test_another_time_leaves_the_nats_server_alone_and_gives_each_tenants_hosts_an_account(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",), nats_listen="127.0.0.1:14222")
@@ -101,9 +114,10 @@ def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what:
     expected = {
         "certificates": {f"tls/{server}{end}.pem" for server in SERVERS for end in ("", "-key")},
         "nats": {
-            *(f"nats/{user}.nkey" for user in ("orchestrator", "issuer", "context", "gateway", "worker", "operator")),
-            *("nats/sys.nkey", "nats/accounts.conf"),
+            *(f"nats/{user}.nkey" for user in ("orchestrator", "context", "gateway", "worker", "operator", "sys")),
+            "nats/accounts.conf",
         },
+        "issuer": {"nats/issuer.nkey", "nats/accounts.conf"},
         "ray": {"secrets/ray-token"},
         "services": {"secrets/orchestrator.token", "secrets/gateway.token", "access.toml"},
         "audit": {"secrets/audit-signing-key.pem", "secrets/audit-public-keys.pem"},
@@ -219,6 +233,10 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     install(tmp_path)
     assert check(tmp_path) == ()
     assert {path.parent.name for path in (layout.kubernetes / "tenants").rglob("*.json")} == {"default"}
+    # Not so for what is read anew by itself: users of NATS, and people.
+    before = roll.read_text()
+    install(tmp_path, tenants=("b",))
+    assert roll.read_text() == before
     model.write_text("{}")
     with pytest.raises(InvalidRequest, match=r"no data\.api-key"):
         install(tmp_path)

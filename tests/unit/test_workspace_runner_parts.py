@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ async def test_a_later_generation_ends_the_earlier_one() -> None:
     assert (len(backend.started), backend.stopped) == (1, ["old"])
 
 
-async def test_a_job_of_another_release_is_left_to_a_runner_of_that_unless_it_is_called_off() -> None:
+async def test_a_job_of_another_release_is_left_to_a_runner_of_that_unless_it_is_called_off_or_has_begun() -> None:
     runner = _runner(backend := Scripted())
     other = replace(_job(), release="9.9.0+ffffffffffff")
     with pytest.raises(RetryAfter):
@@ -191,6 +192,21 @@ async def test_a_job_of_another_release_is_left_to_a_runner_of_that_unless_it_is
     await runner.handle(_message(other), 2)
     outcome = await runner.board.outcome("default", other.job_id)
     assert outcome is not None and outcome.fault == "AgentLost"
+    # Where no runner of that release is left: what it began is watched to its end, what none began is given up in time.
+    began = replace(other, job_id="j8")
+    backend.there = (
+        HeldJob(ref=JobRef(name="o", tenant="default"), job_id="j8", run_id=began.run_id, generation=1, ended=False),
+    )
+    async with runner.board.watching(), asyncio.timeout(10):
+        await runner.handle(_message(began), 2)
+    assert runner.counts.failed == {"Completed": 1}
+    given_up = replace(other, job_id="j9")
+    for deliveries in (1_199, 1_200):
+        with suppress(RetryAfter):
+            await runner.handle(replace(_message(given_up), deliveries=deliveries), 2)
+        settled = await runner.board.outcome("default", given_up.job_id)
+        assert (settled is not None) == (deliveries == 1_200)
+    assert settled is not None and "no runner of its release" in settled.message
     # The same minor version with the same wire format fits, and so does an orchestrator that says nothing.
     mine = f"{'.'.join(this_release().version.split('.')[:2])}.99+{this_release().wire}"
     assert misfit(replace(_job(), release=mine)) == misfit(_job()) == ""

@@ -40,6 +40,8 @@ RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
 _OUTCOME_SECONDS = 2.0
 _ELSEWHERE_SECONDS = 3.0
+_ELSEWHERE_TIMES = 1_200
+"""An hour: an orchestrator that was killed no longer calls off what it handed out."""
 _log = structlog.get_logger(__name__)
 
 
@@ -165,10 +167,13 @@ class Runner:
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
-        if (fault := misfit(job)) and not await self.board.called_off(job.tenant, job.job_id):
-            # A runner of the other release shares the consumer, or will.
-            _log.warning("job.left_to_another_release", job=job.job_id, reason=fault)
-            raise RetryAfter(_ELSEWHERE_SECONDS)
+        if (fault := misfit(job)) and not await self._begun(job):
+            if work.deliveries < _ELSEWHERE_TIMES:
+                # A runner of the other release shares the consumer, or will.
+                _log.warning("job.left_to_another_release", job=job.job_id, reason=fault)
+                raise RetryAfter(_ELSEWHERE_SECONDS)
+            await self.board.settle(job, outcome_of(AgentLost(f"no runner of its release took it: {fault}")))
+            return
         try:
             await self.run_job(job, rank)
         except FleetError as fault:
@@ -192,7 +197,15 @@ class Runner:
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
         """What a metrics exporter tells of this runner at this moment, by name."""
-        return {"running": self.slots.in_use, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
+        return {"running": self.slots.taken, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
+
+    async def _begun(self, job: Job) -> bool:
+        """Whether a job only has to be watched to its end, or called off, which a runner of any release can do."""
+        called_off = await self.board.called_off(job.tenant, job.job_id)
+        return called_off or await self._is_held(job)
+
+    async def _is_held(self, job: Job) -> bool:
+        return any(held.job_id == job.job_id for held in await self.backend.held())
 
     async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):
@@ -208,7 +221,7 @@ class Runner:
             return await self._settled(job, outcome_of(problem))
         await self.board.post(job)
         await self._retire(job)
-        if self.lets_in and not any(held.job_id == job.job_id for held in await self.backend.held()):
+        if self.lets_in and not await self._is_held(job):
             # What is adopted has its login already.
             spec = replace(spec, login=await self.board.let_in(job))
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.fleet_views import overlap_seconds
 from swe_ai_fleet.cli.options import Json, argument, option
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.access import AccessRole
@@ -27,7 +28,6 @@ _Name = Annotated[str, argument("Whose it is: 1 to 64 letters, digits and ._@:-.
 _File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
 _Expires = Annotated[str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")]
 _SOON = timedelta(days=14)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 async def add(
@@ -74,7 +74,7 @@ async def rotate(
     from services.access.tokens import new_token, token_digest
 
     path, until, now = _path(file, settings), _until(expires), datetime.now(UTC)
-    kept_until = now + _overlap(overlap)
+    kept_until = now + timedelta(seconds=overlap_seconds(overlap))
     old = next((entry for entry in (await _read(path)).tokens if entry.name == name), None)
     if old is not None:
         if kept_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
@@ -230,12 +230,6 @@ def _until(text: str) -> datetime | None:
     if until <= now:
         raise CommandFault(f"{text} has passed", field="expires")
     return until
-
-
-def _overlap(text: str) -> timedelta:
-    if (parts := re.fullmatch(r"([0-9]{1,3})([mhd])", text)) or text == "0":
-        return timedelta(**{_UNITS[parts[2]]: int(parts[1])}) if parts else timedelta()
-    raise CommandFault(f"{text!r} is no time", field="overlap", hint="such as 30m, 1h, 2d or 0")
 
 
 def _end(expires: datetime | date | None) -> datetime | None:

@@ -163,6 +163,11 @@ def seconds(span: str, field: str = "since") -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def overlap_seconds(span: str) -> int:
+    """How long what is rotated away counts as well, a year at most. Raises CommandFault."""
+    return 0 if span == "0" else min(seconds(span, "overlap"), 366 * _UNITS["d"])
+
+
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
     """What there is to say in words."""
     agents, usage = reply.agents, reply.usage

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.fleet_views import overlap_seconds
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import Screen
 
@@ -25,8 +26,14 @@ async def init(
     kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
     rotate: Annotated[
         tuple[str, ...],
-        option("Make new ones of: certificates, nats, ray, services or audit; may be repeated.", metavar="WHAT"),
+        option(
+            "Make new ones of: certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"
+        ),
     ] = (),
+    overlap: Annotated[
+        str,
+        option("For how long what `nats` and `services` rotate away is valid as well; or 0.", metavar="SPAN"),
+    ] = "1h",
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
     if check:
@@ -43,6 +50,7 @@ async def init(
             nats_listen=nats_listen,
             kubernetes=kubernetes,
             rotate=rotate,
+            overlap=(seconds := overlap_seconds(overlap)),
         )
     except OSError as fault:
         raise CommandFault(
@@ -68,9 +76,11 @@ async def init(
     screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
-            "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"
+            "NATS takes what is new after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
         )
-        screen.note("once; whoever shows a new token of Ray or of a service takes a restart")
+        screen.note("certificates at once; whoever shows a new token of Ray or of a service takes a restart")
+        if "nats" in rotate and seconds:
+            screen.note(f"former nkeys end with `fleet init {directory}` and a reload, once the overlap is over")
     return Exit.ACCEPTED
 
 

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote
 
 import structlog
@@ -115,12 +116,18 @@ async def open_host_logins(
             )
         yield None
         return
-    try:
-        seed = settings.nats_issuer_file.read_text()
-    except OSError as error:
-        raise PreconditionFailed(
-            f"{settings.nats_issuer_file} cannot be read: {error.strerror}", field="nats_issuer_file"
-        ) from error
+    file = settings.nats_issuer_file
+    kept = _issuer(file)
+
+    def issuer() -> Issuer:
+        # A rotated key is in the file before NATS, restarted, asks for it.
+        nonlocal kept
+        try:
+            kept = _issuer(file)
+        except PreconditionFailed as fault:
+            _log.warning("hosts.issuer_not_read", reason=str(fault))
+        return kept
+
     logins = HostLogins(store=await log.bucket(HOSTS_BUCKET, ttl_seconds=GRANT_SECONDS), admit=admit)
     callout = _AuthCallout(
         hosts=logins.store,
@@ -128,10 +135,17 @@ async def open_host_logins(
         token=settings.nats_token if admit is not None else "",
     )
     heard = asyncio.Event()
-    work = (log.answer_logins(Issuer(seed), callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
+    work = (log.answer_logins(issuer, callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
     async with in_background(*work, name="hosts on NATS", fault="agent hosts get no more answers"):
         await heard.wait()
         yield logins
+
+
+def _issuer(file: Path) -> Issuer:
+    try:
+        return Issuer(file.read_text())
+    except OSError as error:
+        raise PreconditionFailed(f"{file} cannot be read: {error.strerror}", field="nats_issuer_file") from error
 
 
 @dataclass(frozen=True, kw_only=True)

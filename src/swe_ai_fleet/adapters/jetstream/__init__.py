@@ -231,7 +231,7 @@ class JetStream(Events):
         )
 
     async def answer_logins(
-        self, issuer: Issuer, who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
+        self, issuer: Callable[[], Issuer], who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
     ) -> None:
         """Tell NATS who logs in, of those whom it does not know itself, until cancelled; `heard` says from when on."""
         await answer_logins(self.connection, issuer, who, heard=heard)

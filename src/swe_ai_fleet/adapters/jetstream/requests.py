@@ -148,7 +148,7 @@ class Issuer:
 
 async def answer_logins(
     connection: Connection,
-    issuer: Issuer,
+    issuer: Callable[[], Issuer],
     who: Callable[[str], Awaitable[NatsLogin]],
     *,
     heard: asyncio.Event,
@@ -157,7 +157,7 @@ async def answer_logins(
 
     Args:
         connection: In the account that the server asks in.
-        issuer: Signs the answers.
+        issuer: Gives, for each login, the key that signs the answer. It may block.
         who: Tells who shows a token. Raises FleetError for what lets nobody in.
         heard: Set once the server can ask.
     """
@@ -167,15 +167,16 @@ async def answer_logins(
         asked = cast("dict[str, Any]", claims["nats"])
         user = str(asked["user_nkey"])
         fields: dict[str, object] = {"type": "authorization_response", "version": 2}
+        signer = await asyncio.to_thread(issuer)
         try:
             login = await who(str(asked["connect_opts"].get("auth_token", "")))
-            fields["jwt"] = issuer.user(user, login)
+            fields["jwt"] = signer.user(user, login)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             fields["error"] = fault.message if isinstance(fault, FleetError) else "internal error; see the log"
             if not isinstance(fault, FleetError):
                 _log.exception("nats.login_fault")
             _log.warning("nats.login_refused", reason=str(fields["error"]), host=asked["client_info"].get("host", ""))
-        return issuer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": fields}).encode()
+        return signer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": fields}).encode()
 
     await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.installation.authority import days_left, others_may_read, signed_by
 from swe_ai_fleet.runtime.installation.installing import manifests
-from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
-from swe_ai_fleet.runtime.installation.nats_config import accounts_file
+from swe_ai_fleet.runtime.installation.layout import (
+    ISSUER,
+    SERVERS,
+    SERVICES,
+    Layout,
+    accounts_of,
+    users,
+)
 
 SOON_DAYS = 30.0
 
@@ -88,12 +95,14 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
 
 def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Finding]:
     try:
-        keys = public_keys_of(layout, tenants)
-        others = layout.named_tenants()
+        expected, (former, until) = accounts_of(layout, tenants), layout.former_keys()
     except FleetError as error:
         return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]
-    if layout.accounts.read_text() != accounts_file(keys, tenants, others=others):
+    if layout.accounts.read_text() != expected:
         return [Finding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
+    if former and until < time.time():
+        mend += ", and have NATS reload"
+        return [Finding(file=layout.former, fault="lets nkeys in whose overlap is over", mend=mend)]
     return []
 
 

@@ -10,8 +10,10 @@ import hashlib
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
@@ -27,9 +29,9 @@ from swe_ai_fleet.runtime.installation.authority import (
     server_names,
     update_private,
 )
-from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, public_keys_of, users
-from swe_ai_fleet.runtime.installation.nats_config import accounts_file, server_file
-from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users, new_seed
+from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, accounts_of, users
+from swe_ai_fleet.runtime.installation.nats_config import server_file
+from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users, new_seed, public_key
 from swe_ai_fleet.runtime.private_files import keep_private
 
 AGENTS_NAMESPACE = "fleet-agents"
@@ -63,8 +65,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         certificates[f"{server}.key"] = layout.key(server).read_text()
     names = [*(user.name for user in fleet_users() if user.name != OPERATOR), ISSUER]
     nkeys = {f"{name}.nk": layout.nkey(name).read_text() for name in names}
-    access = {"access.toml": layout.access.read_text()}
-    access |= {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
+    shown = {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
     ray = {"auth_token": layout.ray_token.read_text().strip()}
     audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
     key = _model_key(layout.kubernetes / "fleet-model.json")
@@ -72,7 +73,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     files = {
         "fleet-tls.json": _secret("fleet-tls", certificates),
         "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
-        "fleet-access.json": _secret("fleet-access", access),
+        "fleet-access.json": _secret("fleet-access", {"access.toml": layout.access.read_text(), **shown}),
         "fleet-ray.json": _secret("fleet-ray", ray),
         "fleet-audit.json": _secret("fleet-audit", audit),
         "fleet-model.json": _secret("fleet-model", {"api-key": key}),
@@ -87,7 +88,9 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         for name, values in of_agents.items()
         for tenant in layout.tenants()
     }
-    digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
+    # Who comes in, people or users of NATS, is read anew by whom it concerns.
+    read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(shown)}
+    digest = hashlib.sha256("".join(read.values()).encode()).hexdigest()[:16]
     return {
         **files,
         **tenants,
@@ -118,11 +121,16 @@ def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) 
 
 
 NATS_LISTEN = "127.0.0.1:4222"
-ROTATIONS = ("certificates", "nats", "ray", "services", "audit")
-"""What can be made anew: servers' certificates, the fleet's nkeys, Ray's token, the services', the key of audits."""
+ROTATIONS = ("certificates", "nats", "issuer", "ray", "services", "audit")
+"""What can be made anew.
+
+Servers' certificates, the nkeys of the fleet's users, that which lets hosts in, Ray's token, the services', the key of
+audits.
+"""
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
-_FORMER = "agents"
+_ROTATED = r'^sha256 *= *"%s"\n(previous_\w+ *=.*\n)*'
+"""The digest of a service's token, and what an earlier rotation left below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +149,12 @@ def install(
     nats_listen: str = NATS_LISTEN,
     kubernetes: bool = False,
     rotate: Sequence[str] = (),
+    overlap: float = 0.0,
 ) -> Installed:
     """Write what is missing of an installation. Blocks.
 
     Keys, tokens, `fleet.toml`, `nats.conf` and what stands in `access.toml` are never written twice, except for what
-    `rotate` names.
+    `rotate` names. nkeys whose overlap is over are taken out.
 
     Args:
         directory: Where; made with access for its owner only.
@@ -155,9 +164,10 @@ def install(
         nats_listen: Where a NATS server on this machine is to listen, `host:port`; only the first time counts.
         kubernetes: Whether manifests of secrets are written, too.
         rotate: Names of `ROTATIONS`.
+        overlap: For how many seconds what `nats` and `services` rotate away is let in as well.
 
     Raises:
-        InvalidRequest: A tenant, a host or a rotation is none.
+        InvalidRequest: A tenant, a host or a rotation is none, or nkeys overlap from an earlier rotation.
         PreconditionFailed: What already exists is broken.
     """
     for tenant in tenants:
@@ -175,13 +185,21 @@ def install(
     for path in layout.directories:
         make_directory(path)
     everybody = tuple(sorted({*layout.tenants(), *tenants})) or (DEFAULT_TENANT,)
+    if not {"nats", "services"}.intersection(rotate):
+        overlap = 0.0
+    until, ends = time.time() + overlap, layout.former_keys()[1]
+    if overlap and ends > time.time():
+        raise InvalidRequest(
+            f"an earlier rotation overlaps until {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC",
+            field="overlap",
+            hint="wait for that, or `--overlap 0`, which leaves only new ones",
+        )
     _certificates(layout, done, hosts, anew="certificates" in rotate)
-    _nkeys(layout, done, everybody, anew="nats" in rotate)
+    _nkeys(layout, done, everybody, rotate, until if overlap else 0.0)
     _tokens(layout, done, rotate)
     _audit_keys(layout, done, anew="audit" in rotate)
-    _access(layout, done, everybody)
-    keys = public_keys_of(layout, everybody)
-    _write(done, layout.accounts, accounts_file(keys, everybody, others=layout.named_tenants()))
+    _access(layout, done, everybody, until if overlap else 0.0)
+    _write(done, layout.accounts, accounts_of(layout, everybody))
     text = server_file(
         listen=nats_listen,
         store=layout.directory / "nats" / "data",
@@ -243,19 +261,17 @@ def _names_in(certificate: Path) -> tuple[str, ...]:
         return ()
 
 
-def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], *, anew: bool) -> None:
+def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], rotate: Sequence[str], until: float) -> None:
+    # Tenants hold theirs in their own hands.
+    anew = {user for user in users(tenants) if "nats" in rotate and not user.startswith("tenant-")}
+    if until:
+        former = {user: public_key(layout.nkey(user)) for user in sorted(anew) if layout.nkey(user).exists()}
+        _write(done, layout.former, json.dumps({"until": until, "keys": former}, indent=2) + "\n")
+    elif anew or layout.former_keys()[1] < time.time():
+        layout.former.unlink(missing_ok=True)
     for user in users(tenants):
-        path = layout.nkey(user)
-        # Tenants hold theirs in their own hands.
-        if anew and not user.startswith("tenant-"):
-            _write(done, path, new_seed())
-        else:
-            _keep(done, path, new_seed())
-    write = _write if anew else _keep
-    write(done, layout.nkey(ISSUER), new_seed(account=True))
-    if layout.nkey(_FORMER).exists():
-        # The one user of all hosts, which no server lets in any more.
-        layout.nkey(_FORMER).unlink()
+        (_write if user in anew else _keep)(done, layout.nkey(user), new_seed())
+    (_write if ISSUER in rotate else _keep)(done, layout.nkey(ISSUER), new_seed(account=True))
 
 
 def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
@@ -275,7 +291,7 @@ def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
     _write(done, layout.audit_public_keys, known.with_key(own).pem())
 
 
-def _access(layout: Layout, done: Installed, tenants: tuple[str, ...]) -> None:
+def _access(layout: Layout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
     known, tokens = layout.named_tenants(), layout.named_tokens()
@@ -287,7 +303,13 @@ def _access(layout: Layout, done: Installed, tenants: tuple[str, ...]) -> None:
         if not stale:
             parts.append(_entry(f"service:{service}", DEFAULT_TENANT, "service", digest))
         elif stale != digest:
-            parts = [part.replace(stale, digest) for part in parts]
+            told = f'sha256 = "{digest}"\n'
+            if until:
+                ends = datetime.fromtimestamp(until, UTC)
+                told += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
+            parts[0], changed = re.subn(_ROTATED % stale, told, parts[0], flags=re.MULTILINE)
+            if not changed:  # people wrote it in another way
+                parts[0] = parts[0].replace(stale, digest)
     for tenant in tenants:
         name = f"admin@{tenant}"[:64]
         if name not in tokens and tenant not in known:
@@ -320,8 +342,6 @@ def _settings(layout: Layout, nats_listen: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    import json
-
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.runtime.installation.nats_config import accounts_file
 from swe_ai_fleet.runtime.installation.nats_users import fleet_users, public_key
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
@@ -58,6 +60,23 @@ class Layout:
     @property
     def accounts(self) -> Path:
         return self.directory / "nats" / "accounts.conf"
+
+    @property
+    def former(self) -> Path:
+        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
+        return self.directory / "nats" / "former.json"
+
+    def former_keys(self) -> tuple[Mapping[str, str], float]:
+        """Those keys by user, and the end of the overlap (seconds since 1970, 0: none). Raises PreconditionFailed."""
+        try:
+            content = json.loads(self.former.read_text(encoding="utf-8"))
+            return {str(user): str(key) for user, key in content["keys"].items()}, float(content["until"])
+        except FileNotFoundError:
+            return {}, 0.0
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PreconditionFailed(
+                f"{self.former} cannot be read: {error!r}", field="init", hint="remove it: then only new keys count"
+            ) from error
 
     @property
     def server(self) -> Path:
@@ -127,6 +146,9 @@ def users(tenants: tuple[str, ...]) -> tuple[str, ...]:
     return (*(user.name for user in fleet_users()), "sys", *(f"tenant-{tenant}" for tenant in tenants))
 
 
-def public_keys_of(layout: Layout, tenants: tuple[str, ...]) -> Mapping[str, str]:
-    """The public nkeys of all users and of who lets hosts of agents in. Raises PreconditionFailed."""
-    return {name: public_key(layout.nkey(name)) for name in (*users(tenants), ISSUER)}
+def accounts_of(layout: Layout, tenants: tuple[str, ...]) -> str:
+    """The configuration of NATS' accounts that fits the nkeys and tenants. Raises PreconditionFailed."""
+    keys = {name: public_key(layout.nkey(name)) for name in (*users(tenants), ISSUER)}
+    former = {name: key for name, key in layout.former_keys()[0].items() if key != keys.get(name)}
+    keys["callout"] = public_key(layout.nkey(ISSUER), as_user=True)
+    return accounts_file(keys, tenants, others=layout.named_tenants(), former=former)

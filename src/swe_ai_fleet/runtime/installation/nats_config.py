@@ -9,7 +9,6 @@ from pathlib import Path
 from swe_ai_fleet.runtime.installation.nats_users import (
     ACCOUNT,
     HOSTS,
-    ORCHESTRATOR,
     SYSTEM,
     NatsUser,
     account_name,
@@ -24,23 +23,36 @@ from swe_ai_fleet.runtime.installation.nats_users import (
 _NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
 _LOGIN_SECONDS = 3
 """How long the server waits for an orchestrator to say who logs in."""
+_NOTHING = {"publish": {"deny": ">"}, "subscribe": {"deny": ">"}}
 _SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 
 
-def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str], *, others: Sequence[str] = ()) -> str:
+def accounts_file(
+    public_keys: Mapping[str, str],
+    tenants: Sequence[str],
+    *,
+    others: Sequence[str] = (),
+    former: Mapping[str, str] | None = None,
+) -> str:
     """The accounts: the fleet's with its users, that of NATS itself, two for each tenant; and who lets hosts in.
 
     Args:
-        public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`; and `issuer`.
+        public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`, `issuer`
+            and `callout`.
         tenants: Names of the tenants that have an account.
         others: Of those whose hosts have one only.
+        former: Public nkeys of users from before a rotation, which are let in as well.
     """
     hosted = sorted({*tenants, *others})
+    sets = (public_keys, former or {})
     accounts: dict[str, object] = {
-        SYSTEM: {"users": [{"nkey": public_keys["sys"]}]},
+        SYSTEM: {"users": [{"nkey": keys["sys"]} for keys in sets if "sys" in keys]},
         ACCOUNT: {
             "jetstream": "enabled",
-            "users": [_user(user, public_keys[user.name]) for user in fleet_users()],
+            "users": [
+                *(_user(user, keys[user.name]) for keys in sets for user in fleet_users() if user.name in keys),
+                {"nkey": public_keys["callout"], "permissions": _NOTHING},
+            ],
             "exports": [*(export for tenant in tenants for export in _exports(tenant)), *_for_hosts(hosted)],
         },
         **_accounts_of_hosts(hosted),
@@ -50,7 +62,7 @@ def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str], *, oth
             "users": [{"nkey": public_keys[f"tenant-{tenant}"], "permissions": _of_tenant(tenant)}],
             "imports": _imports(tenant),
         }
-    callout = _callout(public_keys["issuer"], public_keys[ORCHESTRATOR])
+    callout = _callout(public_keys["issuer"], public_keys["callout"])
     return f'{_NOTE}"accounts": {_json(accounts)}\n"system_account": "{SYSTEM}"\n"authorization": {_json(callout)}\n'
 
 
@@ -99,7 +111,11 @@ def server_file(
 
 
 def _callout(issuer: str, user: str) -> dict[str, object]:
-    """Whoever is no user is asked about. A server that runs cannot change this, so no tenant stands in it."""
+    """Whoever is no user is asked about.
+
+    A server that runs cannot change this, so no tenant stands in it, and of users one whose key is as old as the
+    issuer's: it must name one. Who answers is told by the signature.
+    """
     asked = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
     return {"timeout": _LOGIN_SECONDS, "auth_callout": asked}
 

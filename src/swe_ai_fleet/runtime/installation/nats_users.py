@@ -47,14 +47,19 @@ def new_seed(*, account: bool = False) -> str:
     return bytes(library.encode_seed(secrets.token_bytes(_SEED_BYTES), kind)).decode() + "\n"
 
 
-def public_key(path: Path) -> str:
-    """The public key of the seed in a file. Raises PreconditionFailed where there is none."""
+def public_key(path: Path, *, as_user: bool = False) -> str:
+    """The public key of the seed in a file; `as_user`, that of a user with the key of an account.
+
+    Raises PreconditionFailed where there is no seed.
+    """
     import nkeys
 
     library = cast("Any", nkeys)
     try:
-        pair = library.from_seed(bytearray(path.read_bytes().strip()))
-        return bytes(pair.public_key).decode().rstrip("=")
+        seed = bytearray(path.read_bytes().strip())
+        if as_user:
+            seed = library.encode_seed(library.decode_seed(seed)[1], library.PREFIX_BYTE_USER)
+        return bytes(library.from_seed(bytearray(seed)).public_key).decode().rstrip("=")
     except (OSError, nkeys.NkeysError, ValueError) as error:
         raise PreconditionFailed(
             f"{path} contains no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
