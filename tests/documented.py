@@ -35,7 +35,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/approvals.md": ("e2e/test_approvals.py::test_on_the_command_line",),
     "docs/backup.md": ("extensions/backup/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup",),
     "docs/batch.md": (
-        "extensions/batch/test_batch.py::test_a_batch_is_interrupted_gone_on_with_and_evaluated",
+        "extensions/batch/test_benchmarks.py::test_records_run_as_their_benchmarks_mean_them",
         BY_HAND,
         "extensions/batch/test_benchmarks.py::test_records_run_as_their_benchmarks_mean_them",
         "extensions/batch/test_batch.py::test_a_benchmark_is_killed_gone_on_with_and_reported",
@@ -50,7 +50,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "extensions/telegram/test_telegram.py",
         f"{CHAPTERS}::test_the_library_example_names_what_there_is",
     ),
-    "docs/context.md": ("unit/test_context_blocks.py", "e2e/test_knowledge_restart.py", HERE),
+    "docs/context.md": ("unit/test_context_blocks.py", "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills", HERE),
     "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
     "docs/environments.md": (IN_IMAGES,),

@@ -47,23 +47,6 @@ async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, 
         return await sh(clone, "python3 -m pytest --version")
 
 
-@pytest.mark.slow  # quick: what a script of a package makes
-@needs_bwrap
-@pytest.mark.parametrize("kept_apart", [True, False], ids=["apart", "control: by manifests alone"])
-async def test_a_fork_makes_no_environment_but_its_own(
-    kept_apart: bool, provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not kept_apart:
-        monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
-    fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE)
-    honest = await _pin(provider, tmp_path / "honest", BACKEND)
-    theirs, ours = [await provider.environment(pinned, EnvironmentSpec()) for pinned in (fork, honest)]
-    assert (theirs.key != ours.key) is kept_apart
-    assert (EVIL in await _pytest(provider, honest, ours)) is not kept_apart
-    reasons = [decision.what for decision in ours.report.decisions]
-    assert any("built for this commit, since its own code may run" in what for what in reasons) is kept_apart
-
-
 def _adding(name: str, text: str, after: int = 0) -> bytes:
     """A patch that adds lines behind so many of a file, or a file."""
     added = "".join(f"+{line}\n" for line in text.splitlines())
@@ -274,24 +257,6 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
     assert ("No module named 'poison'" in said["fork"][1]) is shared
     assert "No module named 'poison'" in said["honest"][1]
     assert (said["fork"][0] == said["honest"][0]) is shared
-
-
-@pytest.mark.slow  # quick: test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment
-@needs_bwrap
-async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
-    """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
-    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
-    patch = _adding("src/sitecustomize.py", str(CUSTOM["sitecustomize.py"]).lstrip())
-    with Index(WHEELS) as index:
-        provider = make_provider(tmp_path, setup=index.setup)
-        honest = await pin(provider, tmp_path, files)
-        candidate = await provider.patched("e", honest, patch)
-        # Even where nobody has built the untouched commit's before.
-        tested = await provider.environment(candidate, EnvironmentSpec())
-        async with provider.open("e", "a", candidate, tested) as clone:
-            told = await sh(clone, "python3 -c 'import a, thing, poison'")
-        assert "sitecustomize" in told and "No module named 'poison'" in told
-        assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
 
 
 # A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.

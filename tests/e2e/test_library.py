@@ -11,16 +11,14 @@ import jsonschema
 import nats
 import pytest
 
-from swe_ai_fleet import ToolEnabledAgent, VLLMAgentJob
-from swe_ai_fleet.codec import from_plain
-from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet import ToolEnabledAgent
+from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJobActor
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.conftest import FleetUnderTest
 from tests.environments import home_at
 from tests.scripts import FAILING, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
 
@@ -156,30 +154,4 @@ async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
     schema = json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text())
     for one in told:
         jsonschema.validate(one, schema)
-    await connection.close()
-
-
-@pytest.mark.slow  # quick: integration/test_ray_fleet.py, which runs the same actor
-async def test_vllm_agent_job(
-    clone: Path, tmp_path: Path, model_server: ScriptedModelServer, fleet: FleetUnderTest
-) -> None:
-    """The user's own actor on the Ray of this process; a subscriber that knows nothing of us hears the result."""
-    task_id = f"job-{uuid.uuid4().hex[:8]}"
-    url = fleet.running.nats_url
-    connection = await nats.connect(url)
-    subscription = await connection.subscribe(f"agent.results.{task_id}")
-    settings = Settings(home=home_at(tmp_path / "home")).model_dump_json()
-    job = VLLMAgentJob.remote("agent-dev-1", "DEV", model_server.url, str(clone), url, "scripted", settings=settings)
-
-    result = await job.run.remote(task_id, HELLO, "", {"max_iterations": 20})
-
-    assert result["success"], result["error"]
-    assert result["task_id"] == task_id
-    assert _names(result["operations"]) == HELLO_OPERATIONS
-    assert result["artifacts"]["commit_sha"] == git(clone, "rev-parse", "HEAD")
-    told = json.loads((await subscription.next_msg(timeout=10)).data)
-    assert told["kind"] == "agent"
-    assert told["audit_head"] == result["audit_head"]
-    chain = [from_plain(AuditEntry, entry) for entry in told["audit_trail"]]
-    assert verify(chain, head=told["audit_head"]) is None
     await connection.close()

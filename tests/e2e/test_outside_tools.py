@@ -84,30 +84,6 @@ def script(service: str) -> Script:
     )
 
 
-@pytest.mark.slow  # quick: what is not opened
-async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: str, settings: Settings) -> None:
-    clone = make_repository(tmp_path / "clone", {"test_version.py": TEST})
-    async with ScriptedModelServer(script(service)) as model:
-        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
-        result = await agent.execute_task(TASK, constraints={"allowed_hosts": [service]})
-        offered = {tool["function"]["name"]: tool["function"]["description"] for tool in model.bodies[-1]["tools"]}
-        told = json.dumps([body["messages"] for body in model.bodies])
-    assert result.success, result.error
-    assert outcomes(result) == [
-        "db: success", "db: refused", "http: success", "http: refused", "shell: success", "files: success",
-        "tests: success", "git: success", "git: success",
-    ]  # fmt: skip
-    assert {"http_get", "files_read_file"} <= offered.keys()
-    assert ("db_sqlite_query" in offered, "db_sqlite_query" in offered["request_tools"]) == (False, True)
-    assert f"reaches {service} only" in told
-    assert told.count("version 42") >= 2
-    assert str(tmp_path / "notes.db") not in told
-    assert result.artifacts["tests"]["passed"] == 1
-    assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
-    with sqlite3.connect(tmp_path / "notes.db") as database:
-        assert database.execute("SELECT count(*) FROM note").fetchone() == (1,)
-
-
 async def test_what_is_not_opened_is_not_offered(tmp_path: Path, service: str) -> None:
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     closed = Settings(home=tmp_path / "home", tool_private_hosts=service)
