@@ -31,11 +31,6 @@ for site in glob.glob("/environment/venv/lib/python3*/site-packages"):
 """
 
 
-@pytest.fixture
-def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path)
-
-
 async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str, project: str = PYPROJECT) -> PinnedRepository:
     return await pin(
         provider, root.parent, {"pyproject.toml": project, "backend.py": backend, "src/a.py": ""}, root.name
@@ -56,17 +51,6 @@ def _adding(name: str, text: str, after: int = 0) -> bytes:
 
 
 @needs_bwrap
-async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-    honest = await _pin(provider, tmp_path / "honest", BACKEND)
-    candidate = await provider.patched("e", honest, _adding("backend.py", HOSTILE, BACKEND.count("\n")))
-    # Even where nobody has built the untouched commit's before.
-    tested = await provider.environment(candidate, EnvironmentSpec())
-    assert EVIL not in await _pytest(provider, candidate, tested)
-    assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
-    assert built(tmp_path) == [tested.key]
-
-
-@needs_bwrap
 async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_path: Path) -> None:
     needing = PYPROJECT + 'dependencies = ["thing"]\n'
     with Index({"thing-1.0-py3-none-any.whl": wheel("thing", 7)}) as index:
@@ -76,13 +60,18 @@ async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_
         assert EVIL in await _pytest(provider, fork, poisoned)
         asked = list(index.asked)
         honest = await _pin(provider, tmp_path / "honest", BACKEND, needing)
+        candidate = await provider.patched("e", honest, _adding("backend.py", HOSTILE, BACKEND.count("\n")))
+        # Nor a candidate's, even where nobody has built the untouched commit's before.
+        tested = await provider.environment(candidate, EnvironmentSpec())
+        assert EVIL not in await _pytest(provider, candidate, tested)
         environment = await provider.environment(honest, EnvironmentSpec())
+        assert environment.key == tested.key
         # The package was had once; what was made of it has nothing of the fork's.
         assert [path for path in index.asked[len(asked) :] if "thing" in path] == []
         async with provider.open("e", "a", honest, environment) as clone:
             assert await sh(clone, "python3 -c 'import thing; print(thing.answer)'") == "7"
         assert EVIL not in await _pytest(provider, honest, environment)
-    purposes = [step.purpose for step in environment.report.steps]
+    purposes = [step.purpose for step in tested.report.steps]
     assert "packages of the index" in purposes
     assert len(built(tmp_path)) == 3
 
@@ -204,7 +193,7 @@ version = "1.0"
 CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 
-@pytest.mark.slow  # quick: a candidate's build
+@pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
 @pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:

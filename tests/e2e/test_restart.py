@@ -35,7 +35,7 @@ async def serving(
         "FLEET_MODEL": "scripted",
         "FLEET_LISTEN": "127.0.0.1:0",
         # Whoever comes after one that was killed waits for so long.
-        "FLEET_LEASE_SECONDS": "5",
+        "FLEET_LEASE_SECONDS": "3",
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.orchestrator.main"),
