@@ -43,10 +43,7 @@ CONVERSATIONS = (
     Conversation(match="15 * 23 + 17", turns=(_call("calculator", expression="15 * 23 + 17"), _answer("362"))),
     Conversation(
         match="sum of squares",
-        turns=(
-            _call("python_executor", code="result = sum(n * n for n in range(1, 11))"),
-            _answer("The sum is 385"),
-        ),
+        turns=(_call("python_executor", code="result = sum(n * n for n in range(1, 11))"), _answer("The sum is 385")),
     ),
     # The colour is known from the earlier exchange alone.
     Conversation(match="My favorite color is blue\nAssistant", turns=(_answer("Your favorite color is blue"),)),

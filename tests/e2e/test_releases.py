@@ -75,15 +75,9 @@ class Cluster:
 @asynccontextmanager
 async def cluster() -> AsyncIterator[Cluster]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
-    variables = plain | {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    variables = plain | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _CLUSTER),
-        env=variables,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        *(sys.executable, "-c", _CLUSTER), env=variables, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     try:
         made = Cluster(process=process, variables=variables)

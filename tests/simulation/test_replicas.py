@@ -14,12 +14,7 @@ import pytest
 
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.assignment import (
-    Assignment,
-    CheckAssignment,
-    CodingAssignment,
-    DeriveAssignment,
-)
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, CodingAssignment, DeriveAssignment
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
