@@ -13,7 +13,7 @@ import pytest
 
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.fleet_command import Ran, Shell, ended
-from tests.scripts import FAILING, HELLO, HELLO_FILES
+from tests.scripts import FAILING, HELLO_FILES
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a - b\n\n\ndef half(x):\n    return x / 2\n",
@@ -120,26 +120,6 @@ async def test_patches_are_judged_ranked_and_told_in_words(
     assert "Fleet-Delivered-By: ana" in git(repository, "log", "-1", "--format=%B", "by-hand")
 
 
-@pytest.mark.slow
-async def test_the_exit_code_is_the_verdict_on_the_best(
-    shell: Shell, repository: Path, patches: Mapping[str, Path]
-) -> None:
-    comment, wrong, late = (str(patches[name]) for name in ("comment.diff", "wrong.patch", "late.patch"))
-    unverified = await judged(shell, repository, "--json", "--patch", comment, "--patch", wrong)
-    assert (unverified.code, unverified.document["exit_code"], unverified.document["status"]) == (6, 6, "completed")
-    assert unverified.document["verdict"] == "unverified"
-    wanting = await judged(shell, repository, "--json", "--patch", comment, "--require-verified")
-    assert (wanting.code, wanting.document["status"], wanting.document["winner"]) == (1, "no_winner", "")
-    refuted = await judged(shell, repository, "--json", "--patch", late, "--patch", wrong)
-    assert (refuted.code, refuted.document["verdict"], refuted.document["status"]) == (1, "refuted", "no_winner")
-    # The task's own words: a test that they name has to pass.
-    named = await judged(shell, repository, "--json", "--patch", comment, "--task", "Make test_add pass")
-    assert (named.code, named.document["verdict"]) == (1, "refuted")
-    check = await judged(shell, repository, "--json", "--patch", comment, "--check", "grep -q Sums calc.py")
-    assert (check.code, check.document["verdict"]) == (0, "verified")
-    assert "grep -q Sums calc.py" in check.document["verdict_reasons"][0]
-
-
 async def test_a_repository_without_tests_proves_nothing(shell: Shell, tmp_path: Path) -> None:
     bare = make_repository(tmp_path / "bare", {"calc.py": FILES["calc.py"]})
     patch = _patch(bare, {"calc.py": FIXED}, tmp_path / "fix.patch")
@@ -218,40 +198,6 @@ async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shel
     )
     assert (await shell.fleet("deliver", task_id, "nobody")).code == 2
     assert (await shell.fleet("deliver", task_id, "agent-dev-1", "--branch", "main")).code == 2
-
-
-@pytest.mark.slow
-async def test_an_unverified_winner_is_delivered_marked_and_told_by_exit_code_6(shell: Shell, tmp_path: Path) -> None:
-    tests = "import utils\n\n\ndef test_one():\n    assert utils.one() == 1\n"
-    repository = make_repository(tmp_path / "repository", {**HELLO_FILES, "test_utils.py": tests})
-    task_id = a_task()
-    ran = await shell.fleet("run", "--repo", str(repository), "--agents", "1", "--task-id", task_id, HELLO)
-    assert ran.code == 6, ran.err
-    lines = ran.out.splitlines()
-    assert lines[0] == "unverified: agent-dev-1 won"
-    assert "no test fails without the change" in lines[1]
-    assert f"branch fleet/{task_id}" in lines
-    assert "Fleet-Verdict: unverified" in git(repository, "log", "-1", "--format=%B", f"fleet/{task_id}")
-    watched = await shell.fleet("watch", "--json", task_id)
-    shown = await shell.fleet("show", "--json", task_id)
-    assert (watched.code, shown.code, shown.document["exit_code"]) == (6, 0, 6)
-    # The delivered tree is the one that was judged: nothing runs again, its evidence stands.
-    events = {event["type"]: event["payload"] for event in map(json.loads, watched.out.splitlines())}
-    delivered = events["winner_delivered"]
-    assert delivered["delivered"]["tree"] == git(repository, "rev-parse", f"fleet/{task_id}^{{tree}}").strip()
-    assert delivered["report"] == events["checks_finished"]["report"]
-
-    options = ("--json", "--require-verified", "--repo", str(repository), "--agents", "1", "--task-id", a_task())
-    wanting = await shell.fleet("run", *options, HELLO)
-    document = wanting.document
-    assert (wanting.code, document["status"], document["verdict"], document["branch"]) == (
-        1,
-        "no_winner",
-        "unverified",
-        "",
-    )
-    assert document["refused_kept"]["delivered"]["branch"] == f"refs/fleet/refused/{document['task_id']}"
-    assert [command.split()[1] for command in document["next"]] == ["show", "export", "deliver"]
 
 
 async def test_an_execution_whose_environment_fails_names_the_command_that_explains_it(
