@@ -291,7 +291,7 @@ class World:
                 )
                 await self.insist(lambda executions, said=said: executions.resolve(DEFAULT_TENANT, name, said))
             if number == TASKS - 1 and state.agents:
-                await self.insist(lambda executions: executions.cancel(DEFAULT_TENANT, state.execution_id, "enough"))
+                await self.insist(lambda executions: executions.cancel(DEFAULT_TENANT, name, "enough"))
             await asyncio.sleep(self.random.uniform(1, 10))
 
     async def run(self) -> list[str]:
