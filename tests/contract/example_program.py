@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.environments import home_at
 from tests.fleet_command import Ran, Shell, ended
 
 EXAMPLES = Path(__file__).with_name("users_examples")
@@ -21,7 +22,7 @@ async def run_example(
     """Run `users_examples/<name>.py` (or what a path names) to its end; its home is `<directory>/home`."""
     path = Path(name) if "/" in name else EXAMPLES / f"{name}.py"
     more = {"PYTHONUNBUFFERED": "1", **(variables or {})}
-    shell = Shell(home=directory / "home", model_url=model_url, directory=directory, warm=warm, more=more)
+    shell = Shell(home=home_at(directory / "home"), model_url=model_url, directory=directory, warm=warm, more=more)
     return await ended(await shell.start(str(path), *arguments))
 
 

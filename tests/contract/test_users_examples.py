@@ -13,7 +13,6 @@ from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.contract.example_program import printed, run_example
-from tests.environments import home_at
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from tests.search_server import SearchServer
 
@@ -78,7 +77,6 @@ async def server() -> AsyncGenerator[ScriptedModelServer]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    home_at(tmp_path / "home")
     return make_repository(tmp_path / "clone", HELLO_FILES | {"test_unit.py": _UNITTEST})
 
 

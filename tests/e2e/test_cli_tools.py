@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.catalogue import operations
+from tests.environments import home_at
 from tests.fleet_command import Ran, Shell
 
 SECRET = "sk-of-the-model-server-1234"
@@ -47,7 +48,7 @@ def shell(tmp_path: Path, warm: str) -> Tools:
     root = tmp_path / "project"
     root.mkdir()
     (root / "app.py").write_text(f"x = 1\nkey = '{SECRET}'\n")
-    return Tools(home=tmp_path / "home", directory=root, warm=warm, more={"FLEET_MODEL_API_KEY": SECRET})
+    return Tools(home=home_at(tmp_path / "home"), directory=root, warm=warm, more={"FLEET_MODEL_API_KEY": SECRET})
 
 
 class TestList:

@@ -30,6 +30,7 @@ from swe_ai_fleet.extensions.workflows import (
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
+from tests.environments import home_at
 from tests.event_source import a_deliberation, numbered
 
 SECRET = "hunter2-hunter2"
@@ -82,7 +83,7 @@ async def server() -> AsyncGenerator[ScriptedModelServer]:
 @pytest.fixture
 def chosen(server: ScriptedModelServer, tmp_path: Path) -> Settings:
     return Settings(
-        home=tmp_path / "home", model_url=server.url, model="scripted", model_api_key=SECRET, embeddings="none"
+        home=home_at(tmp_path / "home"), model_url=server.url, model="scripted", model_api_key=SECRET, embeddings="none"
     )
 
 
