@@ -78,7 +78,9 @@ def of_type(events: list[Any], kind: str) -> list[Any]:
     return [event for event in events if event["type"] == kind]
 
 
-async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tuple[Ran, Path]) -> None:
+async def test_run_ends_with_the_candidate_that_the_evidence_prefers(
+    solved: tuple[Ran, Path], fleet: FleetUnderTest
+) -> None:
     ran, repository = solved
     document = ran.document
     assert (ran.code, document["exit_code"], document["status"], ran.err) == (0, 0, "completed", "")
@@ -93,6 +95,16 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tup
     assert "+    return 'Hello, World!'" in document["diff"]
     assert "hello_world" in git(repository, "show", f"{document['branch']}:utils.py")
     assert git(repository, "status", "--porcelain") == ""
+    # Who subscribes late reads everything: the result of each agent, and one of the whole.
+    async with await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token) as connection:
+        subject, stream = f"agent.results.{document['task_id']}", connection.jetstream()
+        each = await stream.subscribe(f"{subject}.>", ordered_consumer=True)
+        agents = [json.loads((await each.next_msg(timeout=10)).data)["agent_id"] for _ in candidates]
+        assert sorted(agents) == sorted(candidate["candidate_id"] for candidate in candidates)
+        final = await stream.subscribe(subject, ordered_consumer=True)
+        assert json.loads((await final.next_msg(timeout=10)).data)["execution_id"] == document["execution_id"]
+        with pytest.raises(nats.errors.TimeoutError):
+            await final.next_msg(timeout=0.3)
 
 
 async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
