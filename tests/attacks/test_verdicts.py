@@ -52,13 +52,6 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> Odd:
     return Odd(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
 
 
-@pytest.mark.slow  # quick: integration/test_evidence.py
-async def test_control_a_right_patch_is_verified(world: World) -> None:
-    report = await world.check({"app.py": MENDED})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == (MUL,)
-
-
 async def test_source_that_writes_events_of_its_own(world: World) -> None:
     report = await world.check({"app.py": APP + FORGED_EVENTS})
     assert report.verdict is Verdict.UNVERIFIED

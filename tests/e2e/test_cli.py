@@ -126,6 +126,45 @@ async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: 
     }
 
 
+@pytest.mark.slow  # quick: what cannot be judged is bad usage, a task is only submitted
+async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Path) -> None:
+    (repository / "utils.py").write_text("dirty = 1\n")
+    (repository / "fix.patch").write_text("--- a/utils.py\n+++ b/utils.py\n@@ -1 +1 @@\n-a\n+b\n")
+    work, judging = ("run", "x", "--repo", str(repository)), ("judge", "--repo", str(repository))
+    patch = ("--patch", str(repository / "fix.patch"))
+    attempts = (
+        ((*work, "--agents", "100000"), "options.num_agents", "--agents"),
+        ((*work, "--seats", "fleet,acp:nobody"), "seats[1]", "--seats"),
+        ((*work, "--seats", "fleet,fleet", "--agents", "3"), "options.num_agents", "--agents"),
+        ((*work, "--deliberate-only", "--agents", "100000"), "num_agents", "--agents"),
+        ((*work, "--rounds", "100000"), "rounds", "--rounds"),
+        (work, "orchestrate.repo.path", "--repo"),
+        ((*work, "--ignore-dirty", "--ref", "nowhere"), "repo.ref", "--ref"),
+        ((*work, "--ignore-dirty", "--branch", "a..b"), "delivery.branch", "--branch"),
+        ((*work, "--ignore-dirty", "--check", ""), "checks[0].command", "--check"),
+        ((*work, "--ignore-dirty", "--profile", "nobody's"), "model_profile", "--profile"),
+        ((*work, "--ignore-dirty", "--role", "CHEF"), "role", "--role"),
+        ((*judging, *patch, "--base", "nowhere"), "repo.ref", "--base"),
+        ((*judging, *patch, "--check", ""), "checks[0].command", "--check"),
+        ((*judging, *patch, "--task-id", "a/b"), "task_id", "--task-id"),
+        (("plan", "x", "--session", "a b"), "session_id", "--session"),
+        (("plan", "approve", "no-such-session"), "session_id", "ID"),
+        (("councils", "create", "CHEF"), "role", "ROLE"),
+        (("councils", "create", "QA", "--agents", "100000"), "num_agents", "--agents"),
+        (("cancel", str(uuid.uuid4())), "execution_id", "ID"),
+        (("list", "--status", "great"), "status", "--status"),
+        (("memory", "recall", "x", "-n", "a b"), "namespaces[0]", "--namespace"),
+        (("context", "show", "nowhere"), "story_id", "STORY"),
+        (("show", str(uuid.uuid4())), "execution_id", "ID"),
+    )
+    for arguments, field, option in attempts:
+        plain, as_json = await asyncio.gather(shell.fleet(*arguments), shell.fleet(*arguments, "--json"))
+        error = as_json.document["error"]
+        assert (plain.code, as_json.code) == (2, 2), (arguments, plain.err)
+        assert (error["field"].endswith(field), error["option"]) == (True, option), (arguments, error)
+        assert plain.err.startswith(f"fleet: {option}: "), (arguments, plain.err)
+
+
 async def test_no_fleet_is_3_and_a_wrong_token_2(
     elsewhere: Shell, warm: str, fleet: FleetUnderTest, repository: Path
 ) -> None:
