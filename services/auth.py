@@ -191,9 +191,9 @@ class AccessInterceptor(Interceptor):
         return reshaped(handler, lambda call: _called(call, who), lambda call: _streamed(call, who, stay))
 
     async def _admitted(self, presented: Presented, method: str) -> Principal:
-        who = (await self._authenticator.authenticate(presented)).principal
-        check_role(who, method)
-        return who
+        caller_principal = (await self._authenticator.authenticate(presented)).principal
+        check_role(caller_principal, method)
+        return caller_principal
 
 
 def principal() -> Principal:
@@ -230,8 +230,8 @@ def caller_of(context: Context) -> str:
     """
     metadata = cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ())
     named = caller_name([value for key, value in metadata if key == CALLER])
-    who = _principal.get()
-    return named if who.sole else who.name
+    caller_principal = _principal.get()
+    return named if caller_principal.sole else caller_principal.name
 
 
 def caller_name(names: Sequence[str | bytes]) -> str:
@@ -249,12 +249,12 @@ def is_tenant(text: str) -> bool:
     return _TENANT.fullmatch(text) is not None
 
 
-def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], what: str, hint: str) -> str:
+def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], kind: str, hint: str) -> str:
     """The one value of a metadata; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
     if len(names) > 1 or not isinstance(names[0], str) or not fits(names[0]):
-        raise InvalidRequest(f"the metadata {key!r} is not a valid {what}", field=key, hint=f"once, {hint}")
+        raise InvalidRequest(f"the metadata {key!r} is not a valid {kind}", field=key, hint=f"once, {hint}")
     return names[0]
 
 
@@ -273,10 +273,10 @@ def _certificate(context: Context) -> bytes:
 
 
 def _called(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], who: Callable[[Context], Awaitable[Principal]]
+    behaviour: Callable[[Any, Context], Awaitable[Any]], authenticate: Callable[[Context], Awaitable[Principal]]
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
-        _enter(await who(context), request)
+        _enter(await authenticate(context), request)
         reply = await behaviour(request, context)
         _name_work(reply)
         return reply
@@ -286,11 +286,11 @@ def _called(
 
 def _streamed(
     behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
-    who: Callable[[Context], Awaitable[Principal]],
+    authenticate: Callable[[Context], Awaitable[Principal]],
     staying: Callable[[Context, Principal], Stay],
 ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        came = await who(context)
+        came = await authenticate(context)
         _enter(came, request)
         with closing(staying(context, came)) as stay:
             async with aclosing(behaviour(request, context)) as replies:
@@ -302,10 +302,10 @@ def _streamed(
     return call
 
 
-def _enter(who: Principal, request: Any) -> None:
+def _enter(caller_principal: Principal, request: Any) -> None:
     """A call has a task of its own, in which its caller and its log lines' ids hold to its end."""
-    _principal.set(who)
-    bind_contextvars(tenant=who.tenant)
+    _principal.set(caller_principal)
+    bind_contextvars(tenant=caller_principal.tenant)
     _name_work(request)
 
 

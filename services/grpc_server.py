@@ -77,10 +77,10 @@ class ObservingInterceptor(Interceptor):
                 code = _code(context)
                 raise
             finally:
-                took = time.perf_counter() - began
+                seconds = time.perf_counter() - began
                 if exposition is not None:
-                    exposition.instruments.grpc_ended(service, name, code, took)
-                _log_call(method, code, took, span)
+                    exposition.instruments.grpc_ended(service, name, code, seconds)
+                _log_call(method, code, seconds, span)
 
     def _span(self, around: ExitStack, service: str, name: str, carrier: dict[str, str]) -> Span | None:
         if self._telemetry.tracing is None:
@@ -111,13 +111,13 @@ def _log_call(method: str, code: str, seconds: float, span: Span | None) -> None
         caller = principal()
     except LookupError:
         # An unauthenticated caller has no name, and is no accepted call.
-        who: dict[str, str] = {}
+        labels: dict[str, str] = {}
     else:
-        who = {"tenant": caller.tenant, "caller": caller.name}
-        _log.debug("call", method=method, code=code, ms=round(seconds * 1000, 1), **who)
+        labels = {"tenant": caller.tenant, "caller": caller.name}
+        _log.debug("call", method=method, code=code, ms=round(seconds * 1000, 1), **labels)
     if span is not None:
         span.set_attribute("rpc.grpc.status_code", next((n for n, name in _CODES.items() if name == code), 2))
-        for key, value in who.items():
+        for key, value in labels.items():
             span.set_attribute(f"fleet.{key}", value)
 
 

@@ -23,10 +23,10 @@ async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[N
 
     async def nats() -> list[Metric]:
         ping = await log.ping()
-        took = ping.latency_ms / 1_000
+        seconds = ping.latency_ms / 1_000
         return [
             GaugeMetricFamily("fleet_nats_up", "Whether JetStream answers.", float(ping.ok)),
-            GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.", took),
+            GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.", seconds),
         ]
 
     with telemetry.exposition.source("nats", nats):

@@ -72,10 +72,10 @@ class Place:
 
     async def job(self, board: JobBoard) -> Job:
         """The job as it stands on the board. Raises NotFound, Unavailable."""
-        found = await board.job(self.tenant, self.job_id)
-        if found is None:
+        job_found = await board.job(self.tenant, self.job_id)
+        if job_found is None:
             raise NotFound(f"there is no job {self.job_id}", field=JOB_ID)
-        return found
+        return job_found
 
 
 @dataclass(frozen=True, kw_only=True)

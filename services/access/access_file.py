@@ -146,17 +146,17 @@ def with_rotated_token(
         InvalidRequest: The file is broken, or the token is written in a way that only people can change.
     """
     old = _token(text, name)
-    told = [f'sha256 = "{sha256}"']
-    told += [f"expires = {_time(expires)}"] if expires else []
+    lines = [f'sha256 = "{sha256}"']
+    lines += [f"expires = {_time(expires)}"] if expires else []
     if previous_expires:
-        told += [f'previous_sha256 = "{old.sha256}"', f"previous_expires = {_time(previous_expires)}"]
+        lines += [f'previous_sha256 = "{old.sha256}"', f"previous_expires = {_time(previous_expires)}"]
 
     def rotated(line: str) -> list[str]:
         key = line.partition("=")[0].strip()
-        added = [f"{one}\n" for one in told] if key == "sha256" else []
+        added = [f"{line}\n" for line in lines] if key == "sha256" else []
         return added if key in _ROTATING else [line]
 
-    new = tomllib.loads("\n".join(told))
+    new = tomllib.loads("\n".join(lines))
     kept = old.model_dump(exclude=_ROTATING)
     return _changed(text, name, rotated, (TokenTable.model_validate({**kept, "roles": [*old.roles], **new}),))
 
@@ -189,7 +189,7 @@ def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: t
     inside = [new for old in lines[slice(*span)] for new in line(old)]
     changed = "".join((*lines[: span[0]], *inside, *lines[span[1] :]))
     before = parse_access(text)
-    tokens = [one for entry in before.tokens for one in (expected if entry.name == name else (entry,))]
+    tokens = [token for entry in before.tokens for token in (expected if entry.name == name else (entry,))]
     try:
         as_expected = parse_access(changed) == before.model_copy(update={"tokens": tuple(tokens)})
     except InvalidRequest:

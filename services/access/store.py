@@ -163,14 +163,14 @@ class AccessStore:
         """The caller, by the current file. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
         await self._follow()
         admission = await self._admission(presented)
-        who = on_behalf(admission.principal, presented)
+        principal = on_behalf(admission.principal, presented)
         # The default tenant exists even where the file does not name it, for this machine's own token and services.
-        unnamed = who.tenant == DEFAULT_TENANT and who.may(AccessRole.SERVICE)
-        if who.tenant not in self._current.rules and not unnamed:
+        unnamed = principal.tenant == DEFAULT_TENANT and principal.may(AccessRole.SERVICE)
+        if principal.tenant not in self._current.rules and not unnamed:
             raise PermissionDenied(
-                f"there is no tenant {who.tenant[:63]!r}", field="tenant", hint="see the access file"
+                f"there is no tenant {principal.tenant[:63]!r}", field="tenant", hint="see the access file"
             )
-        return Admission(principal=who, expires=admission.expires)
+        return Admission(principal=principal, expires=admission.expires)
 
     async def _admission(self, presented: Presented) -> Admission:
         now, edition = self._clock(), self._current

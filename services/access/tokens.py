@@ -317,7 +317,7 @@ def _key(jwk: Jwk, algorithm: str) -> Any:
     """The key, for this algorithm only. Raises jwt.PyJWTError."""
     import jwt
 
-    made = jwt.PyJWK(dict(jwk), algorithm)
-    if getattr(made.key, "key_size", _LEAST_RSA_BITS) < _LEAST_RSA_BITS and jwk["kty"] == "RSA":
+    jwk_key = jwt.PyJWK(dict(jwk), algorithm)
+    if getattr(jwk_key.key, "key_size", _LEAST_RSA_BITS) < _LEAST_RSA_BITS and jwk["kty"] == "RSA":
         raise jwt.InvalidKeyError("the RSA key is too short")
-    return made
+    return jwk_key

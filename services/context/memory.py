@@ -37,7 +37,7 @@ class MemoryCalls:
         if not request.user.strip() and not request.assistant.strip():
             raise InvalidRequest("the message is empty", field="user", hint="set user, assistant or both")
         messages = (("User", request.user), ("Assistant", request.assistant))
-        text = "\n".join(f"{who}: {words.strip()}" for who, words in messages if words.strip())
+        text = "\n".join(f"{speaker}: {words.strip()}" for speaker, words in messages if words.strip())
         memory = Memory(
             tenant=tenant(),
             namespace=request.namespace,

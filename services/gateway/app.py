@@ -75,17 +75,17 @@ class Observed:
             try:
                 await self._app(scope, receive, noting)
             finally:
-                took, route = time.perf_counter() - began, self._route(scope)
+                seconds, route = time.perf_counter() - began, self._route(scope)
                 if self._telemetry.exposition is not None:
-                    self._telemetry.exposition.instruments.http_ended(method, route, status, took)
+                    self._telemetry.exposition.instruments.http_ended(method, route, status, seconds)
                 if span is not None:
                     span.update_name(f"{method} {route}")
                     span.set_attribute("http.route", route)
                     span.set_attribute("http.response.status_code", status)
-                who, named = scope.get("state", {}).get("authenticated"), scope.get("path_params", {})
-                ids = {"tenant": who.principal.tenant} if who is not None else {}
+                authenticated, named = scope.get("state", {}).get("authenticated"), scope.get("path_params", {})
+                ids = {"tenant": authenticated.principal.tenant} if authenticated is not None else {}
                 ids |= {key: str(named[key])[:ID_CHARS] for key in ("execution_id", "agent_id") if key in named}
-                _log.debug("request", method=method, route=route, status=status, ms=round(took * 1000, 1), **ids)
+                _log.debug("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1), **ids)
 
     def _span(self, deps: ExitStack, scope: Scope, method: str) -> Span | None:
         headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
@@ -109,8 +109,10 @@ class Observed:
             return "other"
         if not self._routes:
             routes = cast("list[BaseRoute]", app.routes)
-            found = ((cast("Any", getattr(route, "endpoint", None)), getattr(route, "path", "")) for route in routes)
-            self._routes = {id(end): path for end, path in found if end is not None}
+            endpoints = (
+                (cast("Any", getattr(route, "endpoint", None)), getattr(route, "path", "")) for route in routes
+            )
+            self._routes = {id(end): path for end, path in endpoints if end is not None}
         return self._routes.get(id(endpoint), "other")
 
 

@@ -71,7 +71,7 @@ async def while_there(work: Awaitable[T], leaving: Awaitable[None]) -> T | None:
         working.cancel()
         going.cancel()
         result, left = await asyncio.gather(working, going, return_exceptions=True)
-    for one in (left, result):
-        if isinstance(one, Exception):
-            raise one
+    for outcome in (left, result):
+        if isinstance(outcome, Exception):
+            raise outcome
     return None if isinstance(result, BaseException) else result

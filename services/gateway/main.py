@@ -81,7 +81,7 @@ async def serve_http(
             server_header=False,
             date_header=True,
             proxy_headers=False,
-            ssl_context_factory=_given(context) if context is not None else None,
+            ssl_context_factory=_with_context(context) if context is not None else None,
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
@@ -98,7 +98,7 @@ async def serve_http(
             await serving
 
 
-def _given(context: ssl.SSLContext) -> Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]:
+def _with_context(context: ssl.SSLContext) -> Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]:
     def factory(_: uvicorn.Config, __: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         return context
 

@@ -192,18 +192,18 @@ def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", wit
     # A call that nobody cancelled here was let go by a server that ends.
     code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
     status = STATUSES[code]
-    told = error_details(error.trailing_metadata())
-    if told is None:
+    details = error_details(error.trailing_metadata())
+    if details is None:
         # gRPC's own words name addresses and source lines.
         detail = _GRPC_OWN.get(code, "the orchestrator failed")
         return Problem(status=status, code=code, detail=detail, instance=instance)
     return Problem(
         status=status,
         code=code,
-        detail=(error.details() or _title(status)).removesuffix(f" ({told.hint})"),
-        field=told.field.removeprefix(within),
-        hint=told.hint,
-        retry_after_seconds=told.retry_seconds,
+        detail=(error.details() or _title(status)).removesuffix(f" ({details.hint})"),
+        field=details.field.removeprefix(within),
+        hint=details.hint,
+        retry_after_seconds=details.retry_seconds,
         instance=instance,
     )
 

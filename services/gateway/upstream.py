@@ -69,17 +69,21 @@ def caller_of(connection: HTTPConnection) -> Caller:
     if token is None:
         token = bearer(connection.headers.getlist("authorization")) or ""
     authenticated: AuthenticatedCaller | None = state.get("authenticated")
-    who = authenticated.principal if authenticated else SOLE
+    principal = authenticated.principal if authenticated else SOLE
     named = state.get("caller") or ""
     # Services name whom they call for; others are who they are.
-    name = named or who.name if who.may(AccessRole.SERVICE) else who.name
-    return Caller(token=token, name=name, principal=who)
+    name = named or principal.name if principal.may(AccessRole.SERVICE) else principal.name
+    return Caller(token=token, name=name, principal=principal)
 
 
 def service(full_name: str) -> ServiceDescriptor:
     """A service of the public contract, such as `fleet.orchestrator.v1.OrchestratorService`. Raises KeyError."""
-    found = {one.full_name: one for file in FILES for one in file.services_by_name.values()}
-    return found[full_name]
+    services = {
+        service_descriptor.full_name: service_descriptor
+        for file in FILES
+        for service_descriptor in file.services_by_name.values()
+    }
+    return services[full_name]
 
 
 def method(full_name: str) -> MethodDescriptor:

@@ -58,7 +58,7 @@ class ConversationServicer(ConversationServiceServicer):
         except InvalidRequest as fault:
             raise InvalidRequest(fault.message, field="memory_namespaces", hint=fault.hint) from None
         await self._admit(tenant())
-        told = self._chat.stream(
+        progress = self._chat.stream(
             request.session_id,
             request.text,
             channel=from_enum(Channel, pb.Channel, request.channel) or Channel.PLAIN,
@@ -66,16 +66,16 @@ class ConversationServicer(ConversationServiceServicer):
             namespaces=namespaces,
             seen_turn=request.seen_turn if request.HasField("seen_turn") else None,
         )
-        async with aclosing(told):
-            async for one in told:
-                if isinstance(one, Answer):
-                    yield pb.SendResponse(answer=_answer(one))
+        async with aclosing(progress):
+            async for update in progress:
+                if isinstance(update, Answer):
+                    yield pb.SendResponse(answer=_answer(update))
                 else:
-                    yield _progress(one)
+                    yield _progress(update)
 
     async def GetConversation(self, request: pb.GetConversationRequest, context: Context) -> pb.GetConversationResponse:
         session = await self._chat.session(request.session_id)
-        told, room = _conversation(session), MAX_REPLY_BYTES
+        conversation, room = _conversation(session), MAX_REPLY_BYTES
         turns: list[pb.Turn] = []
         for turn in reversed(session.turns):
             message = to_message(pb.Turn, turn)
@@ -83,14 +83,16 @@ class ConversationServicer(ConversationServiceServicer):
             if room < 0:
                 break
             turns.append(message)
-        told.turns.extend(reversed(turns))
-        return pb.GetConversationResponse(conversation=told)
+        conversation.turns.extend(reversed(turns))
+        return pb.GetConversationResponse(conversation=conversation)
 
     async def ListConversations(
         self, request: pb.ListConversationsRequest, context: Context
     ) -> pb.ListConversationsResponse:
-        found = await self._chat.sessions()
-        shown, following = page_of(request, found, lambda one: (one.updated_at or one.started_at, one.session_id))
+        sessions = await self._chat.sessions()
+        shown, following = page_of(
+            request, sessions, lambda session: (session.updated_at or session.started_at, session.session_id)
+        )
         return pb.ListConversationsResponse(
             conversations=[_conversation(session) for session in shown], next_page_token=following
         )

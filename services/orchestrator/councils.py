@@ -77,7 +77,7 @@ class Councils:
         at_them = [(council, at_work(states, council.role)) for council in councils]
         return pb.CouncilMetrics(
             total=len(councils),
-            active=sum(any(working.get(each.agent_id) for each in one.members) for one, working in at_them),
+            active=sum(any(working.get(each.agent_id) for each in council.members) for council, working in at_them),
             agents=sum(len(council.members) for council in councils),
         )
 

@@ -34,21 +34,21 @@ PATCH_MEDIA_TYPE = "text/x-diff"
 
 def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
     """What an execution waits for, its texts cut until all fit into `room` bytes."""
-    told = [_pending(request, state.execution_id) for request in state.pending]
-    fit(told, room)
-    return told
+    approvals = [_pending(request, state.execution_id) for request in state.pending]
+    fit(approvals, room)
+    return approvals
 
 
 def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
-    told = to_message(pb.PendingApproval, request, operation=None, whole_diff=None)
+    approval = to_message(pb.PendingApproval, request, operation=None, whole_diff=None)
     if request.policy is not ApprovalPolicy.PLAN:
-        told.operation.operation = request.call.name
-        told.operation.call_id = request.call.call_id
-        told.operation.step = request.step
-        told.operation.params.CopyFrom(_arguments(request.call.arguments))
+        approval.operation.operation = request.call.name
+        approval.operation.call_id = request.call.call_id
+        approval.operation.step = request.step
+        approval.operation.params.CopyFrom(_arguments(request.call.arguments))
     if request.diff_ref is not None:
-        told.whole_diff.CopyFrom(responses.artifact(request.diff_ref, execution_id, f"{request.agent_id}.diff"))
-    return told
+        approval.whole_diff.CopyFrom(responses.artifact(request.diff_ref, execution_id, f"{request.agent_id}.diff"))
+    return approval
 
 
 def _arguments(text: str) -> struct_pb2.Struct:
@@ -56,9 +56,9 @@ def _arguments(text: str) -> struct_pb2.Struct:
     try:
         return json_format.Parse(text, struct_pb2.Struct())
     except (json_format.ParseError, RecursionError):
-        told = struct_pb2.Struct()
-        told.fields["raw"].string_value = text
-        return told
+        arguments = struct_pb2.Struct()
+        arguments.fields["raw"].string_value = text
+        return arguments
 
 
 def resolution(request: pb.ResolveApprovalRequest, context: Context) -> ApprovalResolution:

@@ -52,38 +52,38 @@ class FleetStatuses:
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
         """Add the fleet as it is now to a status; hosts, machines and servers are shown to admins, who run it."""
-        found, me = await self.view.status(), self.view.me
-        told = {replica.name: replica for replica in found.replicas}
+        status, me = await self.view.status(), self.view.me
+        replicas = {replica.name: replica for replica in status.replicas}
         load = self.executions.load()
         unfinished = self.executions.projection.unfinished(tenant())
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
         # One that is drained has given its lease back, and is there for all that as long as it tells.
         resting = self.drains.names(DrainTarget.ORCHESTRATOR)
-        names = sorted({*load.replicas, me, *(resting & told.keys())})
-        use = endpoint_use(found)
+        names = sorted({*load.replicas, me, *(resting & replicas.keys())})
+        use = endpoint_use(status)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
-        reply.measured_at_ms = _milliseconds(found.measured_at)
+        reply.measured_at_ms = _milliseconds(status.measured_at)
         if not principal().may(AccessRole.ADMIN):
             return
-        reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
+        reply.hosts.extend(_host(host, replica) for replica in status.replicas for host in replica.hosts)
         away = self.drains.names(DrainTarget.NODE)
-        nodes = (replace(node, draining=node.node_id in away) for node in found.nodes)
+        nodes = (replace(node, draining=node.node_id in away) for node in status.nodes)
         reply.nodes.extend(to_message(pb.NodeStatus, node) for node in nodes)
-        reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in found.endpoints)
+        reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in status.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(
                 name=name,
                 driven=driven[name],
                 answering=name == me,
-                started_at_ms=_milliseconds(told[name].started_at) if name in told else 0,
+                started_at_ms=_milliseconds(replicas[name].started_at) if name in replicas else 0,
                 draining=name in resting,
-                version=told[name].version if name in told else "",
+                version=replicas[name].version if name in replicas else "",
             )
             for name in names
         )
         reply.storage.extend(
-            to_message(pb.StorageStatus, one)
-            for one in (*found.storage, *(replace(one, name=f"tenant {one.name}") for one in found.tenants))
+            to_message(pb.StorageStatus, usage)
+            for usage in (*status.storage, *(replace(usage, name=f"tenant {usage.name}") for usage in status.tenants))
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
@@ -95,14 +95,14 @@ class FleetStatuses:
             raise InvalidRequest("name what is drained", field="target", hint="an orchestrator, a host or a node")
         if request.within_seconds < 0:
             raise InvalidRequest("it is negative", field="within_seconds", hint="0: as long as it takes")
-        found = await self.view.status()
-        hosts = {f"{replica.name}/{host.host_id}": host for replica in found.replicas for host in replica.hosts}
+        status = await self.view.status()
+        hosts = {f"{replica.name}/{host.host_id}": host for replica in status.replicas for host in replica.hosts}
         known = {
             DrainTarget.ORCHESTRATOR: {name: name for name in {*self.executions.load().replicas, self.view.me}},
             DrainTarget.HOST: {name: name.partition("/")[2] for name, host in hosts.items() if host.slots},
-            DrainTarget.NODE: {node.node_id: node.name for node in found.nodes if node.alive and node.node_id},
+            DrainTarget.NODE: {node.node_id: node.name for node in status.nodes if node.alive and node.node_id},
         }[target]
-        named = {one.replace(".", "/") for one in self.drains.names(target)}
+        named = {draining_name.replace(".", "/") for draining_name in self.drains.names(target)}
         name = _only(request.name, {**dict.fromkeys(named, ""), **known}, target)
         key = name.replace("/", ".")
         if request.undo:
@@ -113,9 +113,9 @@ class FleetStatuses:
             waits_for = self._driven_by(name)
         else:
             waits_for = [
-                f"host {one}: {counted(host.running, 'call')}"
-                for one, host in hosts.items()
-                if one == name or (host.report is not None and host.report.node.node_id == name)
+                f"host {host_name}: {counted(host.running, 'call')}"
+                for host_name, host in hosts.items()
+                if host_name == name or (host.report is not None and host.report.node.node_id == name)
             ]
         return pb.DrainResponse(name=name, draining=True, waits_for=waits_for)
 
@@ -124,14 +124,16 @@ class FleetStatuses:
         if name not in self.executions.load().replicas:
             return []
         states = self.executions.projection.unfinished()
-        driven = [f"execution {one.execution_id}" for one in states if one.owner == name and not one.status.terminal]
+        driven = [
+            f"execution {state.execution_id}" for state in states if state.owner == name and not state.status.terminal
+        ]
         return driven[:_MOST_NAMED] or ["the end of its lease"]
 
 
 def _only(name: str, known: Mapping[str, str], target: DrainTarget) -> str:
     """The one that is meant, by its name, its other name or a beginning. Raises NotFound, InvalidRequest."""
-    candidates = [one for one, other in known.items() if name in (one, other)]
-    candidates = candidates or [one for one in known if name and one.startswith(name)]
+    candidates = [key for key, other in known.items() if name in (key, other)]
+    candidates = candidates or [key for key in known if name and key.startswith(name)]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:

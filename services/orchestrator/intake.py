@@ -76,8 +76,8 @@ async def open_intake(
 
     fault = "nothing more is taken from a queue"
     async with (
-        in_background(log.consume(tasks, _told(execute)), name=tasks.consumer, fault=fault),
-        in_background(log.consume(plans, _told(plan)), name=plans.consumer, fault=fault),
+        in_background(log.consume(tasks, _with_permanent_errors(execute)), name=tasks.consumer, fault=fault),
+        in_background(log.consume(plans, _with_permanent_errors(plan)), name=plans.consumer, fault=fault),
     ):
         yield
 
@@ -109,7 +109,7 @@ def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str,
     return tenant, rest
 
 
-def _told(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
+def _with_permanent_errors(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
     """The handler, with faults that no repetition can fix told as such."""
 
     async def handle(work: Work) -> None:

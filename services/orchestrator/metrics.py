@@ -85,34 +85,40 @@ class FleetSource:
 def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
     """Streams and model servers are the same from every orchestrator; hosts and their calls are this one's own."""
     # A server is measured for each of its models; what it says of its load is the same.
-    servers = {one.url: one for one in sorted(status.endpoints, key=lambda one: one.state == "up")}
-    most = sorted(status.tenants, key=lambda one: -one.bytes)[:_MOST_TENANTS]
+    servers = {
+        endpoint.url: endpoint for endpoint in sorted(status.endpoints, key=lambda endpoint: endpoint.state == "up")
+    }
+    most = sorted(status.tenants, key=lambda tenant: -tenant.bytes)[:_MOST_TENANTS]
     return [
         *_hosts(status, me),
         *_each(
             "fleet_model_server_",
             "endpoint",
             dict(list(servers.items())[:_MOST_ENDPOINTS]),
-            ("up", "Whether a model server answers.", lambda one: float(one.state == "up")),
-            ("running", "Requests that it works on.", lambda one: one.running),
-            ("waiting", "Requests that wait there.", lambda one: one.waiting),
-            ("kv_cache_ratio", "How full its cache is.", lambda one: one.kv_cache_usage),
-            ("prefix_cache_hit_ratio", "How much of prompts it had cached.", lambda one: one.prefix_cache_hit_rate),
+            ("up", "Whether a model server answers.", lambda endpoint: float(endpoint.state == "up")),
+            ("running", "Requests that it works on.", lambda endpoint: endpoint.running),
+            ("waiting", "Requests that wait there.", lambda endpoint: endpoint.waiting),
+            ("kv_cache_ratio", "How full its cache is.", lambda endpoint: endpoint.kv_cache_usage),
+            (
+                "prefix_cache_hit_ratio",
+                "How much of prompts it had cached.",
+                lambda endpoint: endpoint.prefix_cache_hit_rate,
+            ),
         ),
         *_each(
             "fleet_stream_",
             "stream",
-            {one.name: one for one in status.storage},
-            ("bytes", "Bytes in a stream of NATS.", lambda one: one.bytes),
-            ("limit_bytes", "The most it may hold; 0: no limit.", lambda one: one.max_bytes),
-            ("messages", "Messages in it.", lambda one: one.messages),
+            {stream.name: stream for stream in status.storage},
+            ("bytes", "Bytes in a stream of NATS.", lambda stream: stream.bytes),
+            ("limit_bytes", "The most it may hold; 0: no limit.", lambda stream: stream.max_bytes),
+            ("messages", "Messages in it.", lambda stream: stream.messages),
         ),
         *_each(
             "fleet_tenant_",
             "tenant",
-            {one.name: one for one in most},
-            ("stored_bytes", "Bytes that NATS keeps for a tenant.", lambda one: one.bytes),
-            ("storage_quota_bytes", "The most it may; 0: no quota.", lambda one: one.max_bytes),
+            {tenant.name: tenant for tenant in most},
+            ("stored_bytes", "Bytes that NATS keeps for a tenant.", lambda tenant: tenant.bytes),
+            ("storage_quota_bytes", "The most it may; 0: no quota.", lambda tenant: tenant.max_bytes),
         ),
     ]
 
@@ -123,18 +129,18 @@ def _each(
     """A gauge for each figure (its name, what it tells, its value), which has a value for each thing by its label."""
     for name, about, value in figures:
         family = GaugeMetricFamily(f"{prefix}{name}", about, labels=[label])
-        for one, thing in things.items():
-            if (found := value(thing)) is not None:
-                family.add_metric([one], found)
+        for thing_name, thing in things.items():
+            if (figure := value(thing)) is not None:
+                family.add_metric([thing_name], figure)
         yield family
 
 
 def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     mine = next((replica for replica in status.replicas if replica.name == me), None)
-    found = mine.hosts if mine is not None else ()
-    alive = [host for host in found if host.alive]
-    states = {"up": len(alive), "silent": len(found) - len(alive)}
-    reports = [host.report for host in found if host.report is not None]
+    hosts = mine.hosts if mine is not None else ()
+    alive = [host for host in hosts if host.alive]
+    states = {"up": len(alive), "silent": len(hosts) - len(alive)}
+    reports = [host.report for host in hosts if host.report is not None]
     memory = sum(host.report.memory for host in alive if host.report is not None)
     if mine is not None and mine.here is not None:
         reports.append(mine.here)
@@ -143,17 +149,27 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     yield from _each("fleet_", "state", states, ("hosts", "Hosts of this orchestrator, by whether they answer.", float))
     unfit = len(mine.unfit) if mine is not None else 0
     yield gauge("fleet_nodes_unfit", "Nodes of Ray whose release does not fit this orchestrator's.", unfit)
-    yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in found))
+    yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in hosts))
     yield gauge("fleet_host_slots", "Calls that they take at once.", sum(host.slots for host in alive))
     yield gauge("fleet_host_memory_bytes", "Memory of the processes of the hosts that answer.", memory)
     yield from _each(
         "fleet_model_pool_",
         "endpoint",
-        {one.url: one for one in use},
-        ("in_flight", "Calls to a model server by this orchestrator and its hosts.", lambda one: one.in_flight),
-        ("breakers_open", "Processes whose calls keep away from a model server.", lambda one: one.open_circuits),
+        {endpoint.url: endpoint for endpoint in use},
+        (
+            "in_flight",
+            "Calls to a model server by this orchestrator and its hosts.",
+            lambda endpoint: endpoint.in_flight,
+        ),
+        (
+            "breakers_open",
+            "Processes whose calls keep away from a model server.",
+            lambda endpoint: endpoint.open_circuits,
+        ),
     )
-    yield gauge("fleet_model_pool_waiting", "Calls that wait for a model server.", sum(one.waiting for one in reports))
+    yield gauge(
+        "fleet_model_pool_waiting", "Calls that wait for a model server.", sum(endpoint.waiting for endpoint in reports)
+    )
 
 
 def load_figures(executions: Executions) -> Iterable[Metric]:
@@ -249,22 +265,22 @@ class Metrics:
                 "the range lies in the future", field="start_time_ms", hint="0: as far back as it goes"
             )
         role = from_enum(Role, pb.Role, request.role)
-        found = await self.meter.measure(
+        measured = await self.meter.measure(
             tenant(),
             start=request.start_time_ms / 1000,
             end=request.end_time_ms / 1000,
             role=str(role) if role is not None else "",
             step=request.step_seconds,
         )
-        total = found.total
+        total = measured.total
         return pb.GetMetricsResponse(
-            start_time_ms=found.start * 1000,
-            end_time_ms=found.end * 1000,
+            start_time_ms=measured.start * 1000,
+            end_time_ms=measured.end * 1000,
             latencies=[_latency(name, total.latencies.get(name) or Sketch()) for name in OPERATIONS],
             agents=to_message(
                 pb.AgentMetrics,
                 total,
-                running=max(0, found.now.agents),
+                running=max(0, measured.now.agents),
                 started=total.agents_started,
                 succeeded=total.agents_succeeded,
                 failed=total.agents_failed,
@@ -274,12 +290,12 @@ class Metrics:
             usage=to_message(pb.Usage, total.usage),
             cache_hit_rate=_rate(total),
             executions=_counts(total.ended),
-            series=[_point(one) for one in found.series],
-            step_seconds=found.step,
+            series=[_point(point) for point in measured.series],
+            step_seconds=measured.step,
             models=_models(total.models),
             tools=_tools(total.tools),
             quantile_error=RELATIVE_ERROR,
-            incomplete=found.incomplete,
+            incomplete=measured.incomplete,
             takeovers=total.takeovers,
         )
 
@@ -327,13 +343,13 @@ def _models(models: Mapping[str, ModelFigures]) -> list[pb.ModelMetrics]:
     return [
         to_message(
             pb.ModelMetrics,
-            found.usage,
+            figures.usage,
             model=name,
-            calls=found.calls,
-            p50_ms=found.latency.quantile(0.5),
-            p95_ms=found.latency.quantile(0.95),
+            calls=figures.calls,
+            p50_ms=figures.latency.quantile(0.5),
+            p95_ms=figures.latency.quantile(0.95),
         )
-        for name, found in sorted(models.items(), key=lambda item: (-item[1].calls, item[0]))
+        for name, figures in sorted(models.items(), key=lambda item: (-item[1].calls, item[0]))
     ]
 
 
@@ -341,12 +357,12 @@ def _tools(tools: Mapping[str, ToolFigures]) -> list[pb.ToolMetrics]:
     return [
         pb.ToolMetrics(
             name=name,
-            calls=found.calls,
-            failures=found.failures,
-            p50_ms=found.latency.quantile(0.5),
-            p95_ms=found.latency.quantile(0.95),
-            cached=found.cached,
-            outcomes={str(outcome): number for outcome, number in found.outcomes.items()},
+            calls=figures.calls,
+            failures=figures.failures,
+            p50_ms=figures.latency.quantile(0.5),
+            p95_ms=figures.latency.quantile(0.95),
+            cached=figures.cached,
+            outcomes={str(outcome): number for outcome, number in figures.outcomes.items()},
         )
-        for name, found in sorted(tools.items(), key=lambda item: (-item[1].calls, item[0]))
+        for name, figures in sorted(tools.items(), key=lambda item: (-item[1].calls, item[0]))
     ]

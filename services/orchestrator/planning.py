@@ -105,7 +105,7 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchest
         accepted=outcome.accepted,
         message=outcome.message,
         derivation_id=derivation.derivation_id if derivation else "",
-        tasks=[atomic_task(one, names, case_id=event.case_id, plan_id=event.plan_id) for one in subtasks],
+        tasks=[atomic_task(subtask, names, case_id=event.case_id, plan_id=event.plan_id) for subtask in subtasks],
         execution_id=outcome.execution_id,
     )
 
@@ -251,8 +251,8 @@ class PlanningServicer(PlanningServiceServicer):
     async def ListPlanSessions(
         self, request: pb.ListPlanSessionsRequest, context: Context
     ) -> pb.ListPlanSessionsResponse:
-        found = await self._tenant_plans.sessions()
-        shown, following = page_of(request, found, lambda card: (card.updated_at, card.session_id))
+        cards = await self._tenant_plans.sessions()
+        shown, following = page_of(request, cards, lambda card: (card.updated_at, card.session_id))
         return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)
 
 

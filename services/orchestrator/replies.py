@@ -111,29 +111,29 @@ class Replies:
 
     async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
         """The candidates with patches and operations, as much of them as fits into `room` bytes, the best first."""
-        found = responses.results(state)
-        left = room - fit(found, room)
+        results = responses.results(state)
+        left = room - fit(results, room)
         operations = left // 4
-        for one in found:
-            left -= await self.inline_patch(state, one, room=left - operations)
-        if found:
-            await self._add_operations(state, found, share=left // len(found))
-        return found
+        for result in results:
+            left -= await self.inline_patch(state, result, room=left - operations)
+        if results:
+            await self._add_operations(state, results, share=left // len(results))
+        return results
 
     def superseded(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
         """The candidates that do not stand, newest first, as much of them as fits into `room` bytes."""
-        found = [responses.result(state, one, None) for one in reversed(responses.superseded(state))]
-        while found and fit(found, room) > room:
-            found.pop()
-        return found
+        results = [responses.result(state, candidate, None) for candidate in reversed(responses.superseded(state))]
+        while results and fit(results, room) > room:
+            results.pop()
+        return results
 
     async def partial(self, state: ExecutionState, candidate_id: str) -> pb.DeliberationResult:
         """One candidate as it stands, with its patch."""
-        ranked = next((one for one in state.ranking if one.candidate_id == candidate_id), None)
-        told = responses.result(state, state.candidates[candidate_id], ranked)
+        ranked = next((entry for entry in state.ranking if entry.candidate_id == candidate_id), None)
+        result = responses.result(state, state.candidates[candidate_id], ranked)
         room = self.max_bytes // 4
-        await self.inline_patch(state, told, room=room - fit([told], room))
-        return told
+        await self.inline_patch(state, result, room=room - fit([result], room))
+        return result
 
     async def inline_patch(self, state: ExecutionState, told: pb.DeliberationResult, *, room: int) -> int:
         """Put the patch itself in the place of its reference, if it is small enough and there. Bytes used."""
@@ -146,9 +146,9 @@ class Replies:
             return 0
         return ref.size + _OVERHEAD_BYTES
 
-    async def _add_operations(self, state: ExecutionState, found: list[pb.DeliberationResult], *, share: int) -> None:
+    async def _add_operations(self, state: ExecutionState, results: list[pb.DeliberationResult], *, share: int) -> None:
         """Add each agent's operations in order until its share of the room is used up."""
-        waiting = {state.candidates[one.candidate_id].agent_id: one for one in found}
+        waiting = {state.candidates[result.candidate_id].agent_id: result for result in results}
         room = dict.fromkeys(waiting, share)
         steps: dict[str, int] = {}
         async with aclosing(self.log.read(state.task.tenant, state.execution_id)) as events:
@@ -157,12 +157,12 @@ class Replies:
                 if isinstance(body, ModelReplied):
                     steps[agent_id] = body.step
                 elif isinstance(body, ToolFinished) and agent_id in waiting:
-                    told = responses.operation(stored, body, steps.get(agent_id, 0))
-                    room[agent_id] -= told.ByteSize() + _OVERHEAD_BYTES
+                    operation = responses.operation(stored, body, steps.get(agent_id, 0))
+                    room[agent_id] -= operation.ByteSize() + _OVERHEAD_BYTES
                     if room[agent_id] < 0:
                         del waiting[agent_id]
                     else:
-                        waiting[agent_id].operations.append(told)
+                        waiting[agent_id].operations.append(operation)
 
 
 def metadata(state: ExecutionState) -> dict[str, str]:
@@ -236,15 +236,15 @@ def page(
     last = cast("tuple[str, str] | None", place_behind(request.page_token, asked, str, str) or None)
     reply, size, shown = pb.ListExecutionsResponse(), 0, ("", "")
     for state in _select(projection, request, tenant, last):
-        told = responses.execution_message(state)
+        execution = responses.execution_message(state)
         if not state.status.terminal:
-            told.usage.CopyFrom(to_message(pb.Usage, spent(tenant, state.execution_id)))
-        size += told.ByteSize() + 16
+            execution.usage.CopyFrom(to_message(pb.Usage, spent(tenant, state.execution_id)))
+        size += execution.ByteSize() + 16
         full = len(reply.executions) == (request.page_size or DEFAULT_PAGE_SIZE) or size > MAX_REPLY_BYTES
         if full and reply.executions:
             reply.next_page_token = page_token(asked, shown)
             break
-        reply.executions.append(told)
+        reply.executions.append(execution)
         shown = (state.started_at, state.execution_id)
     return reply
 
@@ -259,7 +259,7 @@ def _select(
             raise InvalidRequest("no execution has this status", field=f"statuses[{number}]")
         statuses.add(status)
     words = request.text.casefold().split()
-    found = projection.select(
+    states = projection.select(
         tenant,
         task_id=request.task_id,
         role=from_enum(Role, pb.Role, request.role),
@@ -268,7 +268,7 @@ def _select(
         created_before=iso_time(request.created_before_ms),
         behind=behind,
     )
-    return (state for state in found if _has(state, words))
+    return (state for state in states if _has(state, words))
 
 
 def _has(state: ExecutionState, words: list[str]) -> bool:

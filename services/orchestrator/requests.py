@@ -196,11 +196,11 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
 
 def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
     checks: dict[str, CheckSpec] = {}
-    for number, one in enumerate(given.checks):
-        name = one.name or one.command
+    for number, check in enumerate(given.checks):
+        name = check.name or check.command
         if name in checks:
             raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
-        checks[name] = from_message(CheckSpec, one, name=name)
+        checks[name] = from_message(CheckSpec, check, name=name)
     return tuple(checks.values())
 
 
@@ -239,7 +239,9 @@ def derived(plan: Plan, derivation: Derivation) -> pb.DeriveSubtasksResponse:
     """A split plan. Its tasks have ids that no other derivation's have."""
     names = {subtask.subtask_id: f"{derivation.derivation_id}.{subtask.subtask_id}" for subtask in derivation.subtasks}
     return pb.DeriveSubtasksResponse(
-        tasks=[atomic_task(one, names, case_id=plan.case_id, plan_id=plan.plan_id) for one in derivation.subtasks],
+        tasks=[
+            atomic_task(subtask, names, case_id=plan.case_id, plan_id=plan.plan_id) for subtask in derivation.subtasks
+        ],
         derivation_id=derivation.derivation_id,
         total_tasks=len(derivation.subtasks),
     )
@@ -255,8 +257,10 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
         for subtask in derivation.subtasks
     }
     return [
-        _result(atomic_task(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)
-        for one in state.derivation.subtasks
+        _result(
+            atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, subtask.subtask_id
+        )
+        for subtask in state.derivation.subtasks
     ]
 
 

@@ -56,30 +56,33 @@ def votes(state: ExecutionState, candidates: Collection[str]) -> list[pb.Vote]:
 
 def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
     """What the author said of what a candidate revises, oldest first."""
-    told: list[str] = []
+    summaries: list[str] = []
     seen = {of.candidate_id}
     before = state.candidates.get(of.revises)
     while before is not None and before.candidate_id not in seen:
         seen.add(before.candidate_id)
-        told.insert(0, before.summary)
+        summaries.insert(0, before.summary)
         before = state.candidates.get(before.revises)
-    return told
+    return summaries
 
 
 def superseded(state: ExecutionState) -> list[Candidate]:
     """The candidates that are not ranked: dropped ones, and those that a revision replaced."""
     dropped = drop_reasons(state)
-    return [one for name, one in state.candidates.items() if name in dropped]
+    return [candidate for name, candidate in state.candidates.items() if name in dropped]
 
 
 def _critique(of: review.Critique) -> pb.Critique:
     verdict = None if of.error else of.verdict
     return to_message(
-        pb.Critique, of, verdict=to_enum(pb.Verdict, verdict), findings=[_in_words(finding) for finding in of.findings]
+        pb.Critique,
+        of,
+        verdict=to_enum(pb.Verdict, verdict),
+        findings=[_finding_text(finding) for finding in of.findings],
     )
 
 
-def _in_words(finding: review.Finding) -> str:
+def _finding_text(finding: review.Finding) -> str:
     place = f"{finding.file}:{finding.line}" if finding.line else finding.file
     return f"{place}: {finding.text}" if place else finding.text
 
@@ -94,8 +97,8 @@ def title(task: Task) -> str:
     text = task.description
     if task.workflow is not None:
         inputs = json_object(task.workflow.inputs.encode())
-        said = next((value for value in inputs.values() if isinstance(value, str) and value.strip()), "")
-        text = f"{task.workflow.workflow.name}: {said}" if said else task.workflow.workflow.name
+        first_text = next((value for value in inputs.values() if isinstance(value, str) and value.strip()), "")
+        text = f"{task.workflow.workflow.name}: {first_text}" if first_text else task.workflow.workflow.name
     return next(iter(text.strip().splitlines()), "")[:MAX_TITLE_CHARS]
 
 
@@ -130,15 +133,15 @@ def check_suite(report: CheckReport) -> pb.CheckSuite:
                 suite.additional_checks.append(_check(result))
     named = [result for result in report.results if result.kind is CheckKind.COMMAND]
     if named and not suite.HasField("dryrun"):
-        failed = [one for one in named if one.required and not one.passed and not one.skipped_reason]
+        failed = [check for check in named if check.required and not check.passed and not check.skipped_reason]
         telling = (failed or named)[0]
         message = f"{telling.name}: {telling.message}" if failed else "every required check passes"
-        skipped = telling.skipped_reason if all(one.skipped_reason for one in named) else ""
+        skipped = telling.skipped_reason if all(check.skipped_reason for check in named) else ""
         summary = replace(
             telling,
             passed=not failed and not skipped,
             message=message,
-            duration_ms=sum(one.duration_ms for one in named),
+            duration_ms=sum(check.duration_ms for check in named),
             skipped_reason=skipped,
         )
         suite.dryrun.CopyFrom(to_message(pb.DryRunResult, summary))
@@ -206,7 +209,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
 def results(state: ExecutionState) -> list[pb.DeliberationResult]:
     """The candidates by rank. Of an execution that ended before it ranked them, all that stand, without ranks."""
     if state.ranking:
-        return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
+        return [result(state, state.candidates[ranked.candidate_id], ranked) for ranked in state.ranking]
     if not state.status.terminal:
         return []
     remaining = state.candidates.keys() - drop_reasons(state).keys()
@@ -233,10 +236,10 @@ def judged(state: ExecutionState) -> Judged:
 
 def baseline(state: ExecutionState) -> pb.Baseline | None:
     """What the tests say of the untouched commit; None while that is not known."""
-    found = state.baseline
-    if found is None:
+    state_baseline = state.baseline
+    if state_baseline is None:
         return pb.Baseline(error_message=state.baseline_error) if state.baseline_error else None
-    return to_message(pb.Baseline, found, error_message=None)
+    return to_message(pb.Baseline, state_baseline, error_message=None)
 
 
 def examination(state: ExecutionState) -> pb.Examination | None:

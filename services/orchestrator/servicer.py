@@ -221,11 +221,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         state = await self._executions.get(tenant(), request.execution_id)
-        told = responses.execution_message(state)
-        told.pending_approvals.extend(decisions.pending(state, room=MAX_REPLY_BYTES // 2))
-        told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
-        told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
-        return pb.GetExecutionResponse(execution=told, audit_keys=self._audit_keys)
+        execution = responses.execution_message(state)
+        execution.pending_approvals.extend(decisions.pending(state, room=MAX_REPLY_BYTES // 2))
+        execution.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - execution.ByteSize()) // 4))
+        execution.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - execution.ByteSize()))
+        return pb.GetExecutionResponse(execution=execution, audit_keys=self._audit_keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         # What is over is read from a file.
@@ -244,9 +244,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                     yield responses.event(stored)
                 return
             async with aclosing(with_live_text(events, self._watch_live(tenant(), execution_id))) as both:
-                async for one in both:
+                async for message in both:
                     yield (
-                        responses.text_delta(execution_id, one) if isinstance(one, TextDelta) else responses.event(one)
+                        responses.text_delta(execution_id, message)
+                        if isinstance(message, TextDelta)
+                        else responses.event(message)
                     )
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
@@ -374,12 +376,12 @@ def _overall(components: Sequence[Component]) -> str:
 
 
 def _stats(projection: Projection, tenant: str) -> pb.OrchestratorStats:
-    deliberations, ended, took = projection.total(tenant, kind=TaskKind.DELIBERATE)
+    deliberations, ended, seconds = projection.total(tenant, kind=TaskKind.DELIBERATE)
     roles = {str(role): projection.total(tenant, role=role)[0] for role in Role}
     return pb.OrchestratorStats(
         total_deliberations=deliberations,
         total_orchestrations=projection.total(tenant, kind=TaskKind.ORCHESTRATE)[0],
-        avg_deliberation_time_ms=took / ended if ended else 0.0,
+        avg_deliberation_time_ms=seconds / ended if ended else 0.0,
         role_counts={role: count for role, count in roles.items() if count},
     )
 

@@ -45,7 +45,7 @@ class TaskContexts:
     async def get(self, request: pb.GetTaskContextRequest) -> pb.GetTaskContextResponse:
         """The context of a task and role. Raises InvalidRequest, NotFound, Unavailable, as building an environment."""
         task, pinned = await self._task(request)
-        task = _asked(request, task)
+        task = _with_request(request, task)
         # Of a task that nobody has handed in the project alone may know.
         wanted = context_request(task, placed=not task.description)
         gathered = await self.source.gather(wanted) if wanted is not None else GatheredContext()
@@ -53,7 +53,7 @@ class TaskContexts:
             execution_id=str(uuid.uuid4()),
             task=task,
             repository=pinned or await self._pinned(task.repo),
-            background=_told(gathered, history=False),
+            background=_context_text(gathered, history=False),
         )
         try:
             opening = await self.executions.fleet.run(assignment)
@@ -66,7 +66,7 @@ class TaskContexts:
             system=opening.system,
             context=opening.task,
             tools="\n".join(("# Tools", *(f"- {line}" for line in opening.tools))),
-            history=_told(gathered, history=True),
+            history=_context_text(gathered, history=True),
         )
         text = _joined(blocks.system, blocks.context, blocks.tools, blocks.history)
         return pb.GetTaskContextResponse(
@@ -103,7 +103,7 @@ class TaskContexts:
             raise NotFound(fault.message, field=fault.field, hint=fault.hint) from fault
 
 
-def _asked(request: pb.GetTaskContextRequest, task: Task) -> Task:
+def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
     """The task as it would be with what the request says of it."""
     for name in ("case_id", "story_id"):
         if getattr(request, name):
@@ -125,7 +125,7 @@ def _asked(request: pb.GetTaskContextRequest, task: Task) -> Task:
     )
 
 
-def _told(gathered: GatheredContext, *, history: bool) -> str:
+def _context_text(gathered: GatheredContext, *, history: bool) -> str:
     return rendered([block for block in gathered.blocks if (block.kind == "history") is history])
 
 

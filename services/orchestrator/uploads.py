@@ -74,10 +74,10 @@ class Uploads:
                 header = await self._header(requests)
                 bundle = directory / "bundle"
                 with _room():
-                    digest, size = await self._written(requests, bundle, header.size_bytes)
+                    digest, size = await self._receive(requests, bundle, header.size_bytes)
                 self._check(header, digest, size)
                 await self.check_room(mine, size)
-                return await self._taken(header, bundle, digest)
+                return await self._store(header, bundle, digest)
         except TimeoutError:
             raise InvalidRequest(
                 f"the client sent nothing for {IDLE_SECONDS:g} seconds, or took more than {UPLOAD_SECONDS:g} in all",
@@ -100,7 +100,7 @@ class Uploads:
             raise self._too_large(header.size_bytes, "header.size_bytes")
         return header
 
-    async def _written(
+    async def _receive(
         self, requests: AsyncIterator[pb.UploadRepositoryRequest], bundle: Path, announced: int
     ) -> tuple[str, int]:
         """(SHA-256, bytes) of what came, which lies in a file then."""
@@ -131,7 +131,7 @@ class Uploads:
         if header.digest and digest != header.digest:
             raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
 
-    async def _taken(self, header: pb.UploadRepositoryHeader, bundle: Path, digest: str) -> pb.RepoRef:
+    async def _store(self, header: pb.UploadRepositoryHeader, bundle: Path, digest: str) -> pb.RepoRef:
         repo = RepoRef(location=UPLOAD + digest, ref=header.ref, commit=header.commit, subdirectory=header.subdirectory)
 
         async def store() -> None:

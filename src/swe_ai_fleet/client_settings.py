@@ -45,9 +45,9 @@ class ClientSettings:
         texts = {name: _text(name, table) for name in cls.__dataclass_fields__}
         if named := secret_file("context_token", table):
             texts["context_token"] = read_secret(named, f"context_token{SUFFIX}")
-        found: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
-        paths = {name: Path(text) for name, text in found.items() if name == "home" or name.startswith("tls_")}
-        values: dict[str, Any] = {"home": default_home(), **found, **paths}
+        texts_set: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
+        paths = {name: Path(text) for name, text in texts_set.items() if name == "home" or name.startswith("tls_")}
+        values: dict[str, Any] = {"home": default_home(), **texts_set, **paths}
         return cls(**values)
 
 

@@ -38,7 +38,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 @cache
-def _written(body: type) -> TypeAdapter[Any]:
+def _event_writer(body: type) -> TypeAdapter[Any]:
     """Writes events with such a body: whoever only writes needs no schema of all the others, which takes a while."""
     return TypeAdapter(type("_Event", (_Head,), {"__annotations__": {"body": body}, "__module__": __name__}))
 
@@ -46,16 +46,16 @@ def _written(body: type) -> TypeAdapter[Any]:
 def to_json(value: object) -> bytes:
     """A domain value as UTF-8 JSON."""
     if isinstance(value, Event):
-        return _written(type(value.body)).dump_json(
-            {name: getattr(value, name) for name in _HEAD} | {"body": _told(value.body)}
+        return _event_writer(type(value.body)).dump_json(
+            {name: getattr(value, name) for name in _HEAD} | {"body": _without_server(value.body)}
         )
-    return _adapter(type(value)).dump_json(_told(value))
+    return _adapter(type(value)).dump_json(_without_server(value))
 
 
-def _told(value: object) -> object:
+def _without_server(value: object) -> object:
     """Which of the operator's servers answered is for traces; the log is its tenant's to read."""
     if isinstance(value, Event) and isinstance(value.body, ModelReplied) and value.body.reply.server:
-        return replace(value, body=cast("EventBody", _told(value.body)))
+        return replace(value, body=cast("EventBody", _without_server(value.body)))
     if isinstance(value, ModelReplied) and value.reply.server:
         return replace(value, reply=replace(value.reply, server=""))
     return value
@@ -70,7 +70,7 @@ def from_json(kind: type[T], data: bytes | str) -> T:
 
 def to_plain(value: object) -> Any:
     """A domain value as dicts, lists, strings and numbers."""
-    return _adapter(type(value)).dump_python(_told(value), mode="json")
+    return _adapter(type(value)).dump_python(_without_server(value), mode="json")
 
 
 def from_plain(kind: type[T], value: object) -> T:

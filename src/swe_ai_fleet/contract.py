@@ -95,17 +95,17 @@ def to_message(kind: type[M], value: object, /, **given: Any) -> M:
     Raises:
         TypeError: The message has a field that neither the value nor `given` has.
     """
-    message = {name: one for name, one in given.items() if one is not None}
+    message = {name: field_value for name, field_value in given.items() if field_value is not None}
     for name, attribute, convert, present in _writers(kind, type(value)):
         if name in given:
             continue
         if not attribute:
             raise TypeError(f"{type(value).__qualname__} has nothing for {kind.DESCRIPTOR.full_name}.{name}")
-        found = getattr(value, attribute)
+        field_value = getattr(value, attribute)
         # Nothing, and what a message without the field says anyway.
-        if found is None or (not found and not present):
+        if field_value is None or (not field_value and not present):
             continue
-        message[name] = convert(found)
+        message[name] = convert(field_value)
     return kind(**message)
 
 
@@ -146,7 +146,8 @@ def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
         return None
     # A number that only a newer contract knows says nothing here.
     return next(
-        (kind[name] for name, one in _numbers(enum).items() if one == number and name in kind.__members__), None
+        (kind[name] for name, number_of in _numbers(enum).items() if number_of == number and name in kind.__members__),
+        None,
     )
 
 
@@ -163,7 +164,7 @@ def _attribute(field: FieldDescriptor, owner: type) -> str | None:
     """What the domain calls a field; None where it has nothing like it."""
     name = _NAMES.get(cast("Descriptor", field.containing_type).full_name, {}).get(field.name)
     usual = (field.name, _EVERYWHERE.get(field.name, ""), field.name.removesuffix("_ms").removesuffix("_bytes"))
-    return next((one for one in (usual if name is None else (name,)) if _has(owner, one)), None)
+    return next((attribute for attribute in (usual if name is None else (name,)) if _has(owner, attribute)), None)
 
 
 def _has(owner: type, name: str) -> bool:
@@ -185,9 +186,9 @@ def _writer(field: FieldDescriptor) -> _Getter:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key = _single_writer(field.message_type.fields_by_name["key"])
         inner = _single_writer(field.message_type.fields_by_name["value"])
-        return lambda found: {key(name): inner(one) for name, one in found.items()}
+        return lambda mapping_value: {key(name): inner(item) for name, item in mapping_value.items()}
     convert = _single_writer(field)
-    return (lambda found: [convert(one) for one in found]) if field.is_repeated else convert
+    return (lambda several: [convert(item) for item in several]) if field.is_repeated else convert
 
 
 def _single_writer(field: FieldDescriptor) -> _Getter:
@@ -225,12 +226,12 @@ def _nested(descriptor: Descriptor) -> _Getter:
         case "google.protobuf.Timestamp":
             return lambda at: _filled(kind, "FromDatetime", datetime.fromisoformat(at)) if at else None
         case "google.protobuf.Struct":
-            return lambda found: json_format.ParseDict(dict(found), kind())
+            return lambda mapping_value: json_format.ParseDict(dict(mapping_value), kind())
         case _:
-            return lambda value: _made(kind, value)
+            return lambda value: _construct(kind, value)
 
 
-def _made(kind: type[M], value: object) -> M:
+def _construct(kind: type[M], value: object) -> M:
     if isinstance(value, kind):
         return value
     if isinstance(value, tuple):
@@ -256,9 +257,14 @@ def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
             # What took the place of a deprecated field stands behind it, and counts.
             by_attribute.setdefault(attribute, []).insert(0, field)
     return [
-        (one.name, _first([_reader(field, hints[one.name], bare=_bare(one)) for field in by_attribute[one.name]]))
-        for one in fields(cast("Any", kind))
-        if one.init and one.name in by_attribute
+        (
+            attribute.name,
+            _first(
+                [_reader(field, hints[attribute.name], bare=_bare(attribute)) for field in by_attribute[attribute.name]]
+            ),
+        )
+        for attribute in fields(cast("Any", kind))
+        if attribute.init and attribute.name in by_attribute
     ]
 
 
@@ -266,7 +272,7 @@ def _first(readers: Sequence[_Getter]) -> _Getter:
     """The first of several that reads something."""
     if len(readers) == 1:
         return readers[0]
-    return lambda message: next((found for read in readers if (found := read(message)) is not MISSING), MISSING)
+    return lambda message: next((result for read in readers if (result := read(message)) is not MISSING), MISSING)
 
 
 def _bare(field: Any) -> bool:
@@ -279,22 +285,22 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
     optional = inner is not hint
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         of = _single_reader(field.message_type.fields_by_name["value"], (get_args(inner) or (str, str))[1])
-        return lambda message: {key: of(one) for key, one in getattr(message, name).items()}
+        return lambda message: {key: of(item) for key, item in getattr(message, name).items()}
     if field.is_repeated:
         kind = (get_args(inner) or (str,))[0]
         element = _single_reader(field, kind)
 
         def entries(message: Message) -> Any:
-            found: list[Any] = []
+            elements: list[Any] = []
             for number, each in enumerate(getattr(message, name)):
                 with _inside(f"{name}[{number}]"):
                     if _is_enum(kind) and isinstance(each, str) and not each.strip():
-                        raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {_known(kind)}")
-                    found.append(element(each))
+                        raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {_member_names(kind)}")
+                    elements.append(element(each))
             if _is_enum(kind):
                 # A number that says nothing is no member, and each member is there once.
-                found = list(dict.fromkeys(one for one in found if one is not None))
-            return tuple(found) if found or bare else MISSING
+                elements = list(dict.fromkeys(item for item in elements if item is not None))
+            return tuple(elements) if elements or bare else MISSING
 
         return entries
     nothing: Any = None if bare and optional else MISSING
@@ -348,11 +354,13 @@ def _parsed(kind: type[Enum], text: str) -> Enum:
     except InvalidRequest as fault:
         raise InvalidRequest(fault.message, hint=fault.hint) from None
     except ValueError:
-        raise InvalidRequest(f"{text[:64]!r} is not a {kind.__name__.lower()}", hint=f"one of {_known(kind)}") from None
+        raise InvalidRequest(
+            f"{text[:64]!r} is not a {kind.__name__.lower()}", hint=f"one of {_member_names(kind)}"
+        ) from None
 
 
-def _known(kind: type[Enum]) -> str:
-    return ", ".join(str(one.value) for one in kind)
+def _member_names(kind: type[Enum]) -> str:
+    return ", ".join(str(member.value) for member in kind)
 
 
 @contextmanager
@@ -367,7 +375,7 @@ def _inside(place: str) -> Generator[None]:
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        left = [one for one in get_args(hint) if one is not type(None)]
+        left = [part for part in get_args(hint) if part is not type(None)]
         return left[0] if len(left) == 1 else hint
     return hint
 
@@ -397,15 +405,15 @@ def error_details(trailer: Iterable[object] | None) -> ErrorDetails | None:
         details = status_pb2.Status.FromString(packed).details
     except DecodeError:
         return None
-    found = ErrorDetails(reason="")
+    error = ErrorDetails(reason="")
     for detail in details:
         info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            found.reason, found.hint = info.reason, info.metadata.get("hint", "")
-            found.field = found.field or info.metadata.get("field", "")
+            error.reason, error.hint = info.reason, info.metadata.get("hint", "")
+            error.field = error.field or info.metadata.get("field", "")
         elif detail.Unpack(request):
-            found.field = next((violation.field for violation in request.field_violations), found.field)
+            error.field = next((violation.field for violation in request.field_violations), error.field)
         elif detail.Unpack(retry):
-            found.retry_seconds = max(retry.retry_delay.seconds, 1)
-    return found if found.reason else None
+            error.retry_seconds = max(retry.retry_delay.seconds, 1)
+    return error if error.reason else None

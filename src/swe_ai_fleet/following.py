@@ -45,16 +45,16 @@ async def in_background(
             _log.exception(fault, task=name, **about)
             raise
 
-    tasks = tuple(asyncio.create_task(logged(one), name=name) for one in work)
+    tasks = tuple(asyncio.create_task(logged(coroutine), name=name) for coroutine in work)
     try:
         yield tasks
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for one in work:
+        for coroutine in work:
             # Of a task that had not begun.
-            one.close()
+            coroutine.close()
 
 
 class Follower(Generic[Change]):
@@ -134,8 +134,8 @@ class Follower(Generic[Change]):
         ended = self._task is None or self._task.done()
         if self._fault is not None or ended:
             state, hint = ("any more", self._hint) if ended else ("now", "it retries automatically")
-            said = f": {self._fault}" if self._fault is not None else ""
-            raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
+            fault = f": {self._fault}" if self._fault is not None else ""
+            raise Unavailable(f"{self._name} is not followed {state}{fault}", hint=hint) from self._fault
 
     async def _save(self, snapshot: Snapshot) -> None:
         while True:

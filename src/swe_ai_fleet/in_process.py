@@ -113,7 +113,10 @@ class MemoryLog:
             tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
         )
         key = (tenant, task_id, execution_id, agent_id)
-        if any((one.tenant, one.task_id, one.execution_id, one.agent_id) == key for one in self.results):
+        if any(
+            (published.tenant, published.task_id, published.execution_id, published.agent_id) == key
+            for published in self.results
+        ):
             return False
         self.results.append(result)
         return True
@@ -268,8 +271,8 @@ class MemoryKeyValue:
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key."""
-        found = [self._entry(key) for key in sorted(self._last) if key.startswith(prefix)]
-        return tuple(entry for entry in found if entry is not None)
+        entries_found = [self._entry(key) for key in sorted(self._last) if key.startswith(prefix)]
+        return tuple(entry for entry in entries_found if entry is not None)
 
     async def changes(
         self, *, from_revision: int = 0, follow: bool = False
@@ -278,7 +281,7 @@ class MemoryKeyValue:
         position, caught_up = from_revision, False
         while True:
             changed = self._changed
-            for change in sorted(self._last.values(), key=lambda one: one.revision):
+            for change in sorted(self._last.values(), key=lambda change_kept: change_kept.revision):
                 if change.revision >= position:
                     position = change.revision + 1
                     yield change

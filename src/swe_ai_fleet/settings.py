@@ -35,7 +35,7 @@ _FREE = "127.0.0.1:0"
 _MOST_BYTES = "Bytes that NATS keeps of {} at most; 0 = no limit of their own. No new task is accepted above 90 %."
 
 
-def _named(*names: str) -> AliasChoices:
+def _aliases_of(*names: str) -> AliasChoices:
     """The setting's own name first, then the names that an earlier system used for it."""
     return AliasChoices(*names)
 
@@ -72,12 +72,12 @@ class SecretFiles(PydanticBaseSettingsSource):
             ) from None
 
     def __call__(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, field in self.settings_cls.model_fields.items():
             value, key, _ = self.get_field_value(field, name)
             if value is not None:
-                found[key] = value
-        return found
+                values[key] = value
+        return values
 
 
 class Settings(BaseSettings):
@@ -101,14 +101,14 @@ class Settings(BaseSettings):
     )
     model_url: str = Field(
         default="",
-        validation_alias=_named("FLEET_MODEL_URL", "model_url", "VLLM_URL"),
+        validation_alias=_aliases_of("FLEET_MODEL_URL", "model_url", "VLLM_URL"),
         description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; of several that offer "
         "the same model, separated by commas. dns+http://NAME:PORT/v1 is a server at each address of a name, "
         "file:/PATH has a URL a line; both are followed.",
     )
     model: str = Field(
         default="",
-        validation_alias=_named("FLEET_MODEL", "model", "VLLM_MODEL"),
+        validation_alias=_aliases_of("FLEET_MODEL", "model", "VLLM_MODEL"),
         description="Model name; empty = the first one the server lists.",
     )
     model_api_key: str = Field(
@@ -118,19 +118,19 @@ class Settings(BaseSettings):
     )
     fireworks_api_key: str = Field(
         default="",
-        validation_alias=_named("FLEET_FIREWORKS_API_KEY", "fireworks_api_key", "FIREWORKS_API_KEY"),
+        validation_alias=_aliases_of("FLEET_FIREWORKS_API_KEY", "fireworks_api_key", "FIREWORKS_API_KEY"),
         description="API key of Fireworks, sent to no other server; without a model URL it selects Fireworks.",
         repr=False,
     )
     gemini_api_key: str = Field(
         default="",
-        validation_alias=_named("FLEET_GEMINI_API_KEY", "gemini_api_key", "GEMINI_API_KEY"),
+        validation_alias=_aliases_of("FLEET_GEMINI_API_KEY", "gemini_api_key", "GEMINI_API_KEY"),
         description="API key of Gemini, sent to no other server.",
         repr=False,
     )
     openai_api_key: str = Field(
         default="",
-        validation_alias=_named("FLEET_OPENAI_API_KEY", "openai_api_key", "OPENAI_API_KEY"),
+        validation_alias=_aliases_of("FLEET_OPENAI_API_KEY", "openai_api_key", "OPENAI_API_KEY"),
         description="API key of OpenAI, sent to no other server.",
         repr=False,
     )
@@ -176,19 +176,19 @@ class Settings(BaseSettings):
     )
     planning_mode: Literal["simple", "agentic", "hybrid"] = Field(
         default="agentic",
-        validation_alias=_named("FLEET_PLANNING_MODE", "planning_mode", "PLANNER_MODE"),
+        validation_alias=_aliases_of("FLEET_PLANNING_MODE", "planning_mode", "PLANNER_MODE"),
         description="How agents plan where a task does not say: one plan, step by step, or by the task's complexity.",
     )
     hybrid_threshold: float = Field(
         default=0.7,
         ge=0,
         le=1,
-        validation_alias=_named("FLEET_HYBRID_THRESHOLD", "hybrid_threshold", "HYBRID_COMPLEXITY_THRESHOLD"),
+        validation_alias=_aliases_of("FLEET_HYBRID_THRESHOLD", "hybrid_threshold", "HYBRID_COMPLEXITY_THRESHOLD"),
         description="From which complexity on (0 to 1) a hybrid agent goes step by step.",
     )
     parallel_calls: bool = Field(
         default=True,
-        validation_alias=_named("FLEET_PARALLEL_CALLS", "parallel_calls", "AGENTIC_ENABLE_PARALLEL"),
+        validation_alias=_aliases_of("FLEET_PARALLEL_CALLS", "parallel_calls", "AGENTIC_ENABLE_PARALLEL"),
         description="Whether the tool calls of one reply may run in parallel.",
     )
     sub_agents: int = Field(default=8, ge=0, description="Maximum number of sub-agents of one run, over all levels.")
@@ -202,24 +202,24 @@ class Settings(BaseSettings):
     chat_max_iterations: int = Field(
         default=5,
         ge=1,
-        validation_alias=_named("FLEET_CHAT_MAX_ITERATIONS", "chat_max_iterations", "AGENTIC_MAX_ITERATIONS"),
+        validation_alias=_aliases_of("FLEET_CHAT_MAX_ITERATIONS", "chat_max_iterations", "AGENTIC_MAX_ITERATIONS"),
         description="Maximum number of model replies of a chat or planning request.",
     )
     chat_max_tool_calls: int = Field(
         default=20,
         ge=1,
-        validation_alias=_named("FLEET_CHAT_MAX_TOOL_CALLS", "chat_max_tool_calls", "AGENTIC_MAX_TOOL_CALLS"),
+        validation_alias=_aliases_of("FLEET_CHAT_MAX_TOOL_CALLS", "chat_max_tool_calls", "AGENTIC_MAX_TOOL_CALLS"),
         description="Maximum number of tool calls of a chat or planning request.",
     )
     chat_timeout_seconds: float = Field(
         default=60.0,
         gt=0,
-        validation_alias=_named("FLEET_CHAT_TIMEOUT_SECONDS", "chat_timeout_seconds", "AGENTIC_TIMEOUT_SECONDS"),
+        validation_alias=_aliases_of("FLEET_CHAT_TIMEOUT_SECONDS", "chat_timeout_seconds", "AGENTIC_TIMEOUT_SECONDS"),
         description="Time limit of a chat or planning request.",
     )
     nats_url: str = Field(
         default="",
-        validation_alias=_named("FLEET_NATS_URL", "nats_url", "NATS_URL"),
+        validation_alias=_aliases_of("FLEET_NATS_URL", "nats_url", "NATS_URL"),
         description="NATS server; empty = an embedded one under `home`.",
     )
     nats_token: str = Field(default="", description="Token of the NATS server named by `nats_url`.", repr=False)
@@ -262,7 +262,7 @@ class Settings(BaseSettings):
     )
     ray_address: str = Field(
         default="",
-        validation_alias=_named("FLEET_RAY_ADDRESS", "ray_address", "RAY_ADDRESS"),
+        validation_alias=_aliases_of("FLEET_RAY_ADDRESS", "ray_address", "RAY_ADDRESS"),
         description="Ray cluster; empty = a private local one.",
     )
     ray_token: str = Field(
@@ -307,7 +307,7 @@ class Settings(BaseSettings):
     )
     otlp_endpoint: str = Field(
         default="",
-        validation_alias=_named("FLEET_OTLP_ENDPOINT", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        validation_alias=_aliases_of("FLEET_OTLP_ENDPOINT", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
         description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318; "
         "empty = no traces.",
     )
@@ -699,7 +699,7 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """Names that look like settings and are none, each with the nearest one: variables, and keys of the file."""
     fields = Settings.model_fields
     names = {*fields, *(f"{name}{SUFFIX}" for name, field in fields.items() if not field.repr)}
-    aliases = {str(one) for field in fields.values() if (alias := _aliases(field)) for one in alias}
+    aliases = {str(alias_name) for field in fields.values() if (alias := _aliases(field)) for alias_name in alias}
     path = configuration_file()
     keys = [name for name in read_file(path) if name.lower() not in names and name not in aliases]
     variables = [
@@ -707,9 +707,9 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
         for name in environment
         if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in names and not _ELSEWHERE.fullmatch(name)
     ]
-    told = [f"{path} has the unknown setting {name}{_nearest(name, names)}" for name in keys]
+    problems = [f"{path} has the unknown setting {name}{_nearest(name, names)}" for name in keys]
     wanted = {f"{PREFIX}{name}".upper() for name in names}
-    return told + [f"{name} is no setting{_nearest(name, wanted)}" for name in variables]
+    return problems + [f"{name} is no setting{_nearest(name, wanted)}" for name in variables]
 
 
 def _aliases(field: FieldInfo) -> Sequence[object]:

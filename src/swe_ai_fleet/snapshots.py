@@ -97,8 +97,8 @@ class Snapshot:
         head, _ = await self._head()
         if not head.slot:
             return 0
-        found = [await self.store.bucket.get(f"{self.key}.{head.slot}.{number}") for number in range(head.parts)]
-        parts = [part.value if part is not None else b"" for part in found]
+        pieces = [await self.store.bucket.get(f"{self.key}.{head.slot}.{number}") for number in range(head.parts)]
+        parts = [part.value if part is not None else b"" for part in pieces]
         try:
             digest = hashlib.sha256()
             for part in parts:

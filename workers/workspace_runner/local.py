@@ -68,14 +68,14 @@ class LocalBackend:
         try:
             (directory / SPEC).write_bytes(to_json(replace(spec, login="")))
             workspace = directory / "workspace"
-            told = {
+            identity = {
                 JOB_ID: spec.job_id,
                 TENANT: spec.ref.tenant,
                 WORKSPACE: str(workspace),
                 "TASK_ID": spec.task_id,
                 "HOSTNAME": spec.ref.name,
             }
-            environment = {**self._environment, **told}
+            environment = {**self._environment, **identity}
             if spec.login:
                 environment |= {
                     "FLEET_NATS_URL": without_login(environment.get("FLEET_NATS_URL", "")),
@@ -132,14 +132,14 @@ class LocalBackend:
 
     async def held(self) -> tuple[HeldJob, ...]:
         """The jobs that have a directory."""
-        return await asyncio.to_thread(self._held)
+        return await asyncio.to_thread(self._held_jobs)
 
-    def _held(self) -> tuple[HeldJob, ...]:
-        found: list[HeldJob] = []
+    def _held_jobs(self) -> tuple[HeldJob, ...]:
+        held_jobs: list[HeldJob] = []
         for spec_file in self._root.glob(f"*/{SPEC}"):
             with suppress(FileNotFoundError, ValueError):
                 spec = from_json(JobSpec, spec_file.read_bytes())
-                found.append(
+                held_jobs.append(
                     HeldJob(
                         ref=spec.ref,
                         job_id=spec.job_id,
@@ -148,7 +148,7 @@ class LocalBackend:
                         ended=_free(spec_file.with_name(LOCK)),
                     )
                 )
-        return tuple(found)
+        return tuple(held_jobs)
 
     async def _remove(self, directory: Path) -> None:
         await uninterrupted(asyncio.to_thread(remove_tree, directory))
@@ -180,7 +180,7 @@ def _ending(directory: Path) -> Ending:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
         log = file.read().decode("utf-8", "replace")
     try:
-        told = json.loads((directory / EXIT).read_text())
+        ending = json.loads((directory / EXIT).read_text())
     except FileNotFoundError:
         return Ending(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
-    return Ending(reason=EndReason(told["reason"]), message=str(told["message"]), log=log)
+    return Ending(reason=EndReason(ending["reason"]), message=str(ending["message"]), log=log)

@@ -68,9 +68,9 @@ def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Met
         ("settled", CounterMetricFamily, "jobs_settled", "kind", "Jobs that told their outcome."),
         ("failed", CounterMetricFamily, "jobs_failed", "reason", "Jobs that ended without a word."),
     ):
-        found = figures[name]
+        values = figures[name]
         metric = kind(f"fleet_runner_{family}", text, labels=[label] if label else [])
-        for key, number in found.items() if isinstance(found, Mapping) else (("", found),):
+        for key, number in values.items() if isinstance(values, Mapping) else (("", values),):
             metric.add_metric([key] if label else [], number)
         families.append(metric)
     return families
@@ -167,16 +167,16 @@ def _queues(
 
 async def serve(settings: Settings, chosen: RunnerSettings) -> None:
     """Run until SIGTERM or SIGINT: nothing more is taken then, and what ends soon may end here."""
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with (
         open_telemetry(settings, service="fleet-runner", mask=secret_mask(settings)) as telemetry,
         open_runner(settings, chosen) as running,
         runner_metrics(telemetry, running.runner, running.log),
     ):
         _log.info("runner.ready", backend=chosen.backend, takes=chosen.takes)
-        await told.wait()
+        await stopping.wait()
         running.stop_taking()
         _log.info("runner.draining", running=running.runner.slots.taken)
         try:

@@ -202,10 +202,10 @@ class Runner:
         except (ValueError, FleetError) as fault:
             if isinstance(fault, Unavailable):
                 raise
-            told = (
+            problem = (
                 fault if isinstance(fault, FleetError) else InternalFault(f"no assignment of the fleet: {fault}"[:500])
             )
-            return await self._settled(job, outcome_of(told))
+            return await self._settled(job, outcome_of(problem))
         await self.board.post(job)
         await self._retire(job)
         if self.lets_in and not any(held.job_id == job.job_id for held in await self.backend.held()):
@@ -226,20 +226,20 @@ class Runner:
 
     async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:
         """Wait for whichever comes first: a word on the board, the end of the container, or that it is called off."""
-        told = _task(self.board.settled(job.tenant, job.job_id), "outcome")
+        outcome_told = _task(self.board.settled(job.tenant, job.job_id), "outcome")
         ended = _task(self.backend.ended(ref), "ending")
         stopped = _task(self.board.stopped(job.tenant, job.job_id), "stop")
-        tasks = (told, ended, stopped)
+        tasks = (outcome_told, ended, stopped)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                outcome = told.result()
+            if outcome_told.done():
+                outcome = outcome_told.result()
             elif stopped.done():
                 stopped.result()
                 await self.backend.stop(ref)
                 return await self._settled(job, outcome_of(AgentLost("the job was called off")))
             else:
-                outcome = await self._outcome_of(job, ended.result(), told)
+                outcome = await self._outcome_of(job, ended.result(), outcome_told)
         finally:
             for task in tasks:
                 task.cancel()
@@ -248,12 +248,12 @@ class Runner:
         await self.backend.finish(ref, failed=bool(outcome.fault))
         return outcome
 
-    async def _outcome_of(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
+    async def _outcome_of(self, job: Job, ending: Ending, outcome_told: asyncio.Task[JobOutcome]) -> JobOutcome:
         """What a job said before its container ended, which may be heard of a moment later; else what that means."""
-        await asyncio.wait([told], timeout=_OUTCOME_SECONDS)
-        said = await self.board.outcome(job.tenant, job.job_id)
-        if said is not None:
-            return said
+        await asyncio.wait([outcome_told], timeout=_OUTCOME_SECONDS)
+        known_outcome = await self.board.outcome(job.tenant, job.job_id)
+        if known_outcome is not None:
+            return known_outcome
         self.counts.failed[str(ending.reason)] += 1
         _log.warning(
             "job.lost", job=job.job_id, kind=job.kind, reason=str(ending.reason), message=ending.message, log=ending.log

@@ -208,5 +208,5 @@ def _coding(task: Task, generation: int) -> CodingAssignment:
 def failure(task: Task, outcome: JobOutcome) -> bytes:
     """What subscribers notified of a run that nothing came of, in the shape of every result."""
     error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
-    told = f"{outcome.reason or outcome.fault}: {error}"
-    return json.dumps(failed_result(task.task_id, task.execution_id, AGENT_ID, told)).encode()
+    problem = f"{outcome.reason or outcome.fault}: {error}"
+    return json.dumps(failed_result(task.task_id, task.execution_id, AGENT_ID, problem)).encode()

@@ -93,13 +93,13 @@ def cookie_name(host: Authority, *, secure: bool) -> str:
 def shown_sessions(headers: Headers, name: str) -> list[str]:
     """The values of the cookies of a name, a few at most: another server on the host may have added its own."""
     wanted = name.encode()
-    found: list[str] = []
+    tokens: list[str] = []
     for line in values(headers, b"cookie"):
         for part in line.split(b";"):
             key, _, value = part.strip().partition(b"=")
-            if key == wanted and len(found) < _MOST_TRIED:
-                found.append(value.decode("latin-1"))
-    return found
+            if key == wanted and len(tokens) < _MOST_TRIED:
+                tokens.append(value.decode("latin-1"))
+    return tokens
 
 
 def set_cookie(name: str, value: str, *, seconds: int, secure: bool) -> str:
@@ -155,16 +155,16 @@ class Credentials:
             Refusal: It names a tenant that is not its own.
             Unavailable: It cannot be told now.
         """
-        found = await self._authenticate(headers, host, origin)
+        authenticated = await self._authenticate(headers, host, origin)
         tenants = values(headers, b"fleet-tenant")
-        if found is not None and any(tenant != found.principal.tenant.encode() for tenant in tenants):
+        if authenticated is not None and any(tenant != authenticated.principal.tenant.encode() for tenant in tenants):
             raise Refusal(
                 403,
                 "acting for another tenant is not possible over HTTP",
                 field="fleet-tenant",
                 hint="services of the fleet use gRPC for that",
             )
-        return found
+        return authenticated
 
     async def _authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:
         if self._open:
@@ -172,15 +172,17 @@ class Credentials:
         shown = values(headers, b"authorization")
         if shown:
             token = bearer(shown)
-            return None if token is None else await self._known(Shown.BEARER, token)
+            return None if token is None else await self._lookup(Shown.BEARER, token)
         if origin is Origin.NAMED or self._sessions is None:
             return None
         for secure in (True, False):
             name = cookie_name(host, secure=secure)
             for value in shown_sessions(headers, name):
                 session = self._sessions.open(name, value)
-                if session and (found := await self._known(Shown.COOKIE, session.token, until=session.expires)):
-                    return found
+                if session and (
+                    authenticated := await self._lookup(Shown.COOKIE, session.token, until=session.expires)
+                ):
+                    return authenticated
         return None
 
     async def may_stay(self, authenticated: AuthenticatedCaller) -> bool:
@@ -190,10 +192,10 @@ class Credentials:
         if 0 < authenticated.expires <= time.time():
             return False
         try:
-            found = await self._known(authenticated.by, authenticated.token)
+            current = await self._lookup(authenticated.by, authenticated.token)
         except Unavailable:
             return True
-        return found is not None and found.principal == authenticated.principal
+        return current is not None and current.principal == authenticated.principal
 
     async def new_session(self, token: str, name: str) -> str | None:
         """The value of a cookie of that name for who shows the token; None where it is another one.
@@ -218,7 +220,7 @@ class Credentials:
             )
         return self._sessions.new(name, token, until=admission.expires)
 
-    async def _known(self, by: Shown, token: str, *, until: int = 0) -> AuthenticatedCaller | None:
+    async def _lookup(self, by: Shown, token: str, *, until: int = 0) -> AuthenticatedCaller | None:
         admission = await self._admission(token)
         if admission is None:
             return None
@@ -277,7 +279,7 @@ def check_intent(method: str, headers: Headers, authenticated: AuthenticatedCall
             415,
             "requests with a session cookie must have a JSON body or a git bundle",
             field="content-type",
-            hint=f"one of {', '.join(one.decode() for one in BODY_TYPES)}",
+            hint=f"one of {', '.join(body_type.decode() for body_type in BODY_TYPES)}",
         )
 
 

@@ -193,8 +193,10 @@ class AuthMiddleware:
         if key is None:
             await self._serve(scope, again, send)
             return
-        owner, who, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
-        await self._answers.once(key, self._serve, scope, again, send, owner=owner, who=who, body=body, secret=secret)
+        owner, principal, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
+        await self._answers.once(
+            key, self._serve, scope, again, send, owner=owner, who=principal, body=body, secret=secret
+        )
 
     async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
         try:
@@ -261,33 +263,33 @@ class AuthMiddleware:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
         left = self._buckets.take(_bucket(authenticated, peer(address)))
-        told = _told(left, self._buckets.per_minute)
+        limit_headers = _limit_headers(left, self._buckets.per_minute)
         if not left.admitted:
             raise Refusal(
                 429,
                 f"more than {self._buckets.per_minute} requests in a minute",
                 hint="send fewer, or raise FLEET_HTTP_REQUESTS_PER_MINUTE",
                 retry_after_seconds=left.seconds,
-                headers=dict(told),
+                headers=dict(limit_headers),
             )
-        return told
+        return limit_headers
 
 
 def _bucket(authenticated: AuthenticatedCaller | None, address: str) -> str:
     """Whose requests are counted together: a known caller's from everywhere, others' by where they come from."""
     if authenticated is None:
         return f"out {address}"
-    who = authenticated.principal
-    return f"in {address}" if who.sole else f"as {who.tenant} {who.name}"
+    principal = authenticated.principal
+    return f"in {address}" if principal.sole else f"as {principal.tenant} {principal.name}"
 
 
 def _owner(scope: Scope) -> tuple[str, ...]:
     """Whose idempotency keys are one space: a tenant's caller, whichever token they show now."""
     state = scope["state"]
-    who: Principal = state["authenticated"].principal
-    if who.sole:
+    principal: Principal = state["authenticated"].principal
+    if principal.sole:
         return state["token"], state["caller"]
-    return "caller", who.tenant, who.name, state["caller"]
+    return "caller", principal.tenant, principal.name, state["caller"]
 
 
 def _no_role() -> Refusal:
@@ -296,7 +298,7 @@ def _no_role() -> Refusal:
     )
 
 
-def _told(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
+def _limit_headers(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
     return [
         ("RateLimit-Policy", f'"requests";q={per_minute};w=60'),
         ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),

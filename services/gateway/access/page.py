@@ -91,7 +91,7 @@ class Page:
                 headers["content-encoding"] = "gzip"
         headers["etag"] = tag
         shown = request.headers.get("if-none-match", "")
-        if tag in (one.strip().removeprefix("W/") for one in shown[:1000].split(",")):
+        if tag in (etag.strip().removeprefix("W/") for etag in shown[:1000].split(",")):
             headers.pop("content-encoding", None)
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=asset.media_type, headers=headers)

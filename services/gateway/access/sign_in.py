@@ -66,13 +66,13 @@ class _SessionRoutes:
     async def show(self, request: Request) -> Response:
         """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
-        who = authenticated.principal
+        principal = authenticated.principal
         fields: dict[str, object] = {
             "authenticated": True,
             "by": authenticated.by,
-            "tenant": who.tenant,
-            "name": who.name,
-            "roles": sorted(who.roles),
+            "tenant": principal.tenant,
+            "name": principal.name,
+            "roles": sorted(principal.roles),
         }
         if self._grpc:
             fields["grpc"] = self._grpc
@@ -104,8 +104,8 @@ def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]
 def _token(body: bytes, kind: bytes) -> str:
     if kind != b"application/json":
         raise Refusal(415, "the body is not JSON", field="content-type", hint="application/json")
-    told = json_object(body)
-    token = told.get("token")
-    if set(told) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
+    sign_in = json_object(body)
+    token = sign_in.get("token")
+    if set(sign_in) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
         raise Refusal(400, "the body must be an object with a token", field="token", hint='send {"token": "…"}')
     return token

@@ -170,8 +170,8 @@ async def _last(operation: Operation, upstream: Upstream, message: Message, call
         last = update
     if last is None or not last.HasField(cast("Any", operation.answer)):
         raise InternalFault("the service ended without an answer")
-    told = cast("Message", getattr(last, operation.answer))
-    return Response(await written_aside(told), headers={"cache-control": "no-store"}, media_type="application/json")
+    final = cast("Message", getattr(last, operation.answer))
+    return Response(await written_aside(final), headers={"cache-control": "no-store"}, media_type="application/json")
 
 
 async def _waiting(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:

@@ -75,8 +75,8 @@ _SESSION: Part = {
 
 
 def _probe(name: str, summary: str, *, otherwise: bool) -> Part:
-    told = _json(summary, {"status": {"type": "string"}})
-    responses = {"200": told, "503": told} if otherwise else {"200": told}
+    probe = _json(summary, {"status": {"type": "string"}})
+    responses = {"200": probe, "503": probe} if otherwise else {"200": probe}
     get = {"operationId": name, "summary": summary, "tags": ["Probes"], "security": [], "responses": responses}
     return {"get": get}
 
@@ -160,16 +160,16 @@ def document(
         operations: What there is.
         fragments: `paths`, `components` and `tags` of rooms that the table does not know.
     """
-    said = kept_comments() if comments is None else comments
-    schemas = Schemas(said, [_input(one) for one in operations if one.has_body])
+    proto_comments = kept_comments() if comments is None else comments
+    schemas = Schemas(proto_comments, [_input(operation) for operation in operations if operation.has_body])
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation, schemas, said)
+        paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation, schemas, proto_comments)
     tags = [
-        {"name": _tag(name), "description": said.get(name, "")}
+        {"name": _tag(name), "description": proto_comments.get(name, "")}
         for name in dict.fromkeys(operation.service for operation in operations)
     ]
-    made: dict[str, Any] = {
+    schema_document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "SWE AI Fleet over HTTP",
@@ -196,8 +196,8 @@ def document(
         },
     }
     for fragment in fragments:
-        _add(made, fragment)
-    return made
+        _add(schema_document, fragment)
+    return schema_document
 
 
 def document_text(comments: Mapping[str, str] | None = None) -> str:
@@ -260,14 +260,14 @@ def _in_path(name: str, field: str, kind: Descriptor, schemas: Schemas) -> dict[
 
 
 def _in_query(kind: Any, schemas: Schemas, hidden: Iterable[str]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    parameters: list[dict[str, Any]] = []
     for field in cast("list[FieldDescriptor]", kind.fields):
         if field.name in hidden:
             continue
         schema = schemas.field(field)
         about = schema.pop("description", "")
-        told.append({"name": field.name, "in": "query", "description": about, "schema": schema})
-    return told
+        parameters.append({"name": field.name, "in": "query", "description": about, "schema": schema})
+    return parameters
 
 
 def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
@@ -340,12 +340,12 @@ def _tag(full_name: str) -> str:
     return service(full_name).name.removesuffix("Service")
 
 
-def _add(made: dict[str, Any], fragment: Mapping[str, Any]) -> None:
+def _add(target: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     """Take over what a room says of itself; what it does not name stays."""
     for name, value in fragment.items():
-        if isinstance(value, Mapping) and isinstance(made.get(name), dict):
-            _add(made[name], cast("Mapping[str, Any]", value))
-        elif isinstance(value, list) and isinstance(made.get(name), list):
-            made[name] = [*made[name], *cast("list[Any]", value)]
+        if isinstance(value, Mapping) and isinstance(target.get(name), dict):
+            _add(target[name], cast("Mapping[str, Any]", value))
+        elif isinstance(value, list) and isinstance(target.get(name), list):
+            target[name] = [*target[name], *cast("list[Any]", value)]
         else:
-            made[name] = value
+            target[name] = value

@@ -225,14 +225,14 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     for name, text in values.items():
         target, field = _target(message, name)
         value = from_text(field, text, name)
-        if _said(body, name) and getattr(target, field.name) != value:
+        if _has_value(body, name) and getattr(target, field.name) != value:
             raise InvalidRequest(
                 f"{name} differs from the one in the path", field=name, hint="leave it out of the body"
             )
         setattr(target, field.name, value)
 
 
-def _said(body: Mapping[str, object], name: str) -> bool:
+def _has_value(body: Mapping[str, object], name: str) -> bool:
     value: object = body
     for part in name.split("."):
         value = cast("Mapping[str, object]", value).get(part) if isinstance(value, dict) else None
@@ -260,12 +260,12 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
         if not isinstance(value, list):
             raise InvalidRequest(f"{where} must be a list", field=where)
         several: Any = getattr(message, field.name)
-        for number, one in enumerate(cast("list[object]", value)):
+        for number, element in enumerate(cast("list[object]", value)):
             place = f"{where}[{number}]"
             if field.message_type is not None:
-                _set_message(several.add(), one, place)
+                _set_message(several.add(), element, place)
             else:
-                several.append(scalar(field, one, place))
+                several.append(scalar(field, element, place))
     elif field.message_type is not None:
         inner = cast("Message", getattr(message, field.name))
         inner.SetInParent()
@@ -278,13 +278,13 @@ def _set_map(entries: Any, field: FieldDescriptor, value: object, where: str) ->
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where} must be an object", field=where)
     kinds = cast("Any", field.message_type).fields_by_name
-    for key, one in cast("dict[str, object]", value).items():
+    for key, element in cast("dict[str, object]", value).items():
         place = f"{where}[{shown(key)}]"
         name = from_text(kinds["key"], key, place)
         if kinds["value"].message_type is not None:
-            _set_message(entries[name], one, place)
+            _set_message(entries[name], element, place)
         else:
-            entries[name] = scalar(kinds["value"], one, place)
+            entries[name] = scalar(kinds["value"], element, place)
 
 
 def _set_message(message: Message, value: object, where: str) -> None:
@@ -305,12 +305,12 @@ def _check_free_form(value: object, where: str, levels: int) -> None:
     if levels < 0:
         raise InvalidRequest(f"{where} is nested too deeply", field=where, hint=f"at most {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        for key, one in cast("dict[str, object]", value).items():
+        for key, element in cast("dict[str, object]", value).items():
             checked_text(key, where)
-            _check_free_form(one, where, levels - 1)
+            _check_free_form(element, where, levels - 1)
     elif isinstance(value, list):
-        for one in cast("list[object]", value):
-            _check_free_form(one, where, levels - 1)
+        for element in cast("list[object]", value):
+            _check_free_form(element, where, levels - 1)
     elif isinstance(value, str):
         checked_text(value, where)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -332,12 +332,12 @@ def _unknown(message: Message, where: str) -> NoReturn:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names: set[str] = set()
         twice = next(name for name, _ in pairs if name in names or names.add(name))
         raise InvalidRequest(f"{shown(twice)} is given twice", field=shown(twice))
-    return found
+    return members
 
 
 def _constant(word: str) -> NoReturn:

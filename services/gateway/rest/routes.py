@@ -31,12 +31,12 @@ def rest_routes(upstream: Upstream) -> list[BaseRoute]:
 
 
 def _document_route() -> Route:
-    made: list[bytes] = []
+    cached: list[bytes] = []
 
     async def endpoint(_: Request) -> Response:
-        if not made:
-            made.append(await asyncio.to_thread(document_bytes))
-        return Response(made[0], media_type="application/json")
+        if not cached:
+            cached.append(await asyncio.to_thread(document_bytes))
+        return Response(cached[0], media_type="application/json")
 
     return Route(DOCUMENT_PATH, endpoint, methods=["GET"])
 

@@ -49,14 +49,14 @@ def comments_of(files: FileDescriptorSet) -> dict[str, str]:
     Args:
         files: As protoc writes them with `--include_source_info`.
     """
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for file in files.file:
         names = dict(_names(file, file.package, _TREE, ()))
         for location in file.source_code_info.location:
             name, text = names.get(tuple(location.path)), _text(location.leading_comments)
             if name and text:
-                found[name] = text
-    return dict(sorted(found.items()))
+                comments[name] = text
+    return dict(sorted(comments.items()))
 
 
 def comments_text(files: FileDescriptorSet) -> str:
@@ -74,10 +74,10 @@ def _names(
     holder: FileDescriptorProto | Any, prefix: str, tree: Sequence[Any], path: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], str]]:
     for number, member, inner in tree:
-        for place, one in enumerate(getattr(holder, member)):
-            name, here = f"{prefix}.{one.name}", (*path, number, place)
+        for place, element in enumerate(getattr(holder, member)):
+            name, here = f"{prefix}.{element.name}", (*path, number, place)
             yield here, name
-            yield from _names(one, name, inner, here)
+            yield from _names(element, name, inner, here)
 
 
 def _text(comment: str) -> str:
@@ -115,8 +115,8 @@ class Schemas:
         if name not in self._found:
             # Before it is made: it may refer to itself.
             self._found[name] = {}
-            made = self._enumeration(kind) if isinstance(kind, EnumDescriptor) else self.message(kind)
-            self._found[name].update(made)
+            definition = self._enumeration(kind) if isinstance(kind, EnumDescriptor) else self.message(kind)
+            self._found[name].update(definition)
         return {"$ref": f"#/components/schemas/{name}"}
 
     def message(self, kind: Descriptor, *, without: Iterable[str] = ()) -> Schema:
@@ -145,16 +145,16 @@ class Schemas:
         if kind is not None and kind.GetOptions().map_entry:
             schema: Schema = {
                 "type": "object",
-                "additionalProperties": self._one(kind.fields_by_name["value"]),
+                "additionalProperties": self._element(kind.fields_by_name["value"]),
             }
         else:
-            schema = self._one(field)
+            schema = self._element(field)
             if field.is_repeated:
                 schema = {"type": "array", "items": schema}
         schema.update(_bounds(schema, field))
         return self._describe(schema, field.full_name)
 
-    def _one(self, field: FieldDescriptor) -> Schema:
+    def _element(self, field: FieldDescriptor) -> Schema:
         if field.message_type is not None:
             kind = field.message_type
             return dict(_FREE_FORM[kind.full_name]) if kind.full_name in _FREE_FORM else self.reference(kind)
@@ -172,13 +172,13 @@ class Schemas:
         return {"type": "string"}
 
     def _enumeration(self, kind: EnumDescriptor) -> Schema:
-        said = [
+        comments = [
             f"- `{value.name}`: {text}"
             for value in kind.values
             if (text := self._comments.get(f"{kind.full_name}.{value.name}"))
         ]
         schema: Schema = {"type": "string", "enum": [value.name for value in kind.values]}
-        return self._describe(schema, kind.full_name, "\n".join(said))
+        return self._describe(schema, kind.full_name, "\n".join(comments))
 
     def _describe(self, schema: Schema, name: str, more: str = "") -> Schema:
         text = "\n\n".join(part for part in (self._comments.get(name, ""), more) if part)
@@ -214,19 +214,19 @@ def _bounds(schema: Schema, field: FieldDescriptor) -> Schema:
     """What the contract asks of a value, in JSON schema's words; of a list's entries in those of the list's items."""
     if (bounds := bounds_of(field)) is None:
         return {}
-    one: Schema = {}
+    bound: Schema = {}
     if bounds.HasField("max_chars"):
-        one["maxLength"] = bounds.max_chars
+        bound["maxLength"] = bounds.max_chars
     if bounds.HasField("pattern"):
-        one["pattern"] = f"^{bounds.pattern}$"
+        bound["pattern"] = f"^{bounds.pattern}$"
     if bounds.HasField("max"):
-        one["maximum"] = int(bounds.max) if bounds.max.is_integer() else bounds.max
-        one["minimum"] = 0
+        bound["maximum"] = int(bounds.max) if bounds.max.is_integer() else bounds.max
+        bound["minimum"] = 0
     if bounds.HasField("min"):
-        one["minimum"] = int(bounds.min) if bounds.min.is_integer() else bounds.min
+        bound["minimum"] = int(bounds.min) if bounds.min.is_integer() else bounds.min
     if schema.get("type") == "object":
         return {"maxProperties": bounds.max_items} if bounds.HasField("max_items") else {}
     if not field.is_repeated:
-        return one
-    told: Schema = {"maxItems": bounds.max_items} if bounds.HasField("max_items") else {}
-    return {**told, "items": {**schema["items"], **one}}
+        return bound
+    array_bounds: Schema = {"maxItems": bounds.max_items} if bounds.HasField("max_items") else {}
+    return {**array_bounds, "items": {**schema["items"], **bound}}

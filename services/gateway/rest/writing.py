@@ -50,17 +50,17 @@ def _plan(kind: Descriptor) -> tuple[tuple[str, bool, _Convert | None], ...]:
 def _convert(field: FieldDescriptor) -> _Convert | None:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        inner = _one(kind.fields_by_name["value"])
+        inner = _converter(kind.fields_by_name["value"])
         if inner is None:
-            return lambda entries: {str(key): one for key, one in entries.items()}
-        return lambda entries: {str(key): inner(one) for key, one in entries.items()}
-    one = _one(field)
+            return lambda entries: {str(key): item for key, item in entries.items()}
+        return lambda entries: {str(key): inner(item) for key, item in entries.items()}
+    convert = _converter(field)
     if not field.is_repeated:
-        return one
-    return list if one is None else lambda several: [one(each) for each in several]
+        return convert
+    return list if convert is None else lambda several: [convert(each) for each in several]
 
 
-def _one(field: FieldDescriptor) -> _Convert | None:
+def _converter(field: FieldDescriptor) -> _Convert | None:
     """How one value is written; None: as it is."""
     if field.message_type is not None:
         return json_format.MessageToDict if field.message_type.full_name.startswith("google.protobuf.") else as_json

@@ -39,8 +39,8 @@ class Audit:
         limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
         ask = pb.GetExecutionRequest(execution_id=execution_id)
         answer = await self._upstream.call(_GET_EXECUTION, ask, token=caller.token, caller=caller.name)
-        found = cast("pb.GetExecutionResponse", answer)
-        last, keys = found.execution.last_sequence, PublicKeys.of(key.public_key for key in found.audit_keys)
+        reply = cast("pb.GetExecutionResponse", answer)
+        last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
         chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
         stream = self._upstream.stream(
             STREAM_EXECUTION,
@@ -52,21 +52,21 @@ class Audit:
         async with aclosing(stream) as events:
             async for message in events:
                 event = cast("pb.ExecutionEvent", message)
-                one = chains.add(event)
-                if one is not None and _wanted(one, agent_id, run, first):
+                chained = chains.add(event)
+                if chained is not None and _matches(chained, agent_id, run, first):
                     more = more or len(page) >= limit
-                    page += [one] if len(page) < limit else []
+                    page += [chained] if len(page) < limit else []
                 if event.sequence >= last:
                     break
-        told = {
+        document = {
             "execution_id": execution_id,
             "last_sequence": last,
             **report(chains.verdicts()),
-            "entries": [{"run": one.run, **to_plain(one.entry)} for one in page],
+            "entries": [{"run": chained.run, **to_plain(chained.entry)} for chained in page],
             "next_from": page[-1].entry.seq + 1 if more else None,
         }
-        return Response(json_bytes(told), media_type="application/json", headers={"cache-control": "no-store"})
+        return Response(json_bytes(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _wanted(one: ChainedEntry, agent_id: str, run: int, first: int) -> bool:
-    return bool(agent_id) and one.agent_id == agent_id and run in (0, one.run) and one.entry.seq >= first
+def _matches(chained: ChainedEntry, agent_id: str, run: int, first: int) -> bool:
+    return bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run) and chained.entry.seq >= first

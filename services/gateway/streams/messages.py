@@ -157,7 +157,7 @@ def decided(resolution: ApprovalResolution) -> State:
 
 def result(state: ExecutionState) -> State:
     """What an execution that has ended gave."""
-    told = ended_state(
+    message = ended_state(
         state.status,
         error=state.error,
         usage=state.usage,
@@ -169,8 +169,8 @@ def result(state: ExecutionState) -> State:
         candidates=[to_plain(ranked) for ranked in state.ranking],
     )
     if state.delivered is not None:
-        told |= {"branch": state.delivered.branch, "commit": state.delivered.commit_sha}
-    return told
+        message |= {"branch": state.delivered.branch, "commit": state.delivered.commit_sha}
+    return message
 
 
 class Message:
@@ -287,10 +287,10 @@ def _ending(stored: StoredEvent, progress: Progress) -> tuple[str, Fields]:
     body = stored.event.body
     if not isinstance(body, ExecutionFinished):
         return _log(_level(body), line_of(stored), stored.event.agent_id)
-    told = result(progress.state)
+    end = result(progress.state)
     if body.status in _ENDED_WELL:
-        return "completion", {"result": told}
-    return "error", {"error": body.error or f"ended: {body.status.value}", "status": body.status.value, "result": told}
+        return "completion", {"result": end}
+    return "error", {"error": body.error or f"ended: {body.status.value}", "status": body.status.value, "result": end}
 
 
 def _log(level: Level, message: str, agent_id: str) -> tuple[str, Fields]:
@@ -333,11 +333,11 @@ def _stored_json(event: pb.ExecutionEvent, readable: bool) -> bytes:
 
 def _text(event: pb.ExecutionEvent) -> Message:
     piece = json.loads(event.payload_json)
-    told = {
+    message = {
         "type": "text",
         "execution_id": event.execution_id,
         "agent_id": event.agent_id,
         "text": piece.get("text", ""),
         "begins": bool(piece.get("begins")),
     }
-    return Message(0, "text", json_bytes(told))
+    return Message(0, "text", json_bytes(message))

@@ -108,8 +108,8 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": _END, "more_body": False})
         except TooSlow as slow:
-            told = notice(self._execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
-            await send({"type": "http.response.body", "body": _event(told, False), "more_body": False})
+            gap = notice(self._execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
+            await send({"type": "http.response.body", "body": _event(gap, False), "more_body": False})
         except (FleetError, grpc.aio.AioRpcError):
             # The status is long sent. The connection ends without its end, so that clients come back.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -180,8 +180,8 @@ class EventsPage:
             ended = feed.ended and not full
         following = messages[-1].sequence + 1 if messages else first
         bodies = b",".join(message.body(events) for message in messages)
-        told = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, following, b"true" if ended else b"false")
-        return Response(told, media_type="application/json", headers={"cache-control": "no-store"})
+        page = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, following, b"true" if ended else b"false")
+        return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def _stored(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Message, None]:

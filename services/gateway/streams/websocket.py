@@ -105,8 +105,8 @@ class WatchSocket:
                         raise TooSlow(sent + 1) from None
                     sent = batch.sequence
             except TooSlow as slow:
-                told = notice(execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
-                await wire.try_to_tell(Batch([told]))
+                gap = notice(execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
+                await wire.try_to_tell(Batch([gap]))
                 raise
 
 

@@ -85,5 +85,5 @@ def provider_endpoint(
     return ModelEndpoint(base_url=base_url, model=model, api_key=api_key or next(iter(own), ""), note=note)
 
 
-def _same_host(one: str, other: str) -> bool:
-    return urlsplit(one).hostname == urlsplit(other).hostname
+def _same_host(url: str, other: str) -> bool:
+    return urlsplit(url).hostname == urlsplit(other).hostname

@@ -290,8 +290,8 @@ class AgentRun:
         self._budget.settle(Usage(tool_calls=len(calls)))
         observations = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
         for seen in observations[len(step.observations) :]:
-            told = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
-            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, told))), step=step.number)
+            texts = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
+            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, texts))), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         step = replace(step, observations=observations)
@@ -309,8 +309,8 @@ class AgentRun:
         if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step.observations
         metadata = {LAST_LOOK_TITLE: last.result.content}
-        told = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
-        return (*step.observations[:-1], replace(last, result=told))
+        result = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
+        return (*step.observations[:-1], replace(last, result=result))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""

@@ -275,14 +275,14 @@ class OperateRun:
                 # No run searched memory before: what the node names is what is missing.
                 others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
                 kits = {**kits, others.name: others}
-            found = _found(kits, assignment.tool)
-            if found is None:
+            match = _find(kits, assignment.tool)
+            if match is None:
                 return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
-            kit, definition = found
+            kit, definition = match
             return await pipeline.call(definition, kit, arguments)
 
 
-def _found(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] | None:
+def _find(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] | None:
     for kit in kits.values():
         for definition in kit.definitions.values():
             if definition.spec.name == name:

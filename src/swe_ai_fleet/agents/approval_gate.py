@@ -78,10 +78,10 @@ async def ruled_on(calls: Sequence[ToolCall], gate: ApprovalGate | None, *, step
     rulings = await gate.review(calls, step=step, truncated=truncated)
     if any(ruling.verdict is Verdict.WAIT for ruling in rulings):
         return Ruled(waits=True)
-    told = {call.call_id: ruling for call, ruling in zip(calls, rulings, strict=True)}
+    by_call = {call.call_id: ruling for call, ruling in zip(calls, rulings, strict=True)}
     return Ruled(
-        refusals={name: ruling.text for name, ruling in told.items() if ruling.verdict is not Verdict.GO},
-        notes={name: ruling.text for name, ruling in told.items() if ruling.verdict is Verdict.GO},
+        refusals={name: ruling.text for name, ruling in by_call.items() if ruling.verdict is not Verdict.GO},
+        notes={name: ruling.text for name, ruling in by_call.items() if ruling.verdict is Verdict.GO},
         ends=any(ruling.verdict is Verdict.END for ruling in rulings),
     )
 
@@ -206,7 +206,7 @@ class PolicyGate:
             agent_id=self._agent_id,
             policy=self.policy,
             goal=self._mask(self._goal)[:MAX_APPROACH_CHARS],
-            approach=self._mask(_in_words(reading))[:MAX_APPROACH_CHARS],
+            approach=self._mask(_reading_text(reading))[:MAX_APPROACH_CHARS],
             call=replace(call, name=reading.spec.name, arguments=arguments),
             step=step,
             requested_at="",
@@ -223,23 +223,23 @@ class PolicyGate:
         resolution = self._resolutions[need.approval_id]
         if self._approvals is not None:
             self._approvals.record_decision(need, resolution)
-        who = resolution.approver or "a person"
-        said = f": {resolution.text.strip()}" if resolution.text.strip() else ""
+        approver = resolution.approver or "a person"
+        comment = f": {resolution.text.strip()}" if resolution.text.strip() else ""
         plan = self.policy is ApprovalPolicy.PLAN
         away = f"\n{PUT_AWAY}" if need.approval_id in self._put_away else ""
         match resolution.decision:
             case ApprovalDecision.APPROVED:
                 self._planned = self._planned or plan
                 self.approved = need.approach if plan else self.approved
-                return Ruling(text=f"Approved by {who}{said or '.'}{away}")
+                return Ruling(text=f"Approved by {approver}{comment or '.'}{away}")
             case ApprovalDecision.ADJUSTED:
                 again = f"Call {PROPOSE} again, with that taken into account." if plan else "Take that into account."
-                return Ruling(verdict=Verdict.REFUSE, text=f"{who} asks for a change{said}\n{again}{away}")
+                return Ruling(verdict=Verdict.REFUSE, text=f"{approver} asks for a change{comment}\n{again}{away}")
             case ApprovalDecision.REJECTED if plan:
-                self.rejection = f"the approach was rejected by {who}{said}"
+                self.rejection = f"the approach was rejected by {approver}{comment}"
                 return Ruling(verdict=Verdict.END, text=self.rejection)
             case ApprovalDecision.REJECTED:
-                text = f"not carried out: {who} rejected this call{said}\nGo on without it.{away}"
+                text = f"not carried out: {approver} rejected this call{comment}\nGo on without it.{away}"
                 return Ruling(verdict=Verdict.REFUSE, text=text)
 
 
@@ -272,12 +272,12 @@ def _approved_plan(earlier: RunState) -> str:
     return plans[-1] if plans else ""
 
 
-def _in_words(reading: Reading) -> str:
+def _reading_text(reading: Reading) -> str:
     if reading.spec.name == PROPOSE:
         parts = (str(reading.arguments.get("approach", "")), str(reading.arguments.get("reasoning", "")))
         return "\n\n".join(part.strip() for part in parts if part.strip())
-    told = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items() if value is not None)
-    return f"{reading.spec.name}\n{told}" if told else reading.spec.name
+    arguments = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items() if value is not None)
+    return f"{reading.spec.name}\n{arguments}" if arguments else reading.spec.name
 
 
 def _refusal(need: ApprovalRequest | str | None) -> Ruling:

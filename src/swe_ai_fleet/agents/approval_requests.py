@@ -70,7 +70,7 @@ class RunApprovalService:
         if not new:
             return {}
         diff, whole = await self._diff()
-        memory, found = self._memory(), findings(self.searched, self._mask)
+        memory, searches = self._memory(), findings(self.searched, self._mask)
         now = datetime.now(UTC)
         expires = (now + timedelta(seconds=self.timeout_seconds)).isoformat() if self.timeout_seconds else ""
         filled = [
@@ -79,7 +79,7 @@ class RunApprovalService:
                 requested_at=now.isoformat(),
                 expires_at=expires,
                 memory=memory,
-                memory_results=found,
+                memory_results=searches,
                 diff=diff,
                 diff_ref=whole,
             )
@@ -143,13 +143,13 @@ class RunApprovalService:
     def _memory(self) -> str:
         """What searching in memory, and research, gave so far."""
         asked: set[str] = set()
-        found: list[str] = []
+        memories: list[str] = []
         for message in self.history.messages:
             if isinstance(message, AssistantMessage):
                 asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
             elif isinstance(message, ToolMessage) and message.call_id in asked:
-                found.append(message.content)
-        return beginning(self._mask("\n\n".join(found)), MAX_MEMORY_CHARS)
+                memories.append(message.content)
+        return beginning(self._mask("\n\n".join(memories)), MAX_MEMORY_CHARS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,11 +93,20 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
     `reward` is 1 for verified, 0.5 for unverified, 0 for refuted; a check's is its score, between 0 and 1. Nothing
     where the agent left no candidate, no `reward` where nothing judged it.
     """
-    candidate = next((one for one in state.candidates.values() if one.agent_id == agent_id), None)
+    candidate = next(
+        (
+            candidate_of_agent
+            for candidate_of_agent in state.candidates.values()
+            if candidate_of_agent.agent_id == agent_id
+        ),
+        None,
+    )
     if candidate is None:
         return {}
     report = state.reports.get(candidate.candidate_id)
-    place = next((one for one in state.ranking if candidate.candidate_id in (one.candidate_id, *one.duplicates)), None)
+    place = next(
+        (entry for entry in state.ranking if candidate.candidate_id in (entry.candidate_id, *entry.duplicates)), None
+    )
     fields: dict[str, object] = {
         "candidate_id": candidate.candidate_id,
         "winner": state.winner_id == candidate.candidate_id,
@@ -132,9 +141,9 @@ class _Steps:
             copied: dict[str, object] = {"is_copied_context": True} if goes_on and place < len(opening) else {}
             waited = bool(copied) and place == len(opening) - 1
             step = next(replies) if isinstance(message, AssistantMessage) and (not copied or waited) else None
-            yield {"step_id": number, **self._told(message, step), **copied}
+            yield {"step_id": number, **self._step_of(message, step), **copied}
 
-    def _told(self, message: Message, step: Step | None) -> dict[str, object]:
+    def _step_of(self, message: Message, step: Step | None) -> dict[str, object]:
         if not isinstance(message, AssistantMessage):
             return {"source": "system" if message.role == "system" else "user", "message": message.content}
         fields: dict[str, object] = {"source": "agent", "message": message.content}

@@ -123,18 +123,18 @@ async def second_go(assignment: CodingAssignment, revision: Revision, clone: Clo
         applied = False
     task, author = assignment.task, assignment.author_id or assignment.agent_id
     first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
-    text = _told(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
+    text = _revision_text(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
     return SecondGo(text=text, first=first.messages if first is not None else ())
 
 
-def _told(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
+def _revision_text(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
     """What an author is told behind the opening: its changes, the evidence, and the critiques without names."""
     candidate = revision.candidate
     fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
     # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
     critiques = sorted(
         (critique for critique in revision.critiques if not critique.error),
-        key=lambda one: (one.round, one.reviewer_id),
+        key=lambda critique: (critique.round, critique.reviewer_id),
     )
     return rendered(
         "revision",
@@ -145,11 +145,11 @@ def _told(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: 
         evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
         reviews=[
             {
-                "verdict": str(one.verdict),
-                "score": f"{one.score:g} of 1",
-                "text": fence(in_words(one), MAX_CRITIQUE_CHARS),
+                "verdict": str(critique.verdict),
+                "score": f"{critique.score:g} of 1",
+                "text": fence(in_words(critique), MAX_CRITIQUE_CHARS),
             }
-            for one in critiques
+            for critique in critiques
         ],
     )
 

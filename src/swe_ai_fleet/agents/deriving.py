@@ -175,7 +175,11 @@ def _as_subtasks(value: object) -> object:
     """Subtasks in a list; models also write an object with their ids as keys."""
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, object]", value).items()
-        value = [{"id": name, **cast("Mapping[str, object]", one)} for name, one in pairs if isinstance(one, Mapping)]
+        value = [
+            {"id": name, **cast("Mapping[str, object]", fields)}
+            for name, fields in pairs
+            if isinstance(fields, Mapping)
+        ]
     return cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else value
 
 
@@ -220,23 +224,23 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
     limit = min(MAX_SUBTASK_CHARS, MAX_ALL_CHARS // len(answer.subtasks))
     problems: list[str] = []
     subtasks: list[Subtask] = []
-    for name, said in zip(ids, answer.subtasks, strict=True):
+    for name, shape in zip(ids, answer.subtasks, strict=True):
         try:
-            given = Role.parse(said.role or (role if not roles or role in roles else min(roles)))
+            given = Role.parse(shape.role or (role if not roles or role in roles else min(roles)))
         except InvalidRequest as error:
             problems.append(f"{name!r}: {error}")
             given = role
         subtasks.append(
             Subtask(
                 subtask_id=name,
-                description=_shown(said.description, mask, limit),
+                description=_safe_text(shape.description, mask, limit),
                 role=given,
-                dependencies=_dependencies(said, ids, answer.subtasks),
-                priority=said.priority,
-                allowed_paths=_paths(said),
+                dependencies=_dependencies(shape, ids, answer.subtasks),
+                priority=shape.priority,
+                allowed_paths=_paths(shape),
             )
         )
-    if strategy == "parallel" and any(one.dependencies for one in subtasks):
+    if strategy == "parallel" and any(subtask.dependencies for subtask in subtasks):
         problems.append("none may depend on another: all are carried out at the same time")
     try:
         ordered = check_graph(subtasks, roles)
@@ -251,8 +255,8 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
 def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
     """Safe ids, different for different names; the same name twice is the same id, to be found fault with."""
     by_name: dict[str, str] = {}
-    for number, one in enumerate(subtasks, start=1):
-        name = _name(one.id)
+    for number, shape in enumerate(subtasks, start=1):
+        name = _name(shape.id)
         if name in by_name:
             continue
         slug = _NOT_IN_AN_ID.sub("-", name).strip("-")[:MAX_ID_CHARS].strip("-") or f"subtask-{number}"
@@ -264,12 +268,12 @@ def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
     return [by_name[_name(subtask.id)] for subtask in subtasks]
 
 
-def _dependencies(said: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:
+def _dependencies(shape: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:
     """The ids of what is named; a name that nobody has stays as it is, to be found fault with."""
-    known = {_name(one.id): name for name, one in zip(ids, subtasks, strict=True)}
+    known = {_name(shape.id): name for name, shape in zip(ids, subtasks, strict=True)}
     known |= {name: name for name in ids if name not in known}
     named: list[str] = []
-    for name in said.depends_on:
+    for name in shape.depends_on:
         named += [name] if _name(name) in known else name.split(",")[:MAX_NAMES]
     names = (name.strip() for name in named)
     return tuple(dict.fromkeys(known.get(_name(name), name[:MAX_ID_CHARS]) for name in names if name))
@@ -279,32 +283,37 @@ def _name(text: str) -> str:
     return " ".join(text.strip("`'\" ").lower().split())
 
 
-def _paths(said: SubtaskShape) -> tuple[str, ...]:
+def _paths(shape: SubtaskShape) -> tuple[str, ...]:
     """The globs that can be ones of the repository; a directory means all in it."""
-    found: list[str] = []
-    for path in said.paths:
-        one = path.strip().strip("`'\"").removeprefix("/workspace/").removeprefix("./")
+    paths: list[str] = []
+    for path in shape.paths:
+        pattern = path.strip().strip("`'\"").removeprefix("/workspace/").removeprefix("./")
         if (
-            not one
-            or len(one) > MAX_PATH_CHARS
-            or one.startswith("/")
-            or ".." in one.split("/")
-            or not one.isprintable()
+            not pattern
+            or len(pattern) > MAX_PATH_CHARS
+            or pattern.startswith("/")
+            or ".." in pattern.split("/")
+            or not pattern.isprintable()
         ):
             continue
-        found.append(f"{one}**" if one.endswith("/") else one)
-    return tuple(dict.fromkeys(found))[:MAX_PATHS]
+        paths.append(f"{pattern}**" if pattern.endswith("/") else pattern)
+    return tuple(dict.fromkeys(paths))[:MAX_PATHS]
 
 
 def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
-    before = ("", *(one.subtask_id for one in ordered))
+    before = ("", *(subtask.subtask_id for subtask in ordered))
     return tuple(
-        replace(one, dependencies=(*one.dependencies, earlier) if earlier not in one.dependencies else one.dependencies)
+        replace(
+            subtask,
+            dependencies=(*subtask.dependencies, earlier)
+            if earlier not in subtask.dependencies
+            else subtask.dependencies,
+        )
         if earlier
-        else one
-        for earlier, one in zip(before, ordered, strict=False)
+        else subtask
+        for earlier, subtask in zip(before, ordered, strict=False)
     )
 
 
-def _shown(text: str, mask: SecretMask, limit: int) -> str:
+def _safe_text(text: str, mask: SecretMask, limit: int) -> str:
     return shortened(mask(well_formed(text)).replace("\0", "").strip(), limit)

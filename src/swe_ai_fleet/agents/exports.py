@@ -32,22 +32,22 @@ def markdown(run: RunState) -> str:
     if started is not None:
         lines += [f"{started.role}, model {started.model or 'unknown'}, temperature {started.temperature}", ""]
         for message in started.messages:
-            lines += [f"## {message.role}", "", _shown(message.content), ""]
+            lines += [f"## {message.role}", "", _code_block(message.content), ""]
     answered = {message.call_id: message.content for message in run.messages if isinstance(message, ToolMessage)}
     for step in run.steps:
         lines += [f"## Step {step.number}", ""]
         if step.reply.content:
-            lines += [_shown(step.reply.content), ""]
+            lines += [_code_block(step.reply.content), ""]
         seen = {observation.call_id: observation for observation in step.observations}
         for call in step.reply.tool_calls:
-            lines += [f"**{_inline(call.name)}**", "", _shown(call.arguments, "json"), ""]
+            lines += [f"**{_inline(call.name)}**", "", _code_block(call.arguments, "json"), ""]
             observation = seen.get(call.call_id)
             if observation is not None:
                 lines += [_verdict(observation), ""]
-            lines += [_shown(answered.get(call.call_id, "(no answer)")), ""]
+            lines += [_code_block(answered.get(call.call_id, "(no answer)")), ""]
     if finished is not None:
         usage = finished.usage
-        lines += [f"## {finished.stop_reason}", "", _shown(finished.answer or finished.error), ""]
+        lines += [f"## {finished.stop_reason}", "", _code_block(finished.answer or finished.error), ""]
         lines += [
             f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {usage.prompt_tokens} prompt tokens "
             f"({usage.cached_tokens} cached), {usage.completion_tokens} completion tokens, {usage.duration_ms} ms",
@@ -66,5 +66,5 @@ def _inline(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!<>|~" else c for c in " ".join(text.split())[:200])
 
 
-def _shown(text: str, language: str = "") -> str:
+def _code_block(text: str, language: str = "") -> str:
     return fenced(truncate(text, _LONGEST_SHOWN), language)

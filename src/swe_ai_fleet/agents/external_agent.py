@@ -135,8 +135,10 @@ class ExternalRun:
             async with run.clock.limit(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
                 left = await self._work(agents, assignment, clone, record)
         except TimeoutError:
-            told = f"the limit of {limit:g} seconds was reached"
-            left = replace(left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (told, record.waiting))))
+            timeout_error = f"the limit of {limit:g} seconds was reached"
+            left = replace(
+                left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (timeout_error, record.waiting)))
+            )
         except PatchRejected as fault:
             left = replace(left, error=f"the agent's patch does not apply: {fault}")
         except (AgentFault, ModelError, ResourceExhausted, PreconditionFailed) as fault:
@@ -189,7 +191,7 @@ class ExternalRun:
                 )
             )
         handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.services.blobs)
-        left = await self._asked(agents, endpoint, handout)
+        left = await self._ask(agents, endpoint, handout)
         if len(left.patch) > MAX_PATCH_BYTES:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
         if left.patch and not task.enable_tools:
@@ -200,7 +202,7 @@ class ExternalRun:
             await clone.apply(left.patch)
         return left
 
-    async def _asked(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
+    async def _ask(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
         """What the agent hands in, asked again while it is busy."""
         pause = self.pause_seconds
         while True:
@@ -216,7 +218,7 @@ class ExternalRun:
     async def _prepared(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> str:
         """The clone as the run goes on in it, and the task in words for an agent that works there."""
         task, environment, keeper = assignment.task, clone.environment, run.keeper
-        _, told = opening_messages(
+        _, opening = opening_messages(
             task,
             workspace=clone,
             limits=ToolLimits(),
@@ -230,7 +232,7 @@ class ExternalRun:
             read_only=not task.enable_tools,
             test_command=shlex.join(environment.test_command),
             notes=environment.notes,
-            task=told.content,
+            task=opening.content,
         )
         # A checkpoint has the work that is revised in it.
         if assignment.revision is not None and run.earlier.checkpoint is None:

@@ -72,7 +72,9 @@ def judge_messages(
     reports = {report.candidate_id: report for report in assignment.reports}
     # The digests depend on the very texts, so nobody can write the fence's word into one of them.
     fence = Fence(
-        mask, task.execution_id, *sorted(patch.digest for one in known.values() if (patch := one.artifacts.patch))
+        mask,
+        task.execution_id,
+        *sorted(patch.digest for candidate in known.values() if (patch := candidate.artifacts.patch)),
     )
     asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
     left = room - sum(len(text) for _, text in asked)
@@ -90,8 +92,8 @@ def judge_messages(
         ]
         if tests:
             text += ["Old tests that it changed, before and after:", tests]
-        if found := _reviews([critique for critique in assignment.critiques if critique.candidate_id == name]):
-            text += ["What reviewers found:", fence(found, part)]
+        if reviews := _reviews([critique for critique in assignment.critiques if critique.candidate_id == name]):
+            text += ["What reviewers found:", fence(reviews, part)]
         if answer := fence(assignment.answers.get(name, ""), part // 2):
             text += ["What its author answered to them:", answer]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
@@ -100,7 +102,7 @@ def judge_messages(
 
 def _reviews(critiques: Sequence[Critique]) -> str:
     """What reviewers said, without their names and their marks: the judge is to make up its own mind."""
-    return "\n".join(f"Review {number}: {in_words(one)}" for number, one in enumerate(critiques, start=1))
+    return "\n".join(f"Review {number}: {in_words(critique)}" for number, critique in enumerate(critiques, start=1))
 
 
 MAX_READ_CHARS = 50_000
@@ -137,13 +139,13 @@ def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
     """
     texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
     # Whoever gave an object has said it there; only then is there nothing to look for in the words.
-    said = list(_in_objects(texts, letters)) or list(_in_words(texts, letters))
-    found = {letter: reason for letter, reason in reversed(said) if letter}
-    if len(found) > 1:
-        raise ValueError(f"it chose several candidates ({', '.join(sorted(found))})")
-    if not found:
+    choices = list(_in_objects(texts, letters)) or list(_letters_in_text(texts, letters))
+    chosen = {letter: reason for letter, reason in reversed(choices) if letter}
+    if len(chosen) > 1:
+        raise ValueError(f"it chose several candidates ({', '.join(sorted(chosen))})")
+    if not chosen:
         raise ValueError(f"it chose none of the candidates {', '.join(letters)}")
-    return found.popitem()
+    return chosen.popitem()
 
 
 def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
@@ -155,19 +157,19 @@ def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]
                 yield _letter(chosen, letters), next((as_text(fields[key]) for key in _REASONS if key in fields), "")
 
 
-def _in_words(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
+def _letters_in_text(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
     """Letters that are the whole reply, or stand behind a word like `choice:`."""
     for text in texts:
         if letter := _letter(text, letters):
             yield letter, ""
-        for found in _SAID.finditer(text):
-            if found[1] in letters:
-                yield found[1], as_text(text)
+        for match in _SAID.finditer(text):
+            if match[1] in letters:
+                yield match[1], as_text(text)
 
 
 def _letter(text: str, letters: str) -> str:
-    found = _LETTER.fullmatch(text) if len(text) <= 60 else None
-    return found[1].upper() if found and found[1].upper() in letters else ""
+    match = _LETTER.fullmatch(text) if len(text) <= 60 else None
+    return match[1].upper() if match and match[1].upper() in letters else ""
 
 
 ATTEMPTS = 2

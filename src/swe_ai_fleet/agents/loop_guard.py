@@ -303,25 +303,25 @@ class LoopGuard:
         needed = _WAITS if waiting else self._repeats
         in_a_row = max(self._run, self._cycle_runs[1] + 1)
         if in_a_row >= needed:
-            what = f"the same call {in_a_row} times in a row, with the same outcome"
+            description = f"the same call {in_a_row} times in a row, with the same outcome"
             if self._by_name_alone:
-                what = f"the same tool {in_a_row} times in a row"
-            return _Pattern("repeat", what, min(in_a_row, self._cycle_runs[1] + 1))
+                description = f"the same tool {in_a_row} times in a row"
+            return _Pattern("repeat", description, min(in_a_row, self._cycle_runs[1] + 1))
         if not self._by_name_alone:
             if self._revisit >= needed:
-                what = f"the same failing call {self._revisit} times, and nothing was changed in between"
-                return _Pattern("repeat", what, 1)
+                description = f"the same failing call {self._revisit} times, and nothing was changed in between"
+                return _Pattern("repeat", description, 1)
             for period in range(2, LONGEST_CYCLE + 1):
                 if self._cycle_runs[period] >= period * (needed - 1):
                     length = self._cycle_runs[period] + period
-                    what = f"the same {period} steps {length // period} times, with the same outcomes"
-                    return _Pattern("cycle", what, length, cooldown=period)
+                    description = f"the same {period} steps {length // period} times, with the same outcomes"
+                    return _Pattern("cycle", description, length, cooldown=period)
         if self._errors >= (_WAITS if waiting else _ERRORS):
-            what = f"{self._errors} errors of the same kind in a row"
-            return _Pattern("errors", what, self._error_steps)
+            description = f"{self._errors} errors of the same kind in a row"
+            return _Pattern("errors", description, self._error_steps)
         if self._idle >= (2 * _WAITS if waiting else _IDLE_STEPS):
-            what = f"{self._idle} steps without anything new"
-            return _Pattern("no progress", what, self._idle, cooldown=max(1, _IDLE_STEPS // 3))
+            description = f"{self._idle} steps without anything new"
+            return _Pattern("no progress", description, self._idle, cooldown=max(1, _IDLE_STEPS // 3))
         return None
 
     def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
@@ -331,10 +331,10 @@ class LoopGuard:
         self._silent_until[pattern.kind] = self._number + pattern.cooldown
         if action is LoopAction.REPLAN:
             self._start_over()
-        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._others(looped)}"
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._other_tools(looped)}"
         return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
 
-    def _others(self, looped: set[str]) -> str:
+    def _other_tools(self, looped: set[str]) -> str:
         names = [name for name in self._specs if name not in looped]
         if not names:
             return ""

@@ -111,9 +111,9 @@ class OutsideRecord:
     def left(self, diff: Diff) -> None:
         """What differs on disk in the end, and which of it the agent never spoke of."""
         silent = [path for path in diff.files if path not in self.paths][:_MOST_FILES]
-        told = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
+        summary = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
         arguments = {"files": ", ".join(diff.files[:_MOST_FILES])}
-        result = ToolResult(success=True, operation="", content=told, metadata={"silent": silent})
+        result = ToolResult(success=True, operation="", content=summary, metadata={"silent": silent})
         self.tell("left", arguments, result, reason="as the fleet found the clone")
 
     def shown(self, text: str, limit: int) -> str:

@@ -167,7 +167,7 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
     Raises ValueError with what is wrong, in words.
     """
     problem = "it is not a JSON object with the key requirements"
-    said = " ".join(statement(task).split())
+    task_text = " ".join(statement(task).split())
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if "requirements" not in value:
             continue
@@ -176,16 +176,18 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
         except (ValidationError, RecursionError):
             problem = "its JSON object has another form than was asked for"
             continue
-        quoted = [requirement for requirement in shape.requirements if _quotes(requirement, said)][:MAX_REQUIREMENTS]
+        quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)][
+            :MAX_REQUIREMENTS
+        ]
         if quoted:
             return _bounded(quoted)
         problem = "nothing in it is a quotation of the statement"
     raise ValueError(problem)
 
 
-def _quotes(one: RequirementShape, said: str) -> bool:
-    quote = " ".join(one.quote.split())
-    return _LEAST_QUOTE_CHARS <= len(quote) <= _MAX_QUOTE_CHARS and quote in said
+def _quotes(requirement: RequirementShape, task_text: str) -> bool:
+    quote = " ".join(requirement.quote.split())
+    return _LEAST_QUOTE_CHARS <= len(quote) <= _MAX_QUOTE_CHARS and quote in task_text
 
 
 def _bounded(shapes: list[RequirementShape]) -> tuple[Requirement, ...]:

@@ -139,9 +139,9 @@ def evidence(report: CheckReport, fence: Fence, limit: int) -> str:
         return "No evidence could be gathered."
     failed = [result for result in report.results if not result.passed and not result.skipped_reason]
     share = max(_LEAST_OUTPUT_CHARS, limit // max(1, len(failed)))
-    lines = [f"- {_line(one)}" for one in report.results]
+    lines = [f"- {_line(result)}" for result in report.results]
     lines += _of_others(report.foreign)
-    outputs = [fence(f"{_one_line(one.name)}:\n{_details(one)}", share) for one in failed if _details(one)]
+    outputs = [fence(f"{_one_line(result.name)}:\n{_details(result)}", share) for result in failed if _details(result)]
     return "\n".join((_verdict(report), fence("\n".join(lines), limit), *outputs))
 
 
@@ -217,10 +217,10 @@ def _line(result: CheckResult) -> str:
     weight = "" if result.required else " (not required)"
     if result.skipped_reason:
         return f"{_one_line(result.name)}{weight}: skipped, {_one_line(result.skipped_reason)}"
-    said = f"{_one_line(result.name)}{weight}: {'passed' if result.passed else 'FAILED'}"
+    outcome = f"{_one_line(result.name)}{weight}: {'passed' if result.passed else 'FAILED'}"
     own = result.details.get("own tests", "")
     parts = (result.message, own if own not in result.message else "", _counted(result))
-    return ", ".join(_one_line(part) for part in (said, *parts) if part)
+    return ", ".join(_one_line(part) for part in (outcome, *parts) if part)
 
 
 def _counted(result: CheckResult) -> str:

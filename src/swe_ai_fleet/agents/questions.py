@@ -54,8 +54,8 @@ class Questions:
         self.budget.settle(reply.usage)
         self.step += 1
         if self._journal is not None:
-            took = round((time.monotonic() - began) * 1000)
-            self._journal.post(ModelReplied(step=self.step, reply=reply, duration_ms=took))
+            elapsed_ms = round((time.monotonic() - began) * 1000)
+            self._journal.post(ModelReplied(step=self.step, reply=reply, duration_ms=elapsed_ms))
         return reply
 
     def add(self, message: UserMessage) -> None:

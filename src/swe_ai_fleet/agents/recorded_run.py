@@ -106,8 +106,11 @@ async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str)
     stored_events: list[StoredEvent] = []
     for writer in (agent_id, CONTROL_SUBJECT):
         async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
-            stored_events.extend([one async for one in stored])
-    return fold_run((one.event for one in sorted(stored_events, key=lambda one: one.sequence)), agent_id)
+            stored_events.extend([event async for event in stored])
+    return fold_run(
+        (stored_event.event for stored_event in sorted(stored_events, key=lambda stored_event: stored_event.sequence)),
+        agent_id,
+    )
 
 
 def concluded(earlier: RunState, kind: type[T]) -> T | None:
@@ -158,7 +161,7 @@ class WorkspaceKeeper:
                     field="quota.storage_bytes",
                     hint="let .gitignore name generated files",
                 )
-            bundle = await self._put(taken.bundle) if taken.bundle else None
+            bundle = await self._store_bundle(taken.bundle) if taken.bundle else None
         except ResourceExhausted as error:
             if not self._refused:
                 self._refused = True
@@ -186,7 +189,7 @@ class WorkspaceKeeper:
         """Give back the room of what is kept, once nothing goes on from there any more."""
         await self._supersede(None)
 
-    async def _put(self, bundle: bytes) -> BlobRef:
+    async def _store_bundle(self, bundle: bytes) -> BlobRef:
         """Store a bundle beside the last one, which counts until the log names another."""
         self._count += 1
         place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"

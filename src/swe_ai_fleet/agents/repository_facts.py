@@ -173,7 +173,7 @@ async def _listed(workspace: Workspace) -> list[str]:
 
 
 def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructions, ...]:
-    tree, found, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
+    tree, instructions, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
     left = MAX_INSTRUCTION_CHARS
     for name in names:
         try:
@@ -189,9 +189,9 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
         if not rules or left <= 0:
             continue
         known |= set(rules.split("\n"))
-        found.append(Instructions(path=name, text=beginning(rules, left)))
+        instructions.append(Instructions(path=name, text=beginning(rules, left)))
         left -= len(rules)
-    return tuple(found)
+    return tuple(instructions)
 
 
 def rules_in(text: str) -> list[str]:
@@ -212,7 +212,7 @@ def rules_in(text: str) -> list[str]:
             continue
         if item and _RULES.search(section):
             rules.append(f"- {line}")
-        elif sentences := [one for one in _SENTENCE.split(line) if _RULE.search(one)]:
+        elif sentences := [sentence for sentence in _SENTENCE.split(line) if _RULE.search(sentence)]:
             rules.append(f"- {' '.join(sentences)}")
     return rules
 

@@ -58,7 +58,7 @@ def test_summary(result: ToolResult) -> TestSummary | None:
     if not counts:
         return None
     numbers = {name: integer(counts.get(name)) for name in ("passed", "failed", "errors", "skipped", "duration_ms")}
-    return TestSummary(failing=tuple(string(one.get("id")) for one in mappings(counts.get("failing"))), **numbers)
+    return TestSummary(failing=tuple(string(test.get("id")) for test in mappings(counts.get("failing"))), **numbers)
 
 
 class ToolRecord:

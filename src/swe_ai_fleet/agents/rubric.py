@@ -117,8 +117,8 @@ class RubricJudge:
         except FleetError as error:
             return RubricOpinion(model=name, usage=budget.total(), error=mask(error.message))
         verdicts = tuple(
-            ItemVerdict(item=one.item, verdict=one.verdict, quote=one.quote, file=one.file, reason=one.reason)
-            for one in answer.items
+            ItemVerdict(item=item.item, verdict=item.verdict, quote=item.quote, file=item.file, reason=item.reason)
+            for item in answer.items
         )
         return RubricOpinion(verdicts=verdicts, model=name, usage=budget.total())
 

@@ -38,12 +38,12 @@ def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindi
     asked: dict[str, bool] = {}
     passages: dict[str, None] = {}
     sources: dict[str, None] = {}
-    for found in searches:
-        gaps = frozenset(found.gaps)
-        for text in found.asked or found.gaps:
+    for search in searches:
+        gaps = frozenset(search.gaps)
+        for text in search.asked or search.gaps:
             asked[text] = asked.get(text, False) or text not in gaps
-        passages |= dict.fromkeys([found.content] if found.content else [])
-        sources |= dict.fromkeys(found.sources)
+        passages |= dict.fromkeys([search.content] if search.content else [])
+        sources |= dict.fromkeys(search.sources)
     if not asked:
         return None
     missing = [text for text, known in asked.items() if not known]

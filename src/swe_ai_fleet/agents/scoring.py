@@ -59,7 +59,7 @@ def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
 
 def probability_in(texts: Sequence[str]) -> float:
     """The probability that an answer names. Raises ValueError where it names none from 0 to 1, or several."""
-    found = {
+    probabilities = {
         float(value)
         for text in texts
         for fields in objects_in(text.rpartition("</think>")[2])
@@ -67,9 +67,9 @@ def probability_in(texts: Sequence[str]) -> float:
         and not isinstance(value, bool)
         and 0 <= value <= 1
     }
-    if len(found) != 1:
-        raise ValueError(f"it names {'several probabilities' if found else 'no probability from 0 to 1'}")
-    return found.pop()
+    if len(probabilities) != 1:
+        raise ValueError(f"it names {'several probabilities' if probabilities else 'no probability from 0 to 1'}")
+    return probabilities.pop()
 
 
 def trajectory(run: RunState, summary: str) -> str:
@@ -124,9 +124,9 @@ class _Scoring:
         raw, error, reason = None, "", StopReason.MODEL_ERROR
         try:
             async with budget.time_limit():
-                questions, found = await self._open(run, budget)
-                score = replace(score, model=found.model)
-                raw, reason = await self._ask(questions, logprobs=found.logprobs), StopReason.FINAL_ANSWER
+                questions, capabilities = await self._open(run, budget)
+                score = replace(score, model=capabilities.model)
+                raw, reason = await self._ask(questions, logprobs=capabilities.logprobs), StopReason.FINAL_ANSWER
         except TimeoutError:
             error = f"the verifier had no more than {budget.limits.timeout_seconds:g} seconds"
         except (ModelError, InvalidRequest, NotFound) as fault:
@@ -170,13 +170,13 @@ class _Scoring:
         if spent := questions.budget.spent(iterations=0):
             raise _Spent(spent)
         try:
-            return await questions.reply(replace(request, messages=questions.begin(self._told(form))))
+            return await questions.reply(replace(request, messages=questions.begin(self._prompt(form))))
         except ContextTooLong:
             # The estimate of what fits was wrong.
             self._room //= 2
-            return await questions.reply(replace(request, messages=questions.begin(self._told(form))))
+            return await questions.reply(replace(request, messages=questions.begin(self._prompt(form))))
 
-    def _told(self, form: str) -> tuple[Message, ...]:
+    def _prompt(self, form: str) -> tuple[Message, ...]:
         return opening("score", list(self._sections(form)), warning=self._fence.warning)
 
     def _sections(self, form: str) -> Iterator[tuple[str, str]]:

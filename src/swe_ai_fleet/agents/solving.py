@@ -296,7 +296,9 @@ def check_tools(task: Task, access: ToolAccess) -> None:
     specs = [definition.spec for definition in operations().values()]
     own = (SubAgentTools, RememberingTools)
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {tool.name for tool in access.plugins}
-    known |= {name for kit in own for name in (kit.name, *(one.spec.name for one in kit.definitions.values()))}
+    known |= {
+        name for kit in own for name in (kit.name, *(definition.spec.name for definition in kit.definitions.values()))
+    }
     known |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
     for field, names in named.items():
         for number, name in enumerate(names):

@@ -410,7 +410,8 @@ class RecordedQuestions(Questions):
                 self._run.begin(replace(self._started, messages=messages))
             else:
                 before, after = (
-                    sum(len(one.content) for one in some) // _CHARS_PER_TOKEN for some in (self._shown, messages)
+                    sum(len(message.content) for message in some) // _CHARS_PER_TOKEN
+                    for some in (self._shown, messages)
                 )
                 self._run.post(
                     HistoryCondensed(

@@ -157,7 +157,7 @@ class DialectReader:
             "invoke": lambda: self._function(start, mark["invoked"], "</invoke>"),
             "python": lambda: self._python_tag(start),
             "bracket": lambda: self._bracket(start),
-            "special": lambda: self._named(start),
+            "special": lambda: self._named_call(start),
         }
         return readers[mark.lastgroup or ""]()
 
@@ -195,7 +195,7 @@ class DialectReader:
         if value is not None:
             calls = calls_in(value)
             return None if calls is None else self._closed(end, calls)
-        named = self._named(start) or self._keyed(start)
+        named = self._named_call(start) or self._keyed(start)
         return named if named is not None else self._broken(start)
 
     def _function(self, start: int, name: str, closing: str) -> Found | None:
@@ -248,10 +248,10 @@ class DialectReader:
         following: re.Match[str] | None = _AND.match(self._text, start)
         while following is not None:
             value, end = self._decode(following.end())
-            found = calls_in(value)
-            if found is None:
+            calls_found = calls_in(value)
+            if calls_found is None:
                 break
-            calls += found
+            calls += calls_found
             start = end
             following = _AND.match(self._text, end)
         return self._ended(start, calls) if calls else None
@@ -259,11 +259,11 @@ class DialectReader:
     def _bracket(self, start: int) -> Found | None:
         value, end = self._decode(start)
         if value is None:
-            return self._named(start)
+            return self._named_call(start)
         calls = calls_in(value)
         return None if calls is None else self._ended(end, calls)
 
-    def _named(self, start: int) -> Found | None:
+    def _named_call(self, start: int) -> Found | None:
         named = _NAMED.match(self._text, start)
         if named is None:
             return None
@@ -359,18 +359,18 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
             break
         if mark["thought"]:
             closed = reader.find(f"</{mark['thought'][1:]}", mark.end())
-            found, after = None, closed if closed >= 0 else len(text)
+            call_found, after = None, closed if closed >= 0 else len(text)
         else:
-            found, after = reader.read(mark), mark.end()
-        if found is not None and found.end <= thought:
-            found, after = None, thought
-        if found is None:
+            call_found, after = reader.read(mark), mark.end()
+        if call_found is not None and call_found.end <= thought:
+            call_found, after = None, thought
+        if call_found is None:
             kept.append(text[position:after])
             position = after
         else:
             kept.append(text[position : mark.start()])
-            position = found.end
-            calls += found.calls
+            position = call_found.end
+            calls += call_found.calls
     if calls:
         return ("".join(kept) + text[position:]).strip(), tuple(calls)
     start = _after_thought(text)

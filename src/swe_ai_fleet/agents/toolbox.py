@@ -90,19 +90,19 @@ class Offer:
             error = f"names must be a list of names. Signature: {signature(self.request or _request_spec(()))}"
             return ToolResult(success=False, operation=REQUEST_TOOLS, error=error, outcome=Outcome.INVALID)
         lines: list[str] = []
-        found = False
+        any_found = False
         for name in cast("list[str]", names)[:_MOST_NAMES]:
-            specs, line = self._meant(name)
-            found = found or bool(specs)
-            lines += [self._shown(spec) for spec in specs] or [line]
+            specs, line = self._matching_specs(name)
+            any_found = any_found or bool(specs)
+            lines += [self._display_name(spec) for spec in specs] or [line]
         if len(cast("list[str]", names)) > _MOST_NAMES:
             lines.append(f"Only the first {_MOST_NAMES} names were looked at.")
         text = "\n".join(dict.fromkeys(lines))
-        if not found:
+        if not any_found:
             return ToolResult(success=False, operation=REQUEST_TOOLS, error=text, outcome=Outcome.INVALID)
         return ToolResult(success=True, operation=REQUEST_TOOLS, content=text)
 
-    def _meant(self, name: str) -> tuple[list[OperationSpec], str]:
+    def _matching_specs(self, name: str) -> tuple[list[OperationSpec], str]:
         reading = self._names.read(name, lambda _name, _alias: False)
         if reading.name:
             return [self._known[reading.name]], ""
@@ -111,7 +111,7 @@ class Offer:
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         return kit, f"There is no tool {name[:64]!r} for this run.{guess}"
 
-    def _shown(self, spec: OperationSpec) -> str:
+    def _display_name(self, spec: OperationSpec) -> str:
         if spec in self.specs:
             return f"{spec.name} is shown already."
         self.specs = (*self.specs, spec)
@@ -241,7 +241,7 @@ class Toolbox:
         if understood.error:
             return self._reject(understood, understood.error)
         if spec is self._answer:
-            return self._answered(arguments)
+            return self._final_answer(arguments)
         if spec is self._offer.request:
             record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=understood.call.call_id)
             result = self._offer.show(arguments)
@@ -269,15 +269,15 @@ class Toolbox:
         more = f" {self._offer.request.name} shows more." if self._offer.request else ""
         return f"{understood.error}.{guess} The tools are: {', '.join(names)}.{more}"
 
-    def _conflict(self, one: Understood, other: Understood) -> bool:
-        if one.spec is None or other.spec is None:
+    def _conflict(self, call: Understood, other: Understood) -> bool:
+        if call.spec is None or other.spec is None:
             return False
-        a, b = one.spec, other.spec
+        a, b = call.spec, other.spec
         if not self._parallel or self._answer in (a, b):
             return True
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
-    def _answered(self, arguments: Mapping[str, object]) -> ToolResult:
+    def _final_answer(self, arguments: Mapping[str, object]) -> ToolResult:
         """The answer under whichever of the usual keys the model chose; as JSON where an object was asked for."""
         value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
         if value is None:

@@ -48,15 +48,15 @@ async def add(
 
     path, roles, until = _path(file, settings), _roles(role or ("submitter",)), _until(expires)
     text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
-    made = new_token()
-    changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(made), expires=until)
+    token = new_token()
+    changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(token), expires=until)
     await asyncio.to_thread(_write, path, changed)
     if screen.json:
-        told = {"name": name, "tenant": tenant, "roles": roles, "token": made}
-        screen.document(told | {"expires": until.isoformat() if until else None})
+        document = {"name": name, "tenant": tenant, "roles": roles, "token": token}
+        screen.document(document | {"expires": until.isoformat() if until else None})
     else:
         screen.note(f"{name} is {' and '.join(roles)} of {tenant}, {_ending(until)}; the token is not shown again:")
-        screen.line(made)
+        screen.line(token)
     return Exit.ACCEPTED
 
 
@@ -86,17 +86,17 @@ async def rotate(
                 hint="wait for that, or `--overlap 0`, which ends all its tokens but the new one",
             )
         kept_until = min(kept_until, _end(old.expires) or kept_until)
-    previous, made = (kept_until if kept_until > now else None), new_token()
+    previous, token = (kept_until if kept_until > now else None), new_token()
     text = await asyncio.to_thread(path.read_text)
-    changed = with_rotated_token(text, name, sha256=token_digest(made), expires=until, previous_expires=previous)
+    changed = with_rotated_token(text, name, sha256=token_digest(token), expires=until, previous_expires=previous)
     await asyncio.to_thread(_write, path, changed)
     if screen.json:
-        told = {"name": name, "token": made, "expires": until.isoformat() if until else None}
-        screen.document(told | {"previous_expires": previous.isoformat() if previous else None})
+        document = {"name": name, "token": token, "expires": until.isoformat() if until else None}
+        screen.document(document | {"previous_expires": previous.isoformat() if previous else None})
     else:
         before = f"the one before is valid {_ending(previous)}" if previous else "the one before is no longer valid"
         screen.note(f"{name} has a new token, {_ending(until)}; {before}. The new one is not shown again:")
-        screen.line(made)
+        screen.line(token)
     return Exit.ACCEPTED
 
 
@@ -111,7 +111,7 @@ async def list_tokens(screen: Screen, settings: Settings, *, file: _File = None)
             ending += f"; the one before {_ending(before)}"
         rows.append((entry.name, entry.tenant, ", ".join(sorted(entry.roles)), ending))
     if screen.json:
-        screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
+        screen.document({"tokens": [_token_document(entry, now) for entry in read.tokens]})
     else:
         print_rows(screen, ("name", "tenant", "roles", "holds"), rows, "no tokens")
     return Exit.ACCEPTED
@@ -135,8 +135,8 @@ def check(*, file: _File = None, json: Json = False) -> None:
         keys = await _issuers(path, read)
         remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items() if fault)]
         if screen.json:
-            told = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
-            screen.document(told | {"certificates": len(read.certificates), "remarks": remarks})
+            totals = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
+            screen.document(totals | {"certificates": len(read.certificates), "remarks": remarks})
         else:
             counts = ", ".join(
                 counted(len(some), noun)
@@ -155,19 +155,19 @@ async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
     from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
-    found: dict[int, str] = {}
+    faults: dict[int, str] = {}
     for index, table in enumerate(read.jwt):
         place, ca = place_of(path.parent, table.jwks, table.ca)
         try:
             await KeySet(place, ca=ca).find(None)
         except Unavailable:
-            found[index] = f"no keys are to be had from {place}"
+            faults[index] = f"no keys are to be had from {place}"
         else:
-            found[index] = ""
-    return found
+            faults[index] = ""
+    return faults
 
 
-def _told(entry: TokenTable, now: datetime) -> dict[str, object]:
+def _token_document(entry: TokenTable, now: datetime) -> dict[str, object]:
     until, previous = _end(entry.expires), _end(entry.previous_expires)
     return {
         "name": entry.name,
@@ -181,19 +181,19 @@ def _told(entry: TokenTable, now: datetime) -> dict[str, object]:
 
 def _remarks(read: AccessFile) -> list[str]:
     now = datetime.now(UTC)
-    found: list[str] = []
+    remarks_found: list[str] = []
     for entry in read.tokens:
         until = _end(entry.expires)
         if until is None:
-            found.append(f"the token {entry.name!r} never expires")
+            remarks_found.append(f"the token {entry.name!r} never expires")
         elif until <= now:
-            found.append(f"the token {entry.name!r} has expired")
+            remarks_found.append(f"the token {entry.name!r} has expired")
         elif until <= now + _SOON:
-            found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
+            remarks_found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
     # An issuer without a tenant of its own has tokens of any.
-    peopled = {one.tenant for one in (*read.tokens, *read.jwt, *read.certificates)}
+    peopled = {entry_with_tenant.tenant for entry_with_tenant in (*read.tokens, *read.jwt, *read.certificates)}
     alone = sorted(read.tenants) if None not in peopled else ()
-    return found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
+    return remarks_found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
 
 
 async def _read(path: Path) -> AccessFile:

@@ -110,7 +110,7 @@ class Calls:
 def _path(method: str, answer: type[Message]) -> str:
     """Where a method is called: it is in the file that has its answer."""
     services = cast("Any", answer.DESCRIPTOR.file).services_by_name.values()
-    return next(f"/{one.full_name}/{method}" for one in services if method in one.methods_by_name)
+    return next(f"/{service.full_name}/{method}" for service in services if method in service.methods_by_name)
 
 
 def _serialized(message: Message) -> bytes:

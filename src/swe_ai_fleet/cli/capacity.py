@@ -86,7 +86,7 @@ async def capacity(
         ("money a month", f"{sum(money):,.0f}", f"{sum(money) / ended / 30:.3f} an execution"),
     ]
     if screen.json:
-        screen.document({"rows": [{"what": what, "needed": needed, "from": source} for what, needed, source in rows]})
+        screen.document({"rows": [{"what": need, "needed": needed, "from": source} for need, needed, source in rows]})
     else:
         print_rows(screen, ("what", "needed", "from"), rows, "nothing")
     return Exit.ACCEPTED

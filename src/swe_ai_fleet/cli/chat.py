@@ -130,11 +130,14 @@ async def _say(screen: Screen, calls: Calls, request: pb.SendRequest, text: str)
 
 async def _list(screen: Screen, calls: Calls) -> Exit:
     request = pb.ListConversationsRequest(page_size=_LISTED)
-    found = (await calls.one("ListConversations", request, pb.ListConversationsResponse)).conversations
+    conversations = (await calls.one("ListConversations", request, pb.ListConversationsResponse)).conversations
     if screen.json:
-        screen.document({"conversations": [document(one) for one in found]})
+        screen.document({"conversations": [document(conversation) for conversation in conversations]})
     else:
-        rows = [(one.session_id, str(one.turn_count), one_line(one.last_text, 80)) for one in found]
+        rows = [
+            (conversation.session_id, str(conversation.turn_count), one_line(conversation.last_text, 80))
+            for conversation in conversations
+        ]
         print_rows(screen, ("conversation", "turns", "said last"), rows, "no conversations yet")
     return Exit.ACCEPTED
 

@@ -100,12 +100,12 @@ class FleetClient:
         """The execution id behind an execution id or a task id (then that of its newest execution)."""
         if is_execution_id(name):
             return name
-        found = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
-        if not found.executions:
+        matches = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
+        if not matches.executions:
             raise CommandFault(
                 f"no execution and no task has the id {name!r}", exit_code=Exit.USAGE, hint="see `fleet list`"
             )
-        return found.executions[0].execution_id
+        return matches.executions[0].execution_id
 
 
 Fleet = AbstractAsyncContextManager[FleetClient]

@@ -70,9 +70,12 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
             own[name] = kind, parameter.default
 
     def command(**read: Any) -> None:
-        given = {one: meant(own[one][0], value) if one in own else value for one, value in read.items()}
+        given = {
+            parameter: meant(own[parameter][0], value) if parameter in own else value
+            for parameter, value in read.items()
+        }
         for name, bundle in bundles.items():
-            given[name] = bundle(**{one: given.pop(one) for one in _fields(bundle)})
+            given[name] = bundle(**{member: given.pop(member) for member in _fields(bundle)})
         if not works_with:
             function(**given)
             return
@@ -96,14 +99,17 @@ def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[
     """A command as Typer takes it; while it runs, faults find its options."""
 
     def run(**given: Any) -> None:
-        RUNNING.set({one: kind for one, (kind, _) in takes.items()})
+        RUNNING.set({parameter: kind for parameter, (kind, _) in takes.items()})
         command(**given)
 
-    read = {one: _read(one, kind, default) for one, (kind, default) in takes.items()}
-    run.__annotations__ = {one: kind for one, (kind, _) in read.items()}
+    read = {parameter: _read(parameter, kind, default) for parameter, (kind, default) in takes.items()}
+    run.__annotations__ = {parameter: kind for parameter, (kind, _) in read.items()}
     keyword = inspect.Parameter.KEYWORD_ONLY
     run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-        [inspect.Parameter(one, keyword, annotation=kind, default=default) for one, (kind, default) in read.items()]
+        [
+            inspect.Parameter(parameter, keyword, annotation=kind, default=default)
+            for parameter, (kind, default) in read.items()
+        ]
     )
     run.__name__ = name
     return run
@@ -113,9 +119,9 @@ def _fields(bundle: Any) -> Takes:
     """Those among a dataclass's fields that are options."""
     hints = get_type_hints(bundle, include_extras=True)
     return {
-        one.name: (hints[one.name], inspect.Parameter.empty if one.default is MISSING else one.default)
-        for one in fields(bundle)
-        if asked(hints[one.name])
+        member.name: (hints[member.name], inspect.Parameter.empty if member.default is MISSING else member.default)
+        for member in fields(bundle)
+        if asked(hints[member.name])
     }
 
 
@@ -202,8 +208,8 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
 
     def view(screen: Screen, answer: Message, _: Message) -> None:
         rows = [
-            [str(document(one)[cell]) if isinstance(cell, str) else cell(one) for cell in columns.values()]
-            for one in getattr(answer, member)
+            [str(document(item)[cell]) if isinstance(cell, str) else cell(item) for cell in columns.values()]
+            for item in getattr(answer, member)
         ]
         print_rows(screen, tuple(columns), rows, nothing)
 
@@ -214,24 +220,24 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
     """The command that a row is."""
     kind = row.method.input_type
     where = CONTEXT_SERVER if row.of_context else SERVER
-    own = {one: _with_type(one, said, kind) for one, said in row.takes.items()}
+    own = {parameter: _with_type(parameter, annotation, kind) for parameter, annotation in row.takes.items()}
 
     def command(json: bool, server: str, token: str, **read: Any) -> None:
         async def work(screen: Screen, settings: ClientSettings) -> Exit:
             request: Any = GetMessageClass(kind)()
             for path, value in row.fixed.items():
                 put(request, path, value, named=path)
-            given = {one: meant(own[one][0], value) for one, value in read.items()}
-            for one, value in given.items():
-                for path in get_args(own[one][0])[1].of.fields:
-                    put(request, path, value, named=word(one, own[one][0]).strip("-").lower())
+            given = {parameter: meant(own[parameter][0], value) for parameter, value in read.items()}
+            for parameter, value in given.items():
+                for path in get_args(own[parameter][0])[1].of.fields:
+                    put(request, path, value, named=word(parameter, own[parameter][0]).strip("-").lower())
             if row.before is not None:
                 await row.before(settings, request, given)
             async with _calls(row, settings, server, token) as calls:
                 if "execution" in given:
                     request.execution_id = await FleetClient(calls).find(given["execution"])
                 answer = await _answer(row, calls, request)
-            return _shown(row, screen, request, answer)
+            return _show(row, screen, request, answer)
 
         run_client(work, json=json)
 
@@ -274,14 +280,14 @@ async def _answer(row: Row, calls: Calls, request: Any) -> Any:
             return whole
 
 
-def _shown(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
+def _show(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
     code = row.ends(answer, request)
     both = {**document(request), **document(answer)}
     if screen.json:
         if callable(row.json):
             screen.document(row.json(answer))
         else:
-            members = (one.partition("=") for one in row.json.split())
+            members = (member.partition("=") for member in row.json.split())
             named = {new: both[old or new] for new, _, old in members}
             screen.document(named or document(answer))
     elif row.view is not None:
@@ -291,12 +297,12 @@ def _shown(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
     return code
 
 
-def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
+def _with_type(name: str, annotation: Any, request: Any) -> tuple[Any, Any]:
     """The annotation with the type that the field has, where it says none, and with the field; and the default."""
-    parts: Any = get_args(said) or (Any, said)
+    parts: Any = get_args(annotation) or (Any, annotation)
     kind, info = parts
     mark: Of = info.of
-    path = next((one for one in mark.fields or (name,) if has_field(request, one)), "")
+    path = next((path_tried for path_tried in mark.fields or (name,) if has_field(request, path_tried)), "")
     assert path or not mark.fields, f"{request.full_name} has none of {mark.fields}"
     needed = isinstance(info, Argument) and mark.default is None
     default: Any = inspect.Parameter.empty if needed else mark.default
@@ -308,8 +314,8 @@ def _with_type(name: str, said: Any, request: Any) -> tuple[Any, Any]:
     else:
         own = field_of(request, path)
         if kind is Any:
-            one: Any = str if own.message_type is not None else _KINDS.get(own.cpp_type, str)
-            kind = tuple[one, ...] if own.is_repeated else one | None if own.has_presence else one
+            type_: Any = str if own.message_type is not None else _KINDS.get(own.cpp_type, str)
+            kind = tuple[type_, ...] if own.is_repeated else type_ | None if own.has_presence else type_
         if default is None and not own.has_presence:
             default = () if own.is_repeated else kind()
     info = copy(info)

@@ -60,10 +60,10 @@ async def with_subject(settings: ClientSettings, request: pb_context.RecordOutco
     place = find_place(settings, server=given["fleet"], token=given["fleet_token"])
     if place is not None:
         async with connect(place.address, place.token, tls=place.tls) as client:
-            found = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
+            executions = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
         # A plan session has one outcome, whatever its goals were.
-        if found.executions and found.executions[0].kind != pb.EXECUTION_KIND_PLAN:
-            request.rating.subject_id = found.executions[0].execution_id
+        if executions.executions and executions.executions[0].kind != pb.EXECUTION_KIND_PLAN:
+            request.rating.subject_id = executions.executions[0].execution_id
 
 
 def show_rating(screen: Screen, answer: pb_context.RecordOutcomeResponse, request: Any) -> None:
@@ -109,21 +109,21 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
 
 
 def stories_document(answer: pb_context.ListStoriesResponse) -> dict[str, object]:
-    return {"stories": [document(one) for one in answer.stories], "more": bool(answer.next_page_token)}
+    return {"stories": [document(story) for story in answer.stories], "more": bool(answer.next_page_token)}
 
 
 def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request: Any) -> None:
     rows = [
         (
-            one.story_id,
-            one.title,
-            enum_word(pb_context.Phase, one.phase),
-            one.case_id,
-            f"{one.open_task_count} of {one.task_count} open" if one.task_count else "none",
-            str(one.decision_count),
-            local_time(one.changed_at_ms),
+            story.story_id,
+            story.title,
+            enum_word(pb_context.Phase, story.phase),
+            story.case_id,
+            f"{story.open_task_count} of {story.task_count} open" if story.task_count else "none",
+            str(story.decision_count),
+            local_time(story.changed_at_ms),
         )
-        for one in answer.stories
+        for story in answer.stories
     ]
     nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
     print_rows(screen, ("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
@@ -142,9 +142,11 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 
 
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
-    words = [enum_word(pb_context.RelationKind, one.kind).replace("_", " ") for one in answer.relations]
+    words = [enum_word(pb_context.RelationKind, relation.kind).replace("_", " ") for relation in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    print_lines(screen, [f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
+    print_lines(
+        screen, [f"{source.source} {word} {source.target}" for source, word in related], nothing="nothing is known"
+    )
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 
@@ -159,20 +161,20 @@ async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest
 def changed(told: Given) -> str:
     """What was changed: a decision, a task or a story."""
     if "decision" in told:
-        what = f"decision {told['decision']['decision_id']} is {told['decision']['state']}"
+        subject = f"decision {told['decision']['decision_id']} is {told['decision']['state']}"
     elif "task" in told:
-        what = f"task {told['task']['task_id']} is {told['task']['state'].replace('_', ' ')}"
+        subject = f"task {told['task']['task_id']} is {told['task']['state'].replace('_', ' ')}"
     else:
-        what = f"story {told['story']['story_id']} is changed"
-    return f"{what} (version {told['version']})"
+        subject = f"story {told['story']['story_id']} is changed"
+    return f"{subject} (version {told['version']})"
 
 
 def show_recollections(screen: Screen, answer: pb_context.RecallResponse, _: Any) -> None:
     if not answer.recollections:
         screen.note("nothing that fits is remembered")
-    for found in answer.recollections:
-        memory = found.memory
-        screen.line(f"{found.score:.2f}  " + memory.text.replace("\n", "\n      "))
+    for recollection in answer.recollections:
+        memory = recollection.memory
+        screen.line(f"{recollection.score:.2f}  " + memory.text.replace("\n", "\n      "))
         screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
 
 
@@ -341,7 +343,7 @@ ROWS: Mapping[str, Row] = {
             ),
             "metadata": _MEMORIES["metadata"],
         },
-        line=lambda told: f"{'known already' if told['already_existed'] else 'remembered'}: {told['memory_id']}",
+        line=lambda answer: f"{'known already' if answer['already_existed'] else 'remembered'}: {answer['memory_id']}",
     ),
     "memory recall": Row(
         rpc=f"{_CONTEXT}.Recall",

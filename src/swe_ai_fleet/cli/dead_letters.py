@@ -26,26 +26,26 @@ async def list_letters(screen: Screen, settings: Settings) -> Exit:
     from swe_ai_fleet.adapters.jetstream.reader import messages
     from swe_ai_fleet.runtime.factories import connect_log
 
-    found: list[StoredMessage] = []
+    letters_found: list[StoredMessage] = []
     async with connect_log(nats_of(settings), name="dlq") as log:
         stored = messages(log.connection, subjects.DEAD_LETTERS, ">", follow=False, timeout=_TIMEOUT_SECONDS)
         async with aclosing(stored) as letters:
-            found = [letter async for letter in letters if letter is not None]
-    told = [
+            letters_found = [letter async for letter in letters if letter is not None]
+    documents = [
         {
-            "number": one.sequence,
-            "subject": one.headers.get("Fleet-Subject", ""),
-            "deliveries": one.headers.get("Fleet-Deliveries", ""),
-            "reason": one.headers.get("Fleet-Reason", ""),
-            "bytes": len(one.data),
+            "number": letter.sequence,
+            "subject": letter.headers.get("Fleet-Subject", ""),
+            "deliveries": letter.headers.get("Fleet-Deliveries", ""),
+            "reason": letter.headers.get("Fleet-Reason", ""),
+            "bytes": len(letter.data),
         }
-        for one in found
+        for letter in letters_found
     ]
-    rows = [tuple(map(str, one.values())) for one in told]
+    rows = [tuple(map(str, letter.values())) for letter in documents]
     if screen.json:
-        screen.document({"letters": told})
+        screen.document({"letters": documents})
     else:
-        print_rows(screen, tuple(told[0]) if told else (), rows, "no dead letters")
+        print_rows(screen, tuple(documents[0]) if documents else (), rows, "no dead letters")
     return Exit.ACCEPTED
 
 

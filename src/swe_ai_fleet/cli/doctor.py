@@ -73,8 +73,16 @@ async def doctor(
 
 def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
     table = empty_table("part", "state", "version", "what was found", "fix")
-    for one in findings:
-        add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
+    for finding in findings:
+        add_row(
+            table,
+            finding.part,
+            str(finding.state),
+            finding.version,
+            finding.cause,
+            finding.mend,
+            style=_STYLES[finding.state],
+        )
     screen.out.print(table)
 
 
@@ -101,10 +109,10 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         traces(settings),
         _fleet(settings, server=server, token=token),
     )
-    found = [_python()]
+    findings = [_python()]
     for answer in await asyncio.gather(*parts):
-        found += answer if isinstance(answer, list) else [answer]
-    return tuple(found)
+        findings += answer if isinstance(answer, list) else [answer]
+    return tuple(findings)
 
 
 async def examine_node(settings: Settings) -> tuple[Finding, ...]:
@@ -112,16 +120,16 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
     from swe_ai_fleet.sandbox.probe import confinement
 
     levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
-    works = [found.part for found in levels if found.state is Health.OK]
+    works = [level.part for level in levels if level.state is Health.OK]
     wanted = works[0] if settings.sandbox == "auto" and works else settings.sandbox
-    found = [ok("pod", confinement())]
-    found += [one if one.part in (wanted, *works) else replace(one, state=Health.ABSENT) for one in levels]
+    findings = [ok("pod", confinement())]
+    findings += [level if level.part in (wanted, *works) else replace(level, state=Health.ABSENT) for level in levels]
     cause = f"FLEET_SANDBOX={settings.sandbox}; this node gives {' and '.join(works) or 'none'}"
     if wanted not in works:
         mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
-        return (*found, broken("agents", cause, mend))
+        return (*findings, broken("agents", cause, mend))
     stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != wanted else ""
-    return (*found, ok("agents", cause, stronger), *await _setup_network(settings))
+    return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
 def _python() -> Finding:
@@ -149,17 +157,17 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
 
     bubblewrap = await Bubblewrap.find() if requested != "landlock" else None
     path = bubblewrap.program if bubblewrap else ""
-    found = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
-    version = f"bwrap {found[0]}" if found else ""
+    match = VERSION.search((await output(path, "--version", seconds=PROBE_SECONDS))[1]) if path else None
+    version = f"bwrap {match[0]}" if match else ""
     try:
         report = await examine_sandbox(requested)
     except FleetError as error:
         return faulty(part, error, version=version)
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
-    told = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
+    levels_text = f"{report.level}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return ok(part, told, "; ".join(report.notes), version=version)
+    return ok(part, levels_text, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:
@@ -175,13 +183,15 @@ async def _setup_network(settings: Settings) -> list[Finding]:
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for attempt in attempts:
         refused = "; ".join(dict.fromkeys(refusal.text for refusal in attempt.refused))
         cause = "downloads a package, as a build does" if attempt.ok else refused or attempt.message
         state = Health.OK if attempt.ok else Health.ABSENT
-        found.append(Finding(part=f"set-up network: {attempt.program}", state=state, cause=cause, mend=attempt.way_out))
-    return found
+        findings.append(
+            Finding(part=f"set-up network: {attempt.program}", state=state, cause=cause, mend=attempt.way_out)
+        )
+    return findings
 
 
 async def _tools(settings: Settings) -> Finding:
@@ -217,8 +227,8 @@ async def _ray(settings: Settings) -> Finding:
         mend = "start the head, or correct FLEET_RAY_ADDRESS; empty: a cluster of its own on this machine"
         return broken("ray", f"{settings.ray_address}: {fault}", mend)
     program = _RAY_CLUSTER if settings.ray_address else "import ray; print(ray.__version__)"
-    code, said = await output(sys.executable, "-c", program, settings.ray_address, seconds=_RAY_SECONDS)
-    last = said.strip().splitlines()[-1:] or [f"it ended with {code}"]
+    code, output_text = await output(sys.executable, "-c", program, settings.ray_address, seconds=_RAY_SECONDS)
+    last = output_text.strip().splitlines()[-1:] or [f"it ended with {code}"]
     if code == 0:
         version, _, cluster = last[0].partition(" ")
         cause = f"{settings.ray_address}: {cluster}" if cluster else "can be imported"
@@ -238,13 +248,13 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
 
     try:
         async with asyncio.timeout(PROBE_SECONDS), open_model(settings) as asked:
-            found = await asked.probe()
+            probed = await asked.probe()
     except (FleetError, TimeoutError) as error:
         return faulty("model server", error, "start the server, or set FLEET_MODEL_URL", seconds=PROBE_SECONDS)
-    calls = _PROTOCOLS[found.protocol]
-    strict = ", strict schemas" if found.strict_schemas else ""
-    length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
-    return ok("model server", f"{found.model}: {calls}{strict}{length}", version=found.server)
+    calls = _PROTOCOLS[probed.protocol]
+    strict = ", strict schemas" if probed.strict_schemas else ""
+    length = f", {probed.max_model_len:,} tokens" if probed.max_model_len else ""
+    return ok("model server", f"{probed.model}: {calls}{strict}{length}", version=probed.server)
 
 
 async def _vllm(settings: Settings) -> Finding:
@@ -292,8 +302,8 @@ async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding
     except CommandFault as fault:
         return [broken("fleet", fault.message, fault.hint)]
     whole = Health.OK if status.status == "healthy" else Health.FAULT
-    told = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
-    return [Finding(part="fleet", state=whole, cause=told), *map(_component, status.components)]
+    summary = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
+    return [Finding(part="fleet", state=whole, cause=summary), *map(_component, status.components)]
 
 
 def _component(component: pb.ComponentStatus) -> Finding:

@@ -61,7 +61,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "branch": delivered.branch if delivered else "",
         "commit": delivered.commit_sha if delivered else "",
         "refused_kept": to_plain(state.refused_kept) if state.refused_kept else None,
-        "hand_deliveries": [to_plain(one) for one in state.hand_deliveries],
+        "hand_deliveries": [to_plain(delivery) for delivery in state.hand_deliveries],
         "candidates": [_candidate(state, ranked) for ranked in state.ranking],
         "agents": [
             {**asdict(agent), "usage": _usage(agent.usage)}
@@ -72,7 +72,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "diff": diff,
         "error": state.error,
         "usage": _usage(state.usage),
-        "expenses": [{**to_plain(one), "usage": _usage(one.usage)} for one in expenses(state)],
+        "expenses": [{**to_plain(expense), "usage": _usage(expense.usage)} for expense in expenses(state)],
         "duration_ms": state.duration_ms,
         "started_at": state.started_at,
         "finished_at": state.finished_at,
@@ -117,13 +117,13 @@ def _context(context: GatheredContext) -> dict[str, object]:
         "omitted": list(context.omitted),
         "recalled": [
             {
-                "memory_id": found.memory.memory_id,
-                "namespace": found.memory.namespace,
-                "text": found.memory.text,
-                "source": found.memory.source,
-                "score": found.score,
+                "memory_id": recollection.memory.memory_id,
+                "namespace": recollection.memory.namespace,
+                "text": recollection.memory.text,
+                "source": recollection.memory.source,
+                "score": recollection.score,
             }
-            for found in context.recalled
+            for recollection in context.recalled
         ],
     }
 

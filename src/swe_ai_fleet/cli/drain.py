@@ -29,15 +29,15 @@ async def drain(
     wanted = f"DRAIN_TARGET_{target.upper()}"
     if wanted not in pb.DrainTarget.keys():  # noqa: SIM118 - it is no dictionary
         raise CommandFault("no such target", exit_code=Exit.USAGE, field="target", hint="orchestrator, host or node")
-    patience = seconds(within, "within") if within else 0
-    request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=patience)
-    told: list[str] = []
+    within_seconds = seconds(within, "within") if within else 0
+    request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=within_seconds)
+    waits_shown: list[str] = []
     while True:
         answer = await client.calls.one("Drain", request, pb.DrainResponse, seconds=_CALL_SECONDS)
         if undo or not answer.waits_for:
             break
-        if told != (told := list(answer.waits_for)):
-            screen.note(f"{answer.name} waits for {', '.join(told)}")
+        if waits_shown != (waits_shown := list(answer.waits_for)):
+            screen.note(f"{answer.name} waits for {', '.join(waits_shown)}")
         # What it is called alone may mean something else once it has gone.
         request.name = answer.name
         await asyncio.sleep(_AGAIN_SECONDS)

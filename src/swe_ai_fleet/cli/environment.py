@@ -126,7 +126,9 @@ def _print(screen: Screen, pinned: PinnedRepository, environment: Environment) -
     report = environment.report
     origin = "taken from the cache" if environment.cached else f"built in {report.seconds:.1f} s"
     screen.line(f"Environment of {pinned.commit[:12]}: {origin if environment.key else 'nothing to build'}")
-    screen.out.print(plain_table(("decided", "from"), [(said.what, said.source) for said in report.decisions]))
+    screen.out.print(
+        plain_table(("decided", "from"), [(decision.what, decision.source) for decision in report.decisions])
+    )
     if report.steps:
         rows = [(str(step.outcome), f"{step.seconds:.1f}", step.purpose, step.command) for step in report.steps]
         screen.out.print(plain_table(("step", "seconds", "what for", "command"), rows))

@@ -80,7 +80,7 @@ def examination_table(examination: Examination) -> Table:
     table = empty_table("change of", *heads)
     for name in examination.candidates:
         cells = [(tests, tests.on(name)) for tests in examination.sets]
-        add_row(table, name, *("own" if name in tests.candidates else _cell(one) for tests, one in cells))
+        add_row(table, name, *("own" if name in tests.candidates else _cell(crossing) for tests, crossing in cells))
     return table
 
 
@@ -103,14 +103,14 @@ def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
     for verdict in verdicts:
         run = f" (run {verdict.run})" if verdict.run > 1 else ""
         fault = verdict.fault
-        told = "intact" if fault is None else f"BROKEN at entry {fault.seq}: {fault.reason}"
+        state = "intact" if fault is None else f"BROKEN at entry {fault.seq}: {fault.reason}"
         if fault is None and verdict.redacted:
-            told = "intact; its entries were erased, their hashes are left"
+            state = "intact; its entries were erased, their hashes are left"
         elif fault is None and not verdict.recorded_head:
-            told = "intact so far; the run has recorded no head"
+            state = "intact so far; the run has recorded no head"
         style = "green" if verdict.intact else "bold red"
         head = verdict.head[:_HASH_SHOWN] or "-"
-        add_row(table, verdict.agent_id + run, str(verdict.entries), head, told, signed_text(verdict), style=style)
+        add_row(table, verdict.agent_id + run, str(verdict.entries), head, state, signed_text(verdict), style=style)
     return table
 
 
@@ -132,8 +132,8 @@ def signed_text(verdict: ChainVerdict) -> str:
 def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
     table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
-    for *told, what in rows:
-        add_row(table, *told, one_line(what, _GIST_CHARS), style=_NODE_STYLES.get(told[1], ""))
+    for *cells, summary in rows:
+        add_row(table, *cells, one_line(summary, _GIST_CHARS), style=_NODE_STYLES.get(cells[1], ""))
     return table
 
 
@@ -141,8 +141,8 @@ def node_row(update: NodeUpdated) -> tuple[str, ...]:
     """A node as its events tell it."""
     seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
     tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
-    what = update.error or gist(update.output or update.inputs)
-    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+    summary = update.error or gist(update.output or update.inputs)
+    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, summary)
 
 
 def print_outputs(screen: Screen, outputs: str) -> None:
@@ -161,8 +161,8 @@ def json_fields(text: str) -> dict[str, object]:
 
 def gist(text: str) -> str:
     """An output in a few words: what an agent answered or a tool printed, else the JSON."""
-    found: object = json.loads(text) if text else None
-    if not isinstance(found, dict):
+    decoded: object = json.loads(text) if text else None
+    if not isinstance(decoded, dict):
         return text
-    fields = cast("dict[str, object]", found)
+    fields = cast("dict[str, object]", decoded)
     return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)

@@ -92,12 +92,12 @@ async def output(*argv: str, seconds: float) -> tuple[int, str]:
         return 126, str(error)
     try:
         async with asyncio.timeout(seconds):
-            said, _ = await process.communicate()
+            stdout, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         return 124, f"no answer within {seconds:g} seconds"
-    return process.returncode or 0, said.decode("utf-8", "replace")
+    return process.returncode or 0, stdout.decode("utf-8", "replace")
 
 
 async def git() -> Finding:
@@ -110,8 +110,8 @@ async def program(name: str, *, required: bool, mend: str, oldest: tuple[int, ..
     wrong = Health.FAULT if required else Health.ABSENT
     if path is None:
         return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
-    code, said = await output(path, "--version", seconds=PROBE_SECONDS)
-    version = VERSION.search(said)
+    code, stdout = await output(path, "--version", seconds=PROBE_SECONDS)
+    version = VERSION.search(stdout)
     if code != 0:
         return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
     if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
@@ -137,15 +137,19 @@ async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
 
 async def silent_models(settings: Settings) -> list[Finding]:
     """A fault for each model server that nobody listens at, found in under a second."""
-    found = ModelServers(settings=settings)
-    servers = await found.look()
+    servers_found = ModelServers(settings=settings)
+    servers = await servers_found.look()
     if not servers:
-        return [broken("model server", f"none is found at {found.source}", "start one there, or set FLEET_MODEL_URL")]
-    faults = await asyncio.gather(*(_silent(one.base_url) for one in servers))
+        return [
+            broken(
+                "model server", f"none is found at {servers_found.source}", "start one there, or set FLEET_MODEL_URL"
+            )
+        ]
+    faults = await asyncio.gather(*(_silent(server.base_url) for server in servers))
     mend = "start it, or set FLEET_MODEL_URL and FLEET_MODEL"
     return [
-        broken("model server", f"{shown_url(one)} {fault}", mend)
-        for one, fault in zip(servers, faults, strict=True)
+        broken("model server", f"{shown_url(server)} {fault}", mend)
+        for server, fault in zip(servers, faults, strict=True)
         if fault
     ]
 
@@ -166,29 +170,29 @@ async def _silent(base_url: str) -> str:
 async def check_start(settings: Settings) -> None:
     """Whether a fleet can start here, as far as a moment's look says. Raises CommandFault."""
     faults = [await git(), *await asyncio.to_thread(ports, settings, runs=False)]
-    for one in faults:
-        if one.state is Health.FAULT:
-            raise CommandFault(f"{one.part}: {one.cause}", exit_code=Exit.UNAVAILABLE, hint=one.mend)
+    for fault in faults:
+        if fault.state is Health.FAULT:
+            raise CommandFault(f"{fault.part}: {fault.cause}", exit_code=Exit.UNAVAILABLE, hint=fault.mend)
 
 
 def disk(settings: Settings) -> Finding:
     """Whether clones, environments and the event log have room under `home`."""
     place = _nearest(settings.home)
     try:
-        found = os.statvfs(place)
+        usage = os.statvfs(place)
     except OSError as error:
         return broken("disk", f"{place}: {error.strerror}", "set FLEET_HOME")
-    free, files = found.f_bavail * found.f_frsize, found.f_favail
-    told = f"{free / (1 << 30):.1f} GiB free under {settings.home}"
+    free, files = usage.f_bavail * usage.f_frsize, usage.f_favail
+    free_text = f"{free / (1 << 30):.1f} GiB free under {settings.home}"
     mend = "make room, or set FLEET_HOME to a larger disk"
     if free < LEAST_FREE_BYTES:
-        return broken("disk", f"only {told}", mend)
+        return broken("disk", f"only {free_text}", mend)
     # File systems without a number of files say 0 of 0.
-    if found.f_files and files < LEAST_FREE_FILES:
-        return broken("disk", f"{told}, but only {files:,} files more", mend)
+    if usage.f_files and files < LEAST_FREE_FILES:
+        return broken("disk", f"{free_text}, but only {files:,} files more", mend)
     if not os.access(place, os.W_OK):
         return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or correct its owner")
-    return ok("disk", told)
+    return ok("disk", free_text)
 
 
 def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
@@ -197,12 +201,12 @@ def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
     if hard == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
     room = max(0, hard - _FILES_BESIDE) // FILES_EACH
-    told = f"at most {hard:,}, enough for some {room:,} agents in a process"
+    limit_text = f"at most {hard:,}, enough for some {room:,} agents in a process"
     if room >= settings.max_agents:
-        return ok("open files", told)
+        return ok("open files", limit_text)
     return broken(
         "open files",
-        f"{told}, and max_agents is {settings.max_agents}",
+        f"{limit_text}, and max_agents is {settings.max_agents}",
         "raise the hard limit (ulimit -Hn, LimitNOFILE of a unit), or lower FLEET_MAX_AGENTS",
     )
 
@@ -225,18 +229,18 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
     faults: list[Finding] = []
     for name, address in wanted.items():
         # Of metrics the next port serves as well.
-        if address and (fault := _taken(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):
+        if address and (fault := _bind_fault(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):
             other = "correct" if fault == _NO_ADDRESS else "stop what has it, or set"
             mend = f"{other} FLEET_{name.upper()}"
             faults.append(broken(f"port of {name}", f"{address}: {fault}", mend))
-    told = ", ".join(address for address in wanted.values() if address)
-    return faults or [ok("ports", f"free: {told}; {reach}")]
+    addresses = ", ".join(address for address in wanted.values() if address)
+    return faults or [ok("ports", f"free: {addresses}; {reach}")]
 
 
 _NO_ADDRESS = "not HOST:PORT, such as 127.0.0.1:50055"
 
 
-def _taken(address: str) -> str:
+def _bind_fault(address: str) -> str:
     """Why an address cannot be bound; empty where it can."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65_535:

@@ -31,48 +31,56 @@ def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
     """What there is to show, a table each; nothing where there are no rows."""
     parts = plain_table(
         ("part", "state", "version", "what was found"),
-        [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
+        [
+            (component.name, _state(component.state), component.version, component.message)
+            for component in reply.components
+        ],
     )
     hosts = plain_table(
         ("host", "orchestrator", "node", "agents", "memory", "state"),
         [
             (
-                one.host_id,
-                one.replica,
-                one.node_id[:12],
-                f"{one.running} of {one.slots}",
-                size(one.memory_bytes),
-                ("draining" if one.draining else "up") if one.alive else "no answer",
+                host.host_id,
+                host.replica,
+                host.node_id[:12],
+                f"{host.running} of {host.slots}",
+                size(host.memory_bytes),
+                ("draining" if host.draining else "up") if host.alive else "no answer",
             )
-            for one in reply.hosts
+            for host in reply.hosts
         ],
     )
     nodes = plain_table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
+        [(node.node_id[:12], node.name, str(node.cpus), *_load(node), _node_state(node)) for node in reply.nodes],
     )
     models = plain_table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
         [
             (
-                one.url,
-                ", ".join(one.profiles),
-                _state(one.state),
-                str(one.running) if one.HasField("running") else "-",
-                str(one.waiting) if one.HasField("waiting") else "-",
-                f"{one.kv_cache_usage:.0%}" if one.HasField("kv_cache_usage") else "-",
-                f"{one.prefix_cache_hit_rate:.0%}" if one.HasField("prefix_cache_hit_rate") else "-",
-                str(one.in_flight),
-                one.message,
+                server.url,
+                ", ".join(server.profiles),
+                _state(server.state),
+                str(server.running) if server.HasField("running") else "-",
+                str(server.waiting) if server.HasField("waiting") else "-",
+                f"{server.kv_cache_usage:.0%}" if server.HasField("kv_cache_usage") else "-",
+                f"{server.prefix_cache_hit_rate:.0%}" if server.HasField("prefix_cache_hit_rate") else "-",
+                str(server.in_flight),
+                server.message,
             )
-            for one in reply.model_endpoints
+            for server in reply.model_endpoints
         ],
     )
     storage = plain_table(
         ("stream", "messages", "size", "limit"),
         [
-            (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
-            for one in reply.storage
+            (
+                stream.name,
+                f"{stream.messages:,}",
+                size(stream.bytes),
+                size(stream.max_bytes) if stream.max_bytes else "-",
+            )
+            for stream in reply.storage
         ],
     )
     return [table for table in (parts, hosts, nodes, models, storage) if table.row_count]
@@ -91,7 +99,9 @@ def size(count: int) -> str:
 def _summary(reply: pb.GetStatusResponse) -> str:
     queue = reply.queue
     replicas = (
-        ", ".join(f"{one.name} ({one.driven}{', draining' if one.draining else ''})" for one in reply.replicas)
+        ", ".join(
+            f"{replica.name} ({replica.driven}{', draining' if replica.draining else ''})" for replica in reply.replicas
+        )
         or "none"
     )
     oldest = f" (the oldest for {queue.oldest_wait_ms / 1000:.0f} s)" if queue.waiting else ""
@@ -136,19 +146,23 @@ def since_ms(span: str) -> int:
 
 def seconds(span: str, field: str = "since") -> int:
     """The length of a span such as `30m`. Raises CommandFault naming the field."""
-    found = _SPAN.fullmatch(span.strip())
-    if found is None or not int(found[1]):
+    match = _SPAN.fullmatch(span.strip())
+    if match is None or not int(match[1]):
         raise CommandFault(
             f"{span[:32]!r} is not a span", exit_code=Exit.USAGE, field=field, hint="such as 90s, 30m, 1h or 7d"
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
     """What there is to say in words."""
     agents, usage = reply.agents, reply.usage
     ended = (
-        ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
+        ", ".join(
+            f"{status_count.count} {enum_word(pb.DeliberationStatus, status_count.status)}"
+            for status_count in reply.executions
+        )
+        or "none"
     )
     lines = [
         f"from {local_time(reply.start_time_ms)} to {local_time(reply.end_time_ms)}",
@@ -177,7 +191,9 @@ def _befell(reply: pb.GetMetricsResponse) -> list[str]:
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda one: (-one[1], one[0])))
+    return ", ".join(
+        f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    )
 
 
 def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
@@ -185,36 +201,42 @@ def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
     latencies = plain_table(
         ("operation", "count", "p50", "p95", "p99"),
         [
-            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
-            for one in reply.latencies
-            if one.count
+            (
+                latency.operation,
+                f"{latency.count:,}",
+                _duration(latency.p50_ms),
+                _duration(latency.p95_ms),
+                _duration(latency.p99_ms),
+            )
+            for latency in reply.latencies
+            if latency.count
         ],
     )
     models = plain_table(
         ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
         [
             (
-                one.model or "?",
-                f"{one.calls:,}",
-                f"{one.prompt_tokens:,}",
-                f"{one.cached_tokens:,}",
-                f"{one.completion_tokens:,}",
-                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
-                _took(one.p50_ms),
-                _took(one.p95_ms),
+                model.model or "?",
+                f"{model.calls:,}",
+                f"{model.prompt_tokens:,}",
+                f"{model.cached_tokens:,}",
+                f"{model.completion_tokens:,}",
+                f"{model.cost_usd:.4f}" if model.cost_usd else "-",
+                _duration(model.p50_ms),
+                _duration(model.p95_ms),
             )
-            for one in reply.models
+            for model in reply.models
         ],
     )
     tools = plain_table(
         ("tool", "calls", "failures", "p50", "p95"),
         [
-            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
-            for one in reply.tools
+            (tool.name, f"{tool.calls:,}", f"{tool.failures:,}", _duration(tool.p50_ms), _duration(tool.p95_ms))
+            for tool in reply.tools
         ],
     )
     return [table for table in (latencies, models, tools) if table.row_count]
 
 
-def _took(milliseconds: float) -> str:
+def _duration(milliseconds: float) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"

@@ -98,12 +98,18 @@ async def _installed(
 async def _checked(screen: Screen, directory: Path) -> Exit:
     from swe_ai_fleet.runtime.installation.checking import check
 
-    found = await asyncio.to_thread(check, directory)
+    findings = await asyncio.to_thread(check, directory)
     if screen.json:
-        screen.document({"faults": [{"file": str(one.file), "fault": one.fault, "mend": one.mend} for one in found]})
+        screen.document(
+            {
+                "faults": [
+                    {"file": str(finding.file), "fault": finding.fault, "mend": finding.mend} for finding in findings
+                ]
+            }
+        )
     else:
-        for one in found:
-            screen.line(f"{one.file} {one.fault}; fix: {one.mend}")
-        if not found:
+        for finding in findings:
+            screen.line(f"{finding.file} {finding.fault}; fix: {finding.mend}")
+        if not findings:
             screen.line("nothing is wrong")
-    return Exit.NOT_ACCEPTED if found else Exit.ACCEPTED
+    return Exit.NOT_ACCEPTED if findings else Exit.ACCEPTED

@@ -78,13 +78,15 @@ class JudgeOrder:
 
 def names(places: Sequence[str]) -> list[str]:
     """The candidates' ids: each file's name without `.patch` or `.diff`, made an id and unique."""
-    found: list[str] = []
+    names_found: list[str] = []
     for place in places:
         name = "stdin" if place == STDIN else re.sub(r"\.(patch|diff)$", "", Path(place).name)
         name = _NOT_IN_A_NAME.sub("-", name)[:_NAME_CHARS].strip("-._") or "patch"
         numbered = (f"{name}.{number}" for number in count(2))
-        found.append(name if name not in found else next(one for one in numbered if one not in found))
-    return found
+        names_found.append(
+            name if name not in names_found else next(number for number in numbered if number not in names_found)
+        )
+    return names_found
 
 
 def _read(place: str) -> bytes:

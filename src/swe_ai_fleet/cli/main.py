@@ -13,8 +13,14 @@ from typer.core import TyperCommand, TyperGroup
 from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, SECTIONS, top
 from swe_ai_fleet.extensions import Entry, extensions
 
-ALL_GROUPS = {**GROUPS, **{words: about for one in extensions().values() for words, about in one.groups.items()}}
-ALL_ENTRIES = {**ENTRIES, **{words: entry for one in extensions().values() for words, entry in one.commands.items()}}
+ALL_GROUPS = {
+    **GROUPS,
+    **{words: about for extension in extensions().values() for words, about in extension.groups.items()},
+}
+ALL_ENTRIES = {
+    **ENTRIES,
+    **{words: entry for extension in extensions().values() for words, entry in extension.commands.items()},
+}
 """Those of the extensions, too."""
 _FIRST = "goal"
 _MOST = 2**31
@@ -75,9 +81,9 @@ class _ReadsPlainly:
     def get_params(self, ctx: Any) -> list[Any]:
         read: Any = super()
         params: list[Any] = read.get_params(ctx)
-        for one in params:
+        for parameter in params:
             # Where Typer keeps what it reads a parameter with.
-            one._runtime_param = one._runtime_param or _Plain()
+            parameter._runtime_param = parameter._runtime_param or _Plain()
         return params
 
 

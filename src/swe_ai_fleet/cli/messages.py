@@ -31,7 +31,7 @@ def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
     prefix = _prefix(kind)
     name = f"{prefix}{word.strip().upper().replace('-', '_')}"
     if name not in names[1:]:
-        words = ", ".join(one.removeprefix(prefix).lower() for one in names[1:])
+        words = ", ".join(name.removeprefix(prefix).lower() for name in names[1:])
         raise CommandFault(f"{word[:64]!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
     return kind.values_by_name[name].number
 
@@ -41,18 +41,18 @@ def document(message: Message, only: Container[str] | None = None) -> dict[str, 
 
     What is not there is left out.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
         if only is not None and field.name not in only:
             continue
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            found[field.name] = dict(value)
+            fields[field.name] = dict(value)
         elif field.is_repeated:
-            found[field.name] = [_plain(field, one) for one in value]
+            fields[field.name] = [_plain(field, item) for item in value]
         elif not field.has_presence or message.HasField(field.name):
-            found[field.name] = _plain(field, value)
-    return found
+            fields[field.name] = _plain(field, value)
+    return fields
 
 
 def put(message: Message, path: str, value: Any, *, named: str) -> None:
@@ -74,8 +74,8 @@ def put(message: Message, path: str, value: Any, *, named: str) -> None:
     for place, part in enumerate(way):
         inner: Any = getattr(message, part)
         if message.DESCRIPTOR.fields_by_name[part].is_repeated:
-            for one in value:
-                put(inner.add(), ".".join((*way[place + 1 :], last)), one, named=named)
+            for item in value:
+                put(inner.add(), ".".join((*way[place + 1 :], last)), item, named=named)
             return
         message = inner
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -108,13 +108,13 @@ def has_field(kind: Any, path: str) -> bool:
 
 def pairs(texts: Sequence[str], named: str) -> dict[str, str]:
     """Values that are given as `K=V`, by name. Raises CommandFault naming the option."""
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise CommandFault(f"{text[:80]!r} is not K=V", exit_code=Exit.USAGE, field=named)
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 def _plain(field: FieldDescriptor, value: Any) -> object:

@@ -226,19 +226,19 @@ def with_option(fault: CommandFault) -> CommandFault:
     takes = {name: (word(name, kind), asked(kind)) for name, kind in RUNNING.get({}).items()}
     # `orchestrate.repo.ref` is the `repo.ref` of a request inside a request.
     for path in (field, field.partition(".")[2]):
-        found = [
-            (len(own) if f"{path}.".startswith(f"{own}.") else 0, said)
-            for said, info in takes.values()
+        matches = [
+            (len(own) if f"{path}.".startswith(f"{own}.") else 0, flag)
+            for flag, info in takes.values()
             for own in (info.of.fields if info is not None else ())
             # Some services name a field of an inner message as if that were the request.
             if path and (f"{path}.".startswith(f"{own}.") or own.endswith(f".{path}"))
         ]
-        if found:
-            fault.option = max(found)[1]
+        if matches:
+            fault.option = max(matches)[1]
             return fault
-    for name, (said, _) in takes.items():
-        if field and field in (name, said.strip("-").replace("-", "_").lower()):
-            fault.option = said
+    for name, (flag, _) in takes.items():
+        if field and field in (name, flag.strip("-").replace("-", "_").lower()):
+            fault.option = flag
     return fault
 
 
@@ -247,10 +247,10 @@ def word(name: str, kind: Any) -> str:
     info = asked(kind)
     if isinstance(info, Argument):
         return (info.metavar or name.upper()).strip("[].")
-    words = [one.partition("/")[0] for one in (info.param_decls if info else ()) or () if one.startswith("--")]
+    words = [flag.partition("/")[0] for flag in (info.param_decls if info else ()) or () if flag.startswith("--")]
     return words[0] if words else f"--{name.replace('_', '-')}"
 
 
 def asked(kind: Any) -> Option | Argument | None:
     """The option or argument that an annotation makes of a parameter."""
-    return next((one for one in get_args(kind)[1:] if isinstance(one, Option | Argument)), None)
+    return next((mark for mark in get_args(kind)[1:] if isinstance(mark, Option | Argument)), None)

@@ -208,7 +208,14 @@ def fill(request: Any, order: object) -> None:
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
         info, value = asked(kind), getattr(order, name)
-        path = next((one for one in (info.of.fields if info else ()) if has_field(request.DESCRIPTOR, one)), "")
+        path = next(
+            (
+                path_tried
+                for path_tried in (info.of.fields if info else ())
+                if has_field(request.DESCRIPTOR, path_tried)
+            ),
+            "",
+        )
         whole = path and field_of(request.DESCRIPTOR, path).message_type
         is_message = whole and not whole.GetOptions().map_entry
         if path and not is_message and not path.startswith("repo."):

@@ -76,8 +76,8 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
     """Everything that an execution waits for, with what is needed to decide."""
     several = len(state.pending) > 1
     for request in state.pending:
-        what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
-        screen.line(f"{request.agent_id} asks for approval of {what}", style="bold yellow")
+        subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
+        screen.line(f"{request.agent_id} asks for approval of {subject}", style="bold yellow")
         for title, text in _parts(request):
             # Nobody approves of what they cannot see.
             screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
@@ -96,12 +96,12 @@ def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:
     ]
 
 
-def _covered(found: MemoryFindings | None) -> str:
-    if found is None:
+def _covered(findings: MemoryFindings | None) -> str:
+    if findings is None:
         return ""
-    lines = [f"{found.coverage:.0f} % of what was asked"]
-    lines += [f"not known: {gap}" for gap in found.gaps]
-    lines += [f"source: {source}" for source in found.sources]
+    lines = [f"{findings.coverage:.0f} % of what was asked"]
+    lines += [f"not known: {gap}" for gap in findings.gaps]
+    lines += [f"source: {source}" for source in findings.sources]
     return "\n".join(lines)
 
 
@@ -155,7 +155,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         print_context(screen, state.context)
     _print_baseline(screen, state)
     if state.task.workflow is not None:
-        screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
+        screen.out.print(nodes_table(node_row(node) for node in state.nodes.values()))
         if state.output is not None:
             print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
@@ -218,9 +218,9 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
     """How the environment came to be, what was learned about it, and what the untouched commit's tests say."""
     if state.baseline is not None:
         report = state.baseline.report
-        for said in report.decisions[:_MOST_DECISIONS]:
-            source = f" ({one_line(said.source, _REASON)})" if said.source else ""
-            screen.line(f"environment: {one_line(said.what, _REASON)}{source}")
+        for decision in report.decisions[:_MOST_DECISIONS]:
+            source = f" ({one_line(decision.source, _REASON)})" if decision.source else ""
+            screen.line(f"environment: {one_line(decision.what, _REASON)}{source}")
         for text in report.left_out[:_MOST_DECISIONS]:
             screen.line(f"environment: skipped: {one_line(text, _REASON)}", style="yellow")
     if (run := state.environment_run) is not None:
@@ -236,8 +236,8 @@ def _print_checklist(screen: Screen, state: ExecutionState) -> None:
         return
     screen.line(f"{CHECKLIST}: {one_line(checklist_text(state.checklist), 1000)}")
     met = {True: "met before", False: "not met before", None: "changing or not run"}
-    for one in state.checklist.probed:
-        screen.line(f"  {one_line(one.name, _REASON)} ({met[one.met_before]})")
+    for item in state.checklist.probed:
+        screen.line(f"  {one_line(item.name, _REASON)} ({met[item.met_before]})")
 
 
 def _print_examination(screen: Screen, state: ExecutionState) -> None:
@@ -248,8 +248,8 @@ def _print_examination(screen: Screen, state: ExecutionState) -> None:
     if examination.sets:
         screen.line(f"{EXAMINATION}, passed of those that say anything:")
         screen.out.print(examination_table(examination))
-    for one in examination.conflicts[:_MOST_CONFLICTS]:
-        text = f"{one.candidate_id} fails {one.test} of {one.other_id}, which fails its {one.other_test}"
+    for clash in examination.conflicts[:_MOST_CONFLICTS]:
+        text = f"{clash.candidate_id} fails {clash.test} of {clash.other_id}, which fails its {clash.other_test}"
         screen.line(f"at odds: {one_line(text, _REASON)}", style="yellow")
     for note in examination.notes:
         screen.line(f"{EXAMINATION}: {one_line(note, _REASON)}", style="yellow")
@@ -261,8 +261,8 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> None:
     if report is None or report.verdict is None:
         return
     best = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
-    who = f"{state.winner_id} won" if state.winner_id else f"the best, {best}" if best else "the whole"
-    screen.line(f"{report.verdict}: {who}", style=VERDICT_STYLES[report.verdict])
+    subject = f"{state.winner_id} won" if state.winner_id else f"the best, {best}" if best else "the whole"
+    screen.line(f"{report.verdict}: {subject}", style=VERDICT_STYLES[report.verdict])
     if (candidate := state.candidates.get(best)) is not None and candidate.summary.strip():
         screen.line(f"  {best} says: {one_line(candidate.summary, _REASON)}")
     for reason in report.reasons[:_MOST_REASONS]:
@@ -272,7 +272,7 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> None:
 def _print_advice(screen: Screen, state: ExecutionState) -> None:
     """Of each reason that stopped agents what to do about it, once."""
     aside = {EXECUTION_SUBJECT, *side_runs(state)}
-    stops = Counter(one.stop_reason for name, one in state.agents.items() if name not in aside)
+    stops = Counter(agent.stop_reason for name, agent in state.agents.items() if name not in aside)
     for reason, advice in ADVICE.items():
         if stops[reason]:
             screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
@@ -290,27 +290,27 @@ def _print_kept(screen: Screen, state: ExecutionState) -> None:
     """Where the best refused candidate is kept, and what people had delivered."""
     if (kept := state.refused_kept) is not None:
         screen.line(f"{kept.candidate_id} is kept as {kept.delivered.branch} ({kept.delivered.commit_sha})")
-    for one in state.hand_deliveries:
-        why = f": {one_line(one.reason, _REASON)}" if one.reason else ""
+    for delivery in state.hand_deliveries:
+        why = f": {one_line(delivery.reason, _REASON)}" if delivery.reason else ""
         screen.line(
-            f"{one.candidate_id} was delivered by {one_line(one.by, _REASON)} on branch {one.delivered.branch}{why}"
+            f"{delivery.candidate_id} was delivered by {one_line(delivery.by, _REASON)} on branch {delivery.delivered.branch}{why}"
         )
 
 
 def _print_end(screen: Screen, state: ExecutionState) -> None:
     """How the execution ended, what it took, and what to type next."""
-    told, judged = f"{state.status}", state.task.kind is TaskKind.JUDGE
+    end, judged = f"{state.status}", state.task.kind is TaskKind.JUDGE
     if state.winner_id:
-        told += f": {state.winner_id} is the best" if judged else f": {state.winner_id} won"
+        end += f": {state.winner_id} is the best" if judged else f": {state.winner_id} won"
     # Nobody won: the verdict above says why.
     if state.error and not (state.status is ExecutionStatus.NO_WINNER and state.verdict is not None):
-        told += f": {one_line(state.error, 1000)}"
+        end += f": {one_line(state.error, 1000)}"
     spent = "" if judged else f", {state.usage.total_tokens:,} tokens"
-    took = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
-    screen.line(told + took, style=_STYLES.get(exit_of_state(state), "bold yellow"))
-    found = expenses(state)
-    for one in found if spent and len(found) > 1 else ():
-        screen.line(f"  {one.purpose}: {one.usage.total_tokens:,} tokens, {one_line(one.bought, _REASON)}")
+    duration = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
+    screen.line(end + duration, style=_STYLES.get(exit_of_state(state), "bold yellow"))
+    expenses_found = expenses(state)
+    for expense in expenses_found if spent and len(expenses_found) > 1 else ():
+        screen.line(f"  {expense.purpose}: {expense.usage.total_tokens:,} tokens, {one_line(expense.bought, _REASON)}")
     if commands := tuple(next_commands(state)):
         screen.line("next:")
         for command in commands:
@@ -320,8 +320,8 @@ def _print_end(screen: Screen, state: ExecutionState) -> None:
 def print_context(screen: Screen, context: GatheredContext) -> None:
     """How much agents were told of the project, and what was recalled for them."""
     screen.line(f"context {gathered_text(context)}")
-    for found in context.recalled:
-        memory = found.memory
+    for recollection in context.recalled:
+        memory = recollection.memory
         screen.line(f"  recalled from {memory.namespace}: {one_line(memory.text, _MEMORY)}")
     if context.omitted:
         screen.line(f"  not in it: {one_line(', '.join(context.omitted), 2 * _MEMORY)}")

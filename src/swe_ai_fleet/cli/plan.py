@@ -255,7 +255,7 @@ ROWS: Mapping[str, Row] = {
         json="sessions",
         view=table(
             "sessions",
-            {"session": "session_id", "status": "status", "goal": lambda one: one_line(one.goal, 80)},
+            {"session": "session_id", "status": "status", "goal": lambda goal: one_line(goal.goal, 80)},
             "no plan sessions yet",
         ),
     ),

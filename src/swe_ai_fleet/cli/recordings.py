@@ -46,14 +46,14 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
-        return await _written(screen, _json(to_plain(await _audit(client, name))), output)
+        return await _write(screen, _json(to_plain(await _audit(client, name))), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
     from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
 
     events, state = await _recorded(client, name)
     if kind == "patch":
         content = await _patch(client, state, agent)
-        return await _written(screen, content, output)
+        return await _write(screen, content, output)
     agent = _agent(state, agent)
     run = whole_run((stored.event for stored in events), agent)
     match kind:
@@ -63,7 +63,7 @@ async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, a
             content = _json(openai_messages(run))
         case _:
             content = _json(await _trajectory(client, state, run, [stored.event for stored in events]))
-    return await _written(screen, content, output)
+    return await _write(screen, content, output)
 
 
 async def export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
@@ -90,10 +90,10 @@ async def _batch_lines(client: FleetClient, results: Sequence[tuple[str, str]]) 
 
     for group, execution_id in results:
         events, state = await _recorded(client, execution_id)
-        told = [stored.event for stored in events]
+        events_told = [stored.event for stored in events]
         for candidate in state.candidates.values():
-            run = whole_run(told, candidate.agent_id)
-            document = await _trajectory(client, state, run, told)
+            run = whole_run(events_told, candidate.agent_id)
+            document = await _trajectory(client, state, run, events_told)
             judged = mapping(document.get("extra"))
             kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
             line = {"group": group, "execution_id": execution_id, **kept, "trajectory": document}
@@ -149,7 +149,7 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
 
 
-async def _written(screen: Screen, content: bytes, output: Path | None) -> Exit:
+async def _write(screen: Screen, content: bytes, output: Path | None) -> Exit:
     if output is not None:
         await asyncio.to_thread(output.write_bytes, content)
         screen.note(f"{len(content)} bytes written to {output}")
@@ -249,7 +249,7 @@ async def verify_audit(screen: Screen, client: FleetClient, name: str, *, public
         events = [event async for event in client.recorded(answer.execution)]
     verdicts = verify_events(events, keys)
     about = {"execution_id": execution_id}
-    return _told(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
+    return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 
 async def verify_audit_document(screen: Screen, path: Path, *, public_key: Path | None) -> Exit:
@@ -260,14 +260,14 @@ async def verify_audit_document(screen: Screen, path: Path, *, public_key: Path 
         raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
     verdicts = document.verdicts(_demanded(public_key))
     about = {"file": str(path), "execution_id": document.execution_id}
-    return _told(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
+    return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 
 def _demanded(path: Path | None) -> PublicKeys | None:
     return public_keys(path, setting="public_key") if path is not None else None
 
 
-def _told(screen: Screen, about: Mapping[str, object], verdicts: Sequence[ChainVerdict]) -> Exit:
+def _print_verdicts(screen: Screen, about: Mapping[str, object], verdicts: Sequence[ChainVerdict]) -> Exit:
     if screen.json:
         screen.document({**about, **report(verdicts)})
     elif verdicts:

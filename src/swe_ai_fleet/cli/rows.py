@@ -40,9 +40,9 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
     "kind": "kind",
     "status": "status",
     "verdict": "verdict",
-    "role": lambda one: enum_word(pb.Role, one.role).upper(),
-    "started": lambda one: local_time(one.created_at_ms),
-    "what": lambda one: one_line(one.task_description, 60),
+    "role": lambda council: enum_word(pb.Role, council.role).upper(),
+    "started": lambda execution: local_time(execution.created_at_ms),
+    "what": lambda execution: one_line(execution.task_description, 60),
 }
 
 
@@ -60,7 +60,10 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
     if not answer.councils:
         screen.note("no councils; agents are made for each task")
         return
-    councils = [(one.council_id, one.role, str(one.num_agents), one.status, one.model) for one in answer.councils]
+    councils = [
+        (council.council_id, council.role, str(council.num_agents), council.status, council.model)
+        for council in answer.councils
+    ]
     screen.out.print(plain_table(("council", "role", "agents", "status", "model"), councils))
     members = [_member(council, agent) for council in answer.councils for agent in council.agents]
     if members:
@@ -93,9 +96,9 @@ def _resolving(decision: str, field: str = "comment") -> Row:
         fixed={"decision": decision},
         before=with_a_text,
         json="execution_id status pending_approvals",
-        line=lambda told: (
-            f"execution {told['execution_id']}: {decision}; {told['status']}"
-            + (f"; {told['pending_approvals']} more to answer" if told["pending_approvals"] else "")
+        line=lambda reply: (
+            f"execution {reply['execution_id']}: {decision}; {reply['status']}"
+            + (f"; {reply['pending_approvals']} more to answer" if reply["pending_approvals"] else "")
         ),
     )
 
@@ -104,17 +107,17 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
     executions = counted(len(answer.execution_ids), "execution")
     done = "would go" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
     screen.line(f"{executions} and what came of them: {done}")
-    stores = [(one.store, str(one.items), f"{one.bytes:,}") for one in answer.stores]
+    stores = [(store.store, str(store.items), f"{store.bytes:,}") for store in answer.stores]
     if stores:
         screen.out.print(plain_table(("store", "items", "bytes"), stores))
 
 
-def _erasing(**what: Any) -> Row:
+def _erasing(**settings: Any) -> Row:
     """The command that erases this."""
     return Row(
         rpc=f"{_FLEET}.Erase",
         takes={
-            **what,
+            **settings,
             "reason": option("Why, for the tombstone that stays. Do not quote what is erased.", metavar="TEXT"),
             "dry_run": option("Only show what would go."),
             "cancel": option("Cancel what still runs."),
@@ -175,7 +178,7 @@ ROWS: Mapping[str, Row] = {
             "status": option("Only those with this status; may be repeated.", "statuses"),
             "limit": option("At most so many, the newest.", "page_size", max=500, min=1, default=50),
         },
-        json=lambda answer: {"executions": [listed_document(one) for one in answer.executions]},
+        json=lambda answer: {"executions": [listed_document(execution) for execution in answer.executions]},
         view=table("executions", EXECUTION_COLUMNS, "no executions"),
     ),
     "cancel": Row(
@@ -185,8 +188,8 @@ ROWS: Mapping[str, Row] = {
             "reason": option("Why, for the log.", default="cancelled from the command line"),
         },
         json="execution_id status already_ended",
-        line=lambda told: (
-            f"execution {told['execution_id']}{' had ended before' if told['already_ended'] else ''}: {told['status']}"
+        line=lambda end: (
+            f"execution {end['execution_id']}{' had ended before' if end['already_ended'] else ''}: {end['status']}"
         ),
     ),
     "approve": _resolving("approved"),
@@ -219,8 +222,8 @@ ROWS: Mapping[str, Row] = {
         },
         before=with_reviews,
         json="council_id agent_ids",
-        line=lambda told: (
-            f"{told['council_id']} is created: {', '.join(told['agent_ids']) or 'no agents yet; register them'}"
+        line=lambda end: (
+            f"{end['council_id']} is created: {', '.join(end['agent_ids']) or 'no agents yet; register them'}"
         ),
     ),
     "councils delete": Row(

@@ -135,7 +135,7 @@ async def run(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
             message = "the fleet that --local starts ends with the command"
             raise CommandFault(message, exit_code=Exit.USAGE, field="detach", hint="start one that stays: fleet up")
     with interrupts() as signals:
-        async with fleet as client, _sent(screen, client, request, order) as sent:
+        async with fleet as client, _with_upload(screen, client, request, order) as sent:
             if isinstance(order, Order):
                 _check_toolchain(client, order)
             accepted = await client.submit(request)
@@ -160,8 +160,8 @@ def _check_toolchain(client: FleetClient, order: Order) -> None:
     Only where nothing says otherwise: the fleet is here, and the order brings neither checks nor an environment.
     Raises CommandFault.
     """
-    said = (order.setup, order.checks, order.path, order.test_command, order.no_detect, order.upload)
-    if any(said) or elsewhere(client.address):
+    set_up_by_hand = (order.setup, order.checks, order.path, order.test_command, order.no_detect, order.upload)
+    if any(set_up_by_hand) or elsewhere(client.address):
         return
     root = Path(order.repo)
     manifests = [name for name in (*_TOOLCHAINS, *_PYTHON) if (root / name).is_file()]
@@ -175,7 +175,7 @@ def _check_toolchain(client: FleetClient, order: Order) -> None:
 
 
 @asynccontextmanager
-async def _sent(
+async def _with_upload(
     screen: Screen, client: FleetClient, request: pb.SubmitTaskRequest, order: Order | JudgeOrder
 ) -> AsyncGenerator[Uploaded | None]:
     """The request's repository uploaded, where it has to be; the request names the upload then."""

@@ -79,9 +79,9 @@ class Screen:
     def fault(self, fault: CommandFault) -> None:
         """Say why the command ends: a line, what a program printed below it, and a hint; or a JSON document."""
         if self.json:
-            told = {"message": fault.message, "hint": fault.hint, "field": fault.field}
+            error = {"message": fault.message, "hint": fault.hint, "field": fault.field}
             option = {"option": fault.option} if fault.option else {}
-            self.document({"error": {**told, **option}, "exit_code": int(fault.exit_code)})
+            self.document({"error": {**error, **option}, "exit_code": int(fault.exit_code)})
             return
         where = f"{fault.option or fault.field}: " if fault.field else ""
         first, *printed = fault.message.strip().splitlines() or [""]

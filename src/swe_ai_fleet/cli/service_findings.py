@@ -82,26 +82,28 @@ async def harness(settings: Settings, name: str) -> Finding:
                 open_model(settings) as model,
                 ModelGateway(model, budget, mask=secret_mask(settings)) as gateway,
             ):
-                told = await agents.greeted(
+                greeting = await agents.greeted(
                     name, Path(await asyncio.to_thread(os.path.realpath, directory)), gateway.socket
                 )
     except (FleetError, TimeoutError) as error:
         return faulty(part, error, mend, seconds=_HARNESS_SECONDS)
     wanted = agents.harnesses[name].version
-    if wanted and wanted not in told:
-        return broken(part, f"it calls itself {told or 'nothing'}, and settings say {wanted}", mend, version=wanted)
-    return ok(part, f"starts in the sandbox and calls itself {told or 'nothing'}", version=wanted)
+    if wanted and wanted not in greeting:
+        return broken(part, f"it calls itself {greeting or 'nothing'}, and settings say {wanted}", mend, version=wanted)
+    return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=wanted)
 
 
 def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:
     """What to make of a server that answers. `skew_seconds`: by how much its clock is ahead; None: it does not say."""
     numbers = tuple(int(part) for part in ping.version.split(".")[:2] if part.isdigit())
     whole = usage.get(ALL, StreamUsage(messages=0, bytes=0, max_bytes=0))
-    told = f"JetStream answers in {ping.latency_ms:.1f} ms, {whole.bytes / 2**20:.0f} MiB"
+    summary = f"JetStream answers in {ping.latency_ms:.1f} ms, {whole.bytes / 2**20:.0f} MiB"
     if numbers and numbers < OLDEST:
         cause, mend = "JetStream is too old for what streams are asked to keep", "NATS 2.10 or newer"
         return broken("nats", cause, mend, version=ping.version)
-    full = [name for name, one in usage.items() if one.max_bytes and one.bytes > NEARLY_FULL * one.max_bytes]
+    full = [
+        name for name, stream in usage.items() if stream.max_bytes and stream.bytes > NEARLY_FULL * stream.max_bytes
+    ]
     if full:
         cause = f"nearly full: {', '.join(full)}; no task is accepted, and what is full refuses events"
         mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
@@ -110,7 +112,7 @@ def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | N
         way = "ahead of" if skew_seconds > 0 else "behind"
         cause = f"its clock is {abs(skew_seconds):.0f} s {way} this machine's"
         return broken("nats", cause, "let both machines keep their clocks by NTP", version=ping.version)
-    return ok("nats", told, version=ping.version)
+    return ok("nats", summary, version=ping.version)
 
 
 async def _usage(log: JetStream) -> Mapping[str, StreamUsage]:
@@ -147,36 +149,38 @@ def transport(settings: Settings) -> list[Finding]:
             return [absent("tls", "none; nobody else can listen on loopback")]
         cause = f"{settings.listen} is served without TLS: tokens can be read on the way"
         return [absent("tls", cause, "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS")]
-    now, found = time.time(), list[Finding]()
+    now, findings = time.time(), list[Finding]()
     for use, path in files.items():
         part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
         days = f"{max(0.0, left) / _DAY:.0f} days"
         if left < -now + 1:
             mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
-            found.append(broken(part, f"{path} has no certificate", mend))
+            findings.append(broken(part, f"{path} has no certificate", mend))
         elif left <= 0:
-            found.append(
+            findings.append(
                 broken(part, f"the certificate in {path} has ended", "renew it; servers read it by themselves")
             )
         else:
             mend = "renew it soon; servers read it by themselves" if left < SOON_SECONDS else ""
-            found.append(ok(part, f"{path}, valid for another {days}", mend))
-    return found
+            findings.append(ok(part, f"{path}, valid for another {days}", mend))
+    return findings
 
 
 def ways(settings: Settings, server: str) -> list[Finding]:
     """The services elsewhere to which tokens go so that others can read them."""
     from swe_ai_fleet.runtime.channels import in_the_clear, is_here
 
-    called = dict.fromkeys(one for one in (server, settings.orchestrator_url, settings.context_url) if one)
-    found = {one: "FLEET_TLS_CA, or grpcs:// before it" for one in called if in_the_clear(settings, one)}
+    called = dict.fromkeys(url for url in (server, settings.orchestrator_url, settings.context_url) if url)
+    clear_addresses = {url: "FLEET_TLS_CA, or grpcs:// before it" for url in called if in_the_clear(settings, url)}
     if settings.nats_token and not settings.nats_nkey_file and settings.nats_ca is None and settings.nats_cert is None:
-        told = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
-        open_to_all = [url for url in told if url.scheme == "nats" and not is_here(url.hostname or "")]
-        found |= {f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all}
+        nats_urls = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
+        open_to_all = [url for url in nats_urls if url.scheme == "nats" and not is_here(url.hostname or "")]
+        clear_addresses |= {
+            f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all
+        }
     return [
         absent("tls: calls", f"{address} is called without TLS: the token can be read on the way", mend)
-        for address, mend in found.items()
+        for address, mend in clear_addresses.items()
     ]
 
 

@@ -17,14 +17,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 async def next_line(read: Callable[[], str]) -> str:
     """The person's next line, read in a thread that the end of the program does not wait for. Raises EOFError."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[str] = loop.create_future()
+    line_read: asyncio.Future[str] = loop.create_future()
 
     def told(line: str | None) -> None:
-        if not found.done():
+        if not line_read.done():
             if line is None:
-                found.set_exception(EOFError())
+                line_read.set_exception(EOFError())
             else:
-                found.set_result(line)
+                line_read.set_result(line)
 
     def work() -> None:
         try:
@@ -35,7 +35,7 @@ async def next_line(read: Callable[[], str]) -> str:
             loop.call_soon_threadsafe(told, line)
 
     threading.Thread(target=work, daemon=True).start()
-    return await found
+    return await line_read
 
 
 def line_of_terminal() -> str:

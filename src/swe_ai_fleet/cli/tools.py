@@ -73,7 +73,7 @@ async def run_tool(
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
     # Every entry of its audit is on disk when the operation goes on.
-    spec = _found(operation, settings)
+    spec = _find(operation, settings)
     arguments = _arguments(spec, args, given)
     root = _directory(Path(workspace))
     audit = AuditFile(audit_path(settings))
@@ -101,9 +101,13 @@ async def run_tool(
             kit = RegisteredTools(tools, opened, pipeline)
         result = await kit.call(spec.operation, arguments)
     if screen.json:
-        told = {"file": str(audit.path), "entries": [entry.seq for entry in trail.entries], "head": trail.head}
+        audit_document = {
+            "file": str(audit.path),
+            "entries": [entry.seq for entry in trail.entries],
+            "head": trail.head,
+        }
         codes = {"exit_code": int(_exit(result)), "command_exit_code": result.exit_code}
-        screen.document({**to_plain(result), **codes, "audit": told})
+        screen.document({**to_plain(result), **codes, "audit": audit_document})
     else:
         screen.line(result.observation())
         screen.note(f"audit: {audit.path}, entry {trail.entries[-1].seq}, hash {trail.head}")
@@ -179,7 +183,7 @@ def _specs(settings: Settings) -> dict[str, OperationSpec]:
     return {name: definition.spec for name, definition in definitions.items()}
 
 
-def _found(name: str, settings: Settings) -> OperationSpec:
+def _find(name: str, settings: Settings) -> OperationSpec:
     specs = _specs(settings)
     if name in specs:
         return specs[name]

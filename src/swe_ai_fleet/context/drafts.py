@@ -302,7 +302,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
         yield Draft(
             section=Section.HISTORY,
             title=f"{_name(work)} ({_ended(record)}, {record.ended_at[:10]}): {titled(record.instruction)}",
-            text="\n".join(_did(work)),
+            text="\n".join(_work_lines(work)),
             nearness=1.0 if task_id and record.task_id == task_id else 0.7,
             place=work.sequence,
         )
@@ -313,7 +313,7 @@ def _ended(record: WorkRecord) -> str:
     return ", ".join(part for part in (record.status, record.verdict) if part)
 
 
-def _did(work: Work) -> Iterator[str]:
+def _work_lines(work: Work) -> Iterator[str]:
     record = work.record
     if record.summary.strip():
         yield record.summary.strip()

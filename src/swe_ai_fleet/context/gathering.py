@@ -49,7 +49,7 @@ class ContextGatherer:
         An unknown story, case or task is no fault where memories are requested too: `omitted` names it.
         """
         _check(request)
-        named, unknown = await self._named(request)
+        named, unknown = await self._memories_by_name(request)
         recalled = _each_once(named, await self._recalled(request))
         missing = tuple(f"no memories about {entity}" for entity in unknown)
         try:
@@ -69,7 +69,7 @@ class ContextGatherer:
             candidates = [
                 draft for state in states for draft in drafts(part, state, task_id=request.task_id, role=request.role)
             ]
-            wanted = [draft for draft in dict.fromkeys(candidates) if _wanted(draft, request)]
+            wanted = [draft for draft in dict.fromkeys(candidates) if _is_wanted(draft, request)]
             return compose(
                 (*wanted, *(of_memory(memory, wanted=memory in named) for memory in recalled)),
                 viewpoint,
@@ -95,7 +95,7 @@ class ContextGatherer:
         scope = MemoryScope(tenant=request.tenant, namespaces=request.namespaces)
         return await self._memories.recall(request.query[:_QUERY_CHARS], scope, limit=RECALLED)
 
-    async def _named(self, request: ContextRequest) -> tuple[tuple[Recollection, ...], tuple[str, ...]]:
+    async def _memories_by_name(self, request: ContextRequest) -> tuple[tuple[Recollection, ...], tuple[str, ...]]:
         """The memories that name the entities, and the entities that none names."""
         named: list[Recollection] = []
         unknown: list[str] = []
@@ -163,7 +163,7 @@ def _each_once(*groups: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
     return tuple(once.values())
 
 
-def _wanted(draft: Draft, request: ContextRequest) -> bool:
+def _is_wanted(draft: Draft, request: ContextRequest) -> bool:
     if draft.kind == "decision":
         return request.include_decisions
     return request.include_history or draft.kind != "history"

@@ -186,7 +186,10 @@ class ContextGraph:
             self._stories[state.story_id] = state
             if state.story is not None and state.story.case_id:
                 insort(self._cases.setdefault(state.story.case_id, []), (state.story.created_at, state.story_id))
-            for name in (*(f"task:{one}" for one in state.tasks), *(f"decision:{one}" for one in state.decisions)):
+            for name in (
+                *(f"task:{subject_id}" for subject_id in state.tasks),
+                *(f"decision:{subject_id}" for subject_id in state.decisions),
+            ):
                 self._holders.setdefault(name, set()).add(state.story_id)
         self._work.load(lines)
 

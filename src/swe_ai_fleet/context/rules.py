@@ -173,7 +173,7 @@ def check_update_texts(update: StoryUpdated) -> None:
             "both a task and a decision are given", field="decision_id", hint="change one of them at a time"
         )
     kind = "decision" if update.decision_id else "task" if update.task_id else "story"
-    changed = _given(update)
+    changed = _fields_set(update)
     for field in changed:
         if kind not in _OF[field]:
             raise InvalidRequest(
@@ -183,7 +183,7 @@ def check_update_texts(update: StoryUpdated) -> None:
         raise InvalidRequest("nothing to change", field="update", hint="set at least one field")
 
 
-def _given(update: StoryUpdated) -> list[str]:
+def _fields_set(update: StoryUpdated) -> list[str]:
     """The fields that an update sets."""
     return [name for name in _OF if getattr(update, name) is not None and getattr(update, name) != {}]
 

@@ -132,7 +132,7 @@ class Answering:
         if waiting:
             left = reply_run.DECLINED if reply == "no" else reply_run.LAPSED
             notes.append(reply_run.UNSURE if waiting.key else left)
-        notes.append(await self._kept(context))
+        notes.append(await self._remember(context))
         return await self._replied(session, text, [text for text in notes if text], context, naming, references, tell)
 
     def starts(self, session: Session, text: str, seen_turn: int | None) -> bool:
@@ -221,7 +221,7 @@ class Answering:
             return ""
         return presented(notes, self.secrets, seed=context.nonce)
 
-    async def _kept(self, context: TurnContext) -> str:
+    async def _remember(self, context: TurnContext) -> str:
         """Store what the person asks to be remembered; returns the note for the model."""
         if not asks_to_remember(context.text):
             return ""

@@ -62,9 +62,9 @@ def to_remember(text: str) -> str:
     match = _REMEMBER.match(text[: 2 * MAX_REMEMBERED_CHARS])
     if match is None or match["what"].rstrip().endswith("?"):
         return ""
-    what = match["what"].strip()
+    fact = match["what"].strip()
     # "Remember to" is a task for later, "remember me" a greeting: only a statement is a fact.
-    return what[:MAX_REMEMBERED_CHARS] if len(what.split()) >= 2 else ""
+    return fact[:MAX_REMEMBERED_CHARS] if len(fact.split()) >= 2 else ""
 
 
 def asks_to_remember(text: str) -> bool:

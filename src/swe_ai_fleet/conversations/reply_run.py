@@ -153,7 +153,7 @@ async def reply_to(
         on_delta=narration.delta,
     )
     trajectory = await drive(mode, parts, task_text=request, mode_rules=mode_rules)
-    return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_kept(history.messages, message))
+    return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_turn_messages(history.messages, message))
 
 
 def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
@@ -182,7 +182,7 @@ def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
     )
 
 
-def _kept(messages: Sequence[Message], message: UserMessage) -> tuple[Message, ...]:
+def _turn_messages(messages: Sequence[Message], message: UserMessage) -> tuple[Message, ...]:
     """The messages of this turn for later turns: the message, the calls with their results, the answers.
 
     Messages for the run alone (its limits, its reminders) and its ending are left out.

@@ -62,10 +62,10 @@ class KeyValueChats:
     async def put(self, session: Session, *, revision: int) -> int:
         """Store it on a revision; returns the new one. Raises Fenced, Unavailable."""
         key = _key(session.tenant, session.session_id)
-        made = await self._store.put(key, encoded(session), revision=revision)
+        stored = await self._store.put(key, encoded(session), revision=revision)
         if not session.busy_until or not revision:
             await self._store.put(f"{_CARD}.{key}", to_json(session.card))
-        return made
+        return stored
 
     async def delete(self, tenant: str, session_id: str) -> None:
         """Delete it. Raises Unavailable."""

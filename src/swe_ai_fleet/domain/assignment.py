@@ -309,8 +309,8 @@ class OperateAssignment(RecordedAssignment[ToolResult]):
 
 
 ASSIGNMENT_TYPES: Mapping[AssignmentKind, type[Assignment[Any]]] = {
-    one.kind: one
-    for one in (
+    attribute.kind: attribute
+    for attribute in (
         CodingAssignment,
         BaselineAssignment,
         CheckAssignment,

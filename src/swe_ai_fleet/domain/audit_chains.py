@@ -111,10 +111,10 @@ class _Chain:
         return SignedHead(agent_id=self.agent_id, run=self.run, entries=self.count, hash=self.previous)
 
     def verdict(self, signed: Sequence[SignedHead], keys: Keys | None) -> ChainVerdict:
-        last = max(signed, key=lambda one: one.entries, default=None)
-        told = Signing.NONE if last is None else Signing.UNCHECKED
+        last = max(signed, key=lambda head: head.entries, default=None)
+        signing = Signing.NONE if last is None else Signing.UNCHECKED
         if last is not None and keys is not None:
-            told = Signing.WHOLE if last.entries == self.count else Signing.PART
+            signing = Signing.WHOLE if last.entries == self.count else Signing.PART
         misused = (self._misused(head, keys) for head in signed) if keys is not None else ()
         return ChainVerdict(
             agent_id=self.agent_id,
@@ -123,7 +123,7 @@ class _Chain:
             head=self.previous if self.count else "",
             recorded_head=self.heads[0] if self.heads else "",
             fault=self.fault() or next((fault for fault in misused if fault is not None), None),
-            signing=told,
+            signing=signing,
             signed_entries=last.entries if last is not None else 0,
             key_id=last.key_id if last is not None else "",
             redacted=self.redacted,

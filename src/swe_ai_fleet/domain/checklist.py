@@ -55,12 +55,12 @@ class Checklist:
     @property
     def telling(self) -> tuple[Requirement, ...]:
         """The requirements whose probe fails on the untouched commit."""
-        return tuple(one for one in self.probed if one.met_before is False)
+        return tuple(probe for probe in self.probed if probe.met_before is False)
 
     def tried(self, untouched: Examination) -> Checklist:
         """The same with what each probe came to on the untouched commit."""
         outcomes: dict[str, tuple[bool, str]] = {}
-        for crossing in (one for tests in untouched.sets for one in tests.crossings):
+        for crossing in (crossing for tests in untouched.sets for crossing in tests.crossings):
             outcomes |= dict.fromkeys(crossing.passed, (True, ""))
             outcomes |= {failure.test: (False, failure.message) for failure in crossing.failed}
         requirements = [

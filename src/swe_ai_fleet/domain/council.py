@@ -92,8 +92,8 @@ class EndpointRules:
 
     def names(self, endpoint: AgentEndpoint) -> bool:
         """Whether a pattern names exactly this host, so that it may have a private address."""
-        found = [HostPattern.parse(each) for each in self.patterns]
-        return any(each.exact and each.covers(endpoint.host, endpoint.port) for each in found)
+        patterns = [HostPattern.parse(each) for each in self.patterns]
+        return any(each.exact and each.covers(endpoint.host, endpoint.port) for each in patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,8 @@ class Crossing:
     @property
     def cell(self) -> str:
         """The crossing in a few characters: `2/3` passed, `?` where no test says anything."""
-        said = len(self.passed) + len(self.failed)
-        return f"{len(self.passed)}/{said}" if said else "?"
+        total = len(self.passed) + len(self.failed)
+        return f"{len(self.passed)}/{total}" if total else "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class TestSet:
         return replace(
             self,
             tests=tuple(dict.fromkeys((*self.tests, test))),
-            crossings=tuple(sorted(crossings.values(), key=lambda one: one.candidate_id)),
+            crossings=tuple(sorted(crossings.values(), key=lambda crossing: crossing.candidate_id)),
             proofs=self.proofs | {test},
         )
 
@@ -155,8 +155,10 @@ class Examination:
     def with_faults(self, faults: Iterable[ShownFault]) -> Examination:
         """The same with shown faults as tests of those who showed them, run where they were shown."""
         sets = list(self.sets)
-        for fault in sorted(faults, key=lambda one: (one.author_id, one.candidate_id, one.command)):
-            at = next((at for at, one in enumerate(sets) if fault.author_id in one.candidates), len(sets))
+        for fault in sorted(
+            faults, key=lambda fault_found: (fault_found.author_id, fault_found.candidate_id, fault_found.command)
+        ):
+            at = next((at for at, test_set in enumerate(sets) if fault.author_id in test_set.candidates), len(sets))
             own = sets[at] if at < len(sets) else TestSet(candidates=(fault.author_id,), tests=())
             sets[at:] = [own.with_fault(fault), *sets[at + 1 :]]
         return replace(self, sets=tuple(sets))
@@ -181,15 +183,17 @@ class Matrix:
 
     def others(self, candidate_id: str) -> tuple[int, int]:
         """The tests of how many other authors pass, and of how many anything can be said."""
-        said = [one for tests, one in self._foreign(candidate_id) if tests.shown_by(one) or one.failed]
-        return sum(not one.failed for one in said), len(said)
+        crossings = [
+            crossing for tests, crossing in self._foreign(candidate_id) if tests.shown_by(crossing) or crossing.failed
+        ]
+        return sum(not crossing.failed for crossing in crossings), len(crossings)
 
     def failures(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
         """The tests of others that fail on a source, by author."""
         return [
-            (tests, tuple(failure.test for failure in one.failed))
-            for tests, one in self._foreign(candidate_id)
-            if one.failed
+            (tests, tuple(failure.test for failure in crossing.failed))
+            for tests, crossing in self._foreign(candidate_id)
+            if crossing.failed
         ]
 
     def passers(self, tests: TestSet, test: str) -> tuple[str, ...]:
@@ -251,9 +255,9 @@ class Matrix:
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
         """The other authors whose tests pass on a source, none of theirs failing; the statement by several probes."""
         return [
-            (tests, one)
-            for tests, one in self._foreign(candidate_id)
-            if len(tests.shown_by(one)) >= (1 if tests.authors else PROBES_TO_VERIFY) and not one.failed
+            (tests, crossing)
+            for tests, crossing in self._foreign(candidate_id)
+            if len(tests.shown_by(crossing)) >= (1 if tests.authors else PROBES_TO_VERIFY) and not crossing.failed
         ]
 
     def contest(self, candidate_id: str) -> tuple[str, str] | None:
@@ -266,12 +270,12 @@ class Matrix:
         for tests in self.examination.sets:
             if candidate_id not in tests.candidates:
                 continue
-            for one in sorted(tests.crossings, key=lambda one: one.candidate_id):
-                failed = [failure for failure in one.failed if failure.test not in tests.proofs]
-                tried = bool(tests.shown_by(one)) or not all(failure.unchanged for failure in failed)
+            for crossing in sorted(tests.crossings, key=lambda crossing: crossing.candidate_id):
+                failed = [failure for failure in crossing.failed if failure.test not in tests.proofs]
+                tried = bool(tests.shown_by(crossing)) or not all(failure.unchanged for failure in failed)
                 lone = [failure.test for failure in failed if not self.passers(tests, failure.test)]
                 if tried and lone:
-                    return one.candidate_id, lone[0]
+                    return crossing.candidate_id, lone[0]
         return None
 
     def undecided(self, candidate_id: str) -> tuple[str, str] | None:
@@ -279,8 +283,8 @@ class Matrix:
 
         Nobody else passes it: a single probe may be as wrong as whoever passes it.
         """
-        for tests, one in self._foreign(candidate_id):
-            lone = [test for test in one.passed if self.passers(tests, test) == (candidate_id,)]
+        for tests, crossing in self._foreign(candidate_id):
+            lone = [test for test in crossing.passed if self.passers(tests, test) == (candidate_id,)]
             if tests.authors or len(lone) != 1:
                 continue
             rest = self._passing(candidate_id) - {(tests.name, lone[0])}
@@ -304,28 +308,28 @@ class Matrix:
             return report
         passed, asked = self.others(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
-        probes = next((one for tests, one in self._foreign(candidate_id) if not tests.authors), None)
-        said = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)
+        probes = next((crossing for tests, crossing in self._foreign(candidate_id) if not tests.authors), None)
+        counts = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)
         foreign = ForeignTests(
             value=self.value(candidate_id),
             passed=passed,
             asked=asked,
             failing=failing,
-            failures=self._said(candidate_id),
-            probes_passed=said[0],
-            probes_asked=said[1],
+            failures=self._failure_texts(candidate_id),
+            probes_passed=counts[0],
+            probes_asked=counts[1],
         )
         return self._weighed(candidate_id, replace(report, foreign=foreign))
 
-    def _said(self, candidate_id: str) -> tuple[str, ...]:
+    def _failure_texts(self, candidate_id: str) -> tuple[str, ...]:
         """The first tests of others that fail on a source, each with what it said; of a probe the words it is for.
 
         A probe's command is for nobody who may still write a source: it would be solved instead of the task.
         """
         failed = [
             (failure.test if tests.authors else failure.test.partition(PROBE_MARK)[0], failure.message)
-            for tests, one in self._foreign(candidate_id)
-            for failure in one.failed
+            for tests, crossing in self._foreign(candidate_id)
+            for failure in crossing.failed
         ]
         return tuple(f"{test}: {message}" if message else test for test, message in failed[:_SAID])
 
@@ -342,8 +346,10 @@ class Matrix:
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
         shown = [supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)]
         if lifts and shown and not self.undecided(candidate_id):
-            tests = _listed([test for tests, one in shown for test in tests.shown_by(one)])
-            reason = f"{_listed_authors([one for one, _ in shown])} fail without the change and pass with it: {tests}"
+            tests = _listed([test for tests, crossing in shown for test in tests.shown_by(crossing)])
+            reason = (
+                f"{_listed_authors([tests for tests, _ in shown])} fail without the change and pass with it: {tests}"
+            )
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
 
@@ -357,8 +363,8 @@ class Matrix:
 
     def _lone_failure(self, tests: TestSet, others: TestSet) -> str:
         """A test that fails on the source of the authors of other tests, and that nobody else's change passes."""
-        found = (tests.on(name) for name in others.candidates)
-        failed = [failure.test for one in found if one is not None for failure in one.failed]
+        crossings = (tests.on(name) for name in others.candidates)
+        failed = [failure.test for crossing in crossings if crossing is not None for failure in crossing.failed]
         return next((test for test in failed if not self.passers(tests, test)), "")
 
     def _foreign(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
@@ -382,7 +388,9 @@ class Matrix:
     def _passing(self, candidate_id: str) -> frozenset[tuple[str, str]]:
         """The tests that a source passes, with the names of their sets; its own are among them."""
         crossings = ((tests, tests.on(candidate_id)) for tests in self.examination.sets)
-        return frozenset((tests.name, test) for tests, one in crossings if one for test in tests.shown_by(one))
+        return frozenset(
+            (tests.name, test) for tests, crossing in crossings if crossing for test in tests.shown_by(crossing)
+        )
 
     def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
         return sorted({name for test in failed for name in self.passers(tests, test)})

@@ -311,9 +311,9 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             state = replace(state, generation=generation, owner=owner)
             return state if state.status.terminal else _standing(replace(state, status=ExecutionStatus.IN_PROGRESS))
         case ApprovalRequested(request=request):
-            return _asked(state, request)
+            return _with_request(state, request)
         case ApprovalAwaited(request=request):
-            return _asked(state, state.requests.get(request.approval_id, request))
+            return _with_request(state, state.requests.get(request.approval_id, request))
         case ApprovalResolved(resolution=resolution):
             known = {resolution.approval_id: resolution, **state.resolutions}
             return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
@@ -410,14 +410,14 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
 
 def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]) -> Mapping[str, CheckReport]:
     """The reports with the verdicts that candidates have beside the others."""
-    told = {
+    own_reports = {
         name: replace(report, verdict=ranked.verdict, reasons=ranked.verdict_reasons)
         for ranked in ranking
         if ranked.verdict_reasons
         for name in (ranked.candidate_id, *ranked.duplicates)
         if (report := reports.get(name)) is not None
     }
-    return {**reports, **told}
+    return {**reports, **own_reports}
 
 
 def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, RunningChecks]:
@@ -427,10 +427,13 @@ def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, R
 def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
     """The critiques with one more; said again, a critique takes the place of the first."""
     key = (new.round, new.reviewer_id, new.candidate_id)
-    return (*(one for one in known if (one.round, one.reviewer_id, one.candidate_id) != key), new)
+    return (
+        *(critique for critique in known if (critique.round, critique.reviewer_id, critique.candidate_id) != key),
+        new,
+    )
 
 
-def _asked(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
+def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
     """The state once an agent waits for a person."""
     agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
     if request.approval_id in state.resolutions:

@@ -45,8 +45,8 @@ def json_object(text: str | bytes, *, finite: bool = False) -> Mapping[str, obje
 
 def mapping(value: object, *names: str) -> Mapping[str, object]:
     """The value if it is an object, or the object that the names lead to from there; empty where there is none."""
-    found = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-    return mapping(found.get(names[0]), *names[1:]) if names else found
+    members = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return mapping(members.get(names[0]), *names[1:]) if names else members
 
 
 def mappings(value: object) -> list[Mapping[str, object]]:

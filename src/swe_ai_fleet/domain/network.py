@@ -113,5 +113,5 @@ class NetworkRules:
         return self.ceiling.narrowed(hosts, field="constraints.network.allowed_hosts")
 
 
-def _same(one: str, other: str) -> bool:
-    return HostPattern.parse(one) == HostPattern.parse(other)
+def _same(pattern: str, other: str) -> bool:
+    return HostPattern.parse(pattern) == HostPattern.parse(other)

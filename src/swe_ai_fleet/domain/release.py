@@ -53,8 +53,8 @@ def _minor(release: Release) -> list[str]:
 @cache
 def this_release() -> Release:
     """What this process is of."""
-    told = "\n".join(sorted(_described((*ASSIGNMENT_TYPES.values(), Job, JobOutcome, *get_args(EventBody)))))
-    return Release(version=version("swe-ai-fleet"), wire=hashlib.sha256(told.encode()).hexdigest()[:12])
+    description = "\n".join(sorted(_described((*ASSIGNMENT_TYPES.values(), Job, JobOutcome, *get_args(EventBody)))))
+    return Release(version=version("swe-ai-fleet"), wire=hashlib.sha256(description.encode()).hexdigest()[:12])
 
 
 def misfit(job: Job) -> str:
@@ -72,9 +72,9 @@ def _described(types: Iterable[Any]) -> Iterator[str]:
             continue
         seen[id(kind)] = kind
         if isinstance(kind, type) and is_dataclass(kind):
-            yield f"{kind.__qualname__}: {', '.join(f'{one.name}: {one.type}' for one in fields(kind))}"
+            yield f"{kind.__qualname__}: {', '.join(f'{item.name}: {item.type}' for item in fields(kind))}"
             left += [*get_type_hints(kind).values(), getattr(kind, "gives", None)]
         elif isinstance(kind, type) and issubclass(kind, Enum):
-            yield f"{kind.__qualname__}: {', '.join(str(one.value) for one in kind)}"
+            yield f"{kind.__qualname__}: {', '.join(str(member.value) for member in kind)}"
         else:
             left += get_args(kind)

@@ -283,7 +283,7 @@ class _Folding:
             checkpoint=self.checkpoint,
             lost=tuple(self.changes),
             requests=dict(self.requests),
-            resolutions={name: said for name, said in self.resolutions.items() if name in self.requests},
+            resolutions={name: resolution for name, resolution in self.resolutions.items() if name in self.requests},
             finished=self.finished,
         )
 
@@ -301,8 +301,8 @@ def interrupted(operation: str) -> ToolResult:
 
 def sub_agent_usage(result: ToolResult) -> Usage:
     """What a sub-agent spent, where a result is one's."""
-    told = result.metadata.get(SUB_AGENT)
-    usage = cast("Mapping[str, object]", told).get("usage") if isinstance(told, Mapping) else None
+    sub_agent = result.metadata.get(SUB_AGENT)
+    usage = cast("Mapping[str, object]", sub_agent).get("usage") if isinstance(sub_agent, Mapping) else None
     if not isinstance(usage, Mapping):
         return Usage()
     known = {field.name for field in fields(Usage)} - {"duration_ms"}

@@ -87,24 +87,24 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
         return (f"there are {len(subtasks)} subtasks; at most {MAX_SUBTASKS} are accepted",)
     names = [subtask.subtask_id for subtask in subtasks]
     known = set(names)
-    problems = [f"two subtasks are called {_shown(name)}" for name in sorted(known) if names.count(name) > 1]
-    for one in subtasks:
-        name = _shown(one.subtask_id)
-        if not _SUBTASK_ID.fullmatch(one.subtask_id):
+    problems = [f"two subtasks are called {_quoted(name)}" for name in sorted(known) if names.count(name) > 1]
+    for task in subtasks:
+        name = _quoted(task.subtask_id)
+        if not _SUBTASK_ID.fullmatch(task.subtask_id):
             problems.append(f"{name} is not a valid subtask id: a-z, 0-9 and -, at most 40 characters")
-        if not one.description.strip():
+        if not task.description.strip():
             problems.append(f"{name} has no description")
-        if len(one.description) > MAX_SUBTASK_CHARS:
+        if len(task.description) > MAX_SUBTASK_CHARS:
             problems.append(f"the description of {name} has more than {MAX_SUBTASK_CHARS} characters")
-        if roles and one.role not in roles:
-            problems.append(f"{name} has the role {one.role}; allowed: {', '.join(sorted(roles))}")
-        if len(one.dependencies) > MAX_SUBTASKS:
-            problems.append(f"{name} has {len(one.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
+        if roles and task.role not in roles:
+            problems.append(f"{name} has the role {task.role}; allowed: {', '.join(sorted(roles))}")
+        if len(task.dependencies) > MAX_SUBTASKS:
+            problems.append(f"{name} has {len(task.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
             continue
-        strangers = [other for other in dict.fromkeys(one.dependencies) if other not in known]
-        problems += [f"{name} depends on {_shown(other)}, which is not a subtask" for other in strangers]
+        strangers = [other for other in dict.fromkeys(task.dependencies) if other not in known]
+        problems += [f"{name} depends on {_quoted(other)}, which is not a subtask" for other in strangers]
     if len(known) == len(names) and (cycle := _cycle(subtasks)):
-        problems.append(f"there is a cycle: {' -> '.join(map(_shown, cycle))}")
+        problems.append(f"there is a cycle: {' -> '.join(map(_quoted, cycle))}")
     return tuple(problems)
 
 
@@ -115,17 +115,17 @@ def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
     """
     missing = [set(subtask.dependencies) for subtask in subtasks]
     followers: dict[str, list[int]] = {}
-    for number, one in enumerate(subtasks):
-        for other in set(one.dependencies):
+    for number, task in enumerate(subtasks):
+        for other in set(task.dependencies):
             followers.setdefault(other, []).append(number)
-    heap = [(-one.priority, number) for number, one in enumerate(subtasks) if not one.dependencies]
+    heap = [(-subtask.priority, number) for number, subtask in enumerate(subtasks) if not subtask.dependencies]
     heapq.heapify(heap)
     ordered: list[Subtask] = []
     while heap:
-        one = subtasks[heapq.heappop(heap)[1]]
-        ordered.append(one)
-        for number in followers.pop(one.subtask_id, ()):
-            missing[number].discard(one.subtask_id)
+        task = subtasks[heapq.heappop(heap)[1]]
+        ordered.append(task)
+        for number in followers.pop(task.subtask_id, ()):
+            missing[number].discard(task.subtask_id)
             if not missing[number]:
                 heapq.heappush(heap, (-subtasks[number].priority, number))
     return tuple(ordered)
@@ -142,7 +142,7 @@ def ready(
         and subtask.subtask_id not in begun
         and all(name in outcomes and outcomes[name].merged for name in subtask.dependencies)
     ]
-    return tuple(sorted(free, key=lambda one: -one.priority))
+    return tuple(sorted(free, key=lambda subtask: -subtask.priority))
 
 
 def doomed(
@@ -150,18 +150,18 @@ def doomed(
 ) -> tuple[tuple[Subtask, tuple[str, ...]], ...]:
     """Those not ended that never can begin, each with the failed ones it depends on, directly or through others."""
     failed: dict[str, tuple[str, ...]] = {name: (name,) for name, outcome in outcomes.items() if not outcome.merged}
-    found: list[tuple[Subtask, tuple[str, ...]]] = []
-    for one in in_order(subtasks):
-        causes = dict.fromkeys(cause for name in one.dependencies for cause in failed.get(name, ()))
-        if causes and one.subtask_id not in outcomes:
-            failed[one.subtask_id] = tuple(causes)
-            found.append((one, tuple(causes)))
-    return tuple(found)
+    doomed_subtasks: list[tuple[Subtask, tuple[str, ...]]] = []
+    for subtask in in_order(subtasks):
+        causes = dict.fromkeys(cause for name in subtask.dependencies for cause in failed.get(name, ()))
+        if causes and subtask.subtask_id not in outcomes:
+            failed[subtask.subtask_id] = tuple(causes)
+            doomed_subtasks.append((subtask, tuple(causes)))
+    return tuple(doomed_subtasks)
 
 
 def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
     """Whether a subtask comes after all the others, so that its result is the whole."""
-    by_id = {one.subtask_id: one for one in subtasks}
+    by_id = {subtask.subtask_id: subtask for subtask in subtasks}
     reached: set[str] = set()
     pending = [subtask.subtask_id]
     while pending:
@@ -175,7 +175,7 @@ def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
 def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
     """The first cycle, its first id again at its end; empty where there is none."""
     by_id = {subtask.subtask_id: subtask for subtask in subtasks}
-    sound = {one.subtask_id for one in in_order([*subtasks])}
+    sound = {subtask.subtask_id for subtask in in_order([*subtasks])}
     for start in by_id:
         path: list[str] = []
         name = start
@@ -189,5 +189,5 @@ def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
     return ()
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return repr(name[:_SHOWN])

@@ -246,8 +246,8 @@ def unusable(run: TestRun) -> str:
         return run.stopped
     if run.exit_code in (0, _PYTEST_NOTHING_COLLECTED):
         return NO_TESTS
-    said = _fault(run.output)
-    return f"its test run reports no test and ends with exit code {run.exit_code}" + (f": {said}" if said else "")
+    fault = _fault(run.output)
+    return f"its test run reports no test and ends with exit code {run.exit_code}" + (f": {fault}" if fault else "")
 
 
 def _fault(output: str) -> str:
@@ -288,8 +288,8 @@ def _lacking(baseline: Baseline) -> int:
 
 
 def _there(baseline: Baseline) -> int:
-    found = [suite.tests for suite in baseline.suites if suite.tests is not None]
-    return sum(tests.passed + tests.failed + tests.errors + tests.skipped for tests in found)
+    test_runs = [suite.tests for suite in baseline.suites if suite.tests is not None]
+    return sum(tests.passed + tests.failed + tests.errors + tests.skipped for tests in test_runs)
 
 
 def _short(names: Sequence[str]) -> str:

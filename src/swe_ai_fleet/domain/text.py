@@ -97,7 +97,7 @@ def without_login(location: str) -> str:
 def visible(text: str) -> str:
     """The text as a person sees it: no escape sequences, no characters without a shape, line ends as `\\n`."""
     text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", well_formed(text)))
-    return "".join(one for one in text if one in "\n\t" or _shown(one))
+    return "".join(character for character in text if character in "\n\t" or _is_visible(character))
 
 
 def disarmed(text: str) -> str:
@@ -105,11 +105,11 @@ def disarmed(text: str) -> str:
 
     Tokenizers of many servers turn what looks like a control token into one wherever it stands.
     """
-    text = _FENCE.sub(lambda found: " ".join(found[0]), text)
+    text = _FENCE.sub(lambda match: " ".join(match[0]), text)
     return _BRACKET.sub("[ ", _TAG.sub("< ", text))
 
 
-def _shown(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     if character.isascii():
         return character.isprintable()
     # Variation selectors carry hidden bytes as well as tags do.

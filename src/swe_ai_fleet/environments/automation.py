@@ -196,7 +196,7 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
         lines = [_expanded(line, variables) for line in recipes.get(name, [])]
         return read_commands([words for line in lines for words in script_words(line)], path)
 
-    tests = next((found for name in _MAKE_TEST if (found := wish(name)).tests), Wish(source=path))
+    tests = next((wish_found for name in _MAKE_TEST if (wish_found := wish(name)).tests), Wish(source=path))
     for name in _MAKE_INSTALL:
         tests |= wish(name)
     return tests

@@ -68,8 +68,8 @@ class Wish:
         """Both of them; the first one's source."""
         merged: dict[str, Any] = {"variables": {**other.variables, **self.variables}}
         for name in [each.name for each in fields(Wish) if each.name not in merged]:
-            one, two = getattr(self, name), getattr(other, name)
-            merged[name] = one or two if isinstance(one, str | bool) else tuple(dict.fromkeys((*one, *two)))
+            ours, two = getattr(self, name), getattr(other, name)
+            merged[name] = ours or two if isinstance(ours, str | bool) else tuple(dict.fromkeys((*ours, *two)))
         return Wish(**merged)
 
 

@@ -142,7 +142,7 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
         argv, left_out = node_test_command(files, directory)
         manifest = f"{below}package.json"
         recipe = _tested(recipe, argv, manifest)
-        decisions = (Decision(what=what, source=manifest) for what in left_out)
+        decisions = (Decision(what=decision_text, source=manifest) for decision_text in left_out)
         return replace(recipe, decisions=(*recipe.decisions, *decisions))
     tests = [path for path in files.files if path.startswith(below) and is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")

@@ -139,7 +139,7 @@ class PipSteps:
             *arguments,
             purpose=" with ".join(dict.fromkeys(parts)),
             source=", ".join(sources),
-            optional=_named([line for group in groups for line in group.lines]),
+            optional=_arguments_by_package([line for group in groups for line in group.lines]),
         )
         return [replace(whole, pieces=tuple(pieces))]
 
@@ -160,7 +160,7 @@ class PipSteps:
             return None
         dated = (f"--uploaded-prior-to={until}T00:00:00Z",) if until else ()
         purpose = f"releases until {until}" if until else "packages of the index"
-        optional = {} if until else _named(named)
+        optional = {} if until else _arguments_by_package(named)
         constrained = replace(self, constraints=tuple(constraints))
         step = constrained._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
         return replace(step, spare=True, third_party=True)
@@ -178,7 +178,7 @@ class PipSteps:
             purpose=purpose,
             source=group.source,
             pieces=single if len(single) > 1 else (),
-            optional=_named(group.lines) if len(single) > 1 else {},
+            optional=_arguments_by_package(group.lines) if len(single) > 1 else {},
         )
 
     def _group(self, group: Group) -> Step:
@@ -269,7 +269,7 @@ class PipSteps:
         )
 
 
-def _named(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _arguments_by_package(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The arguments that ask for each package."""
     by_package: dict[str, tuple[str, ...]] = {}
     for line in lines:

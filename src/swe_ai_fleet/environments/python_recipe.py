@@ -137,8 +137,8 @@ def _collect(
     members = [member for place in workspace_members(files, root) if (member := read_project(files, place)) is not None]
     locals_ = {str(canonicalize_name(member.name)): member for member in members if member.name}
     for place in local_sources(files, directory).values():
-        if (found := read_project(files, place)) is not None and found.name:
-            locals_.setdefault(str(canonicalize_name(found.name)), found)
+        if (project_found := read_project(files, place)) is not None and project_found.name:
+            locals_.setdefault(str(canonicalize_name(project_found.name)), project_found)
     projects = [*([project] if project else []), *(members if root == directory else ())]
     if project is not None and project.name:
         locals_[str(canonicalize_name(project.name))] = project
@@ -257,16 +257,18 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
     }
     # A list that pins a project of this repository, as it comes out of a solver, would put a release in its place.
     groups, files = shopping.groups, shopping.files
-    shopping.groups = [replace(group, lines=_others(group.lines, installed), directories=()) for group in groups]
+    shopping.groups = [
+        replace(group, lines=_other_packages(group.lines, installed), directories=()) for group in groups
+    ]
     shopping.groups = [group for group in shopping.groups if group]
     shopping.files = {
         path: replace(file, lines=lines, plain=file.plain and lines == file.lines)
         for path, file in files.items()
-        if (lines := _others(file.lines, installed))
+        if (lines := _other_packages(file.lines, installed))
     }
 
 
-def _others(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]:
+def _other_packages(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if package_of(line) not in packages)
 
 
@@ -291,8 +293,10 @@ def _decide(shopping: Wanted, decisions: list[Decision]) -> None:
         named = project.name or project.directory or "the project"
         decisions.append(Decision(what=f"{named} is installed in place{extras}", source=project.source))
     for group in shopping.groups:
-        what = "dependencies" if group.name in ("dependencies", "requirements", "sources") else f"group {group.name}"
-        decisions.append(Decision(what=f"{what}: {_some(group.lines)}", source=group.source))
+        group_name = (
+            "dependencies" if group.name in ("dependencies", "requirements", "sources") else f"group {group.name}"
+        )
+        decisions.append(Decision(what=f"{group_name}: {_some(group.lines)}", source=group.source))
     decisions += [
         Decision(what=f"requirements: {_some(file.lines)}", source=file.path) for file in shopping.files.values()
     ]
@@ -320,8 +324,8 @@ def _test_command(
             missing = [path for path in paths_of(arguments) if not _exists(files, below, path)]
             if missing or is_workflow:
                 # A job of a workflow may run only a part.
-                gone = paths_of(arguments) if is_workflow else missing
-                arguments = [word for word in arguments if word not in gone]
+                dropped = paths_of(arguments) if is_workflow else missing
+                arguments = [word for word in arguments if word not in dropped]
             return (*PYTEST, *arguments), wish.source, wish.variables
     return (), "", {}
 
@@ -364,8 +368,8 @@ def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: lis
         version, source = _told_version(files)
         variables |= _version_variables(project, version)
         named = f"from {source}" if source else "made up, for want of any"
-        what = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
-        decisions.append(Decision(what=what, source=project.source))
+        decision_text = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
+        decisions.append(Decision(what=decision_text, source=project.source))
     return variables
 
 

@@ -102,8 +102,8 @@ class RepositoryFiles:
         """The first of the names in a directory or the nearest one above it, as a path; empty where none is."""
         place = directory
         while True:
-            if found := self.named(place, *names):
-                return found[0]
+            if files := self.named(place, *names):
+                return files[0]
             if not place:
                 return ""
             place = place.rpartition("/")[0]

@@ -105,12 +105,12 @@ def _scored(state: ExecutionState) -> dict[str, str]:
 def _shared(outcome: Outcome, operations: Iterable[str]) -> Outcome:
     """The outcome with the shares of its calls for memory, research and other tools."""
     calls = Counter(_kind(operation) for operation in operations)
-    made = max(1, calls.total())
+    total = max(1, calls.total())
     return replace(
         outcome,
-        memory_share=calls["memory"] / made,
-        research_share=calls["research"] / made,
-        tool_share=calls["tool"] / made,
+        memory_share=calls["memory"] / total,
+        research_share=calls["research"] / total,
+        tool_share=calls["tool"] / total,
     )
 
 

@@ -180,12 +180,12 @@ class ConversationFile:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():
-                made = change(self._read())
-                if made:
-                    self._write(dumped(made))
+                changed = change(self._read())
+                if changed:
+                    self._write(dumped(changed))
                 else:
                     self._path.unlink(missing_ok=True)
-                return made
+                return changed
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be written: {error.strerror}", field="home") from error
 

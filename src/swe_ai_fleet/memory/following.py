@@ -349,7 +349,7 @@ async def end(task: asyncio.Task[None]) -> None:
         raise ended
 
 
-async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
+async def _patiently(act: Callable[[], Awaitable[T]], action: str) -> T:
     """Retry until the index is available."""
     pauses = waits()
     while True:
@@ -358,5 +358,5 @@ async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
         except InvalidRequest:
             raise
         except FleetError as error:
-            _log.warning("memory.index_unavailable", what=what, reason=error.message)
+            _log.warning("memory.index_unavailable", what=action, reason=error.message)
             await asyncio.sleep(next(pauses))

@@ -104,7 +104,7 @@ def _outcome(state: ExecutionState) -> str:
 
 def _status(state: ExecutionState) -> str:
     if state.verdict is None:
-        accepted = sum(1 + len(one.duplicates) for one in state.ranking if one.accepted)
+        accepted = sum(1 + len(candidate.duplicates) for candidate in state.ranking if candidate.accepted)
         return f"{state.status}; {_candidates(state)}, {accepted} accepted."
     verdicts = Counter(state.reports[name].verdict for name in state.candidates if name in state.reports)
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])

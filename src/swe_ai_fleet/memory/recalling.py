@@ -164,7 +164,9 @@ class Recalling:
         scope, question = admitted_scope(scope), admitted_query(query, limit)
         if not question:
             newest, now = await self._index.listed(scope, limit=limit), self._clock()
-            return tuple(Recollection(memory=one, score=0.0) for one in newest if not self._limits.too_old(one, now))
+            return tuple(
+                Recollection(memory=memory, score=0.0) for memory in newest if not self._limits.too_old(memory, now)
+            )
         words, meaning = await asyncio.gather(
             self._index.search(scope, words=question, limit=CANDIDATES), self._by_meaning(question, scope)
         )

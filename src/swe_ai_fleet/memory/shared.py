@@ -124,7 +124,7 @@ class SharedMemories:
         """
         memory = admitted(memory, self._mask, self._clock())
         key = key_of(memory)
-        if await self._known(key):
+        if await self._is_stored(key):
             return False
         await self._following.caught_up(timeout=self._timeout)
         vector = await self._meaning.of_memory(memory)
@@ -135,7 +135,7 @@ class SharedMemories:
         try:
             revision = await self._store.put(key, dumped(memory), revision=0)
         except Fenced:
-            await self._known(key)
+            await self._is_stored(key)
             return False
         if older is not None:
             await self._store.delete(key_of(older))
@@ -163,7 +163,7 @@ class SharedMemories:
         scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
         if wanted and scope.namespaces:
             keys = [memory_key(scope.tenant, name, text) for name in scope.namespaces for text in sorted(wanted)]
-            memories = [memory async for memory in self._named(keys) if in_scope(memory, scope)]
+            memories = [memory async for memory in self._by_keys(keys) if in_scope(memory, scope)]
         else:
             memories = [
                 memory
@@ -173,14 +173,14 @@ class SharedMemories:
         await self._erase(memories)
         return len(memories)
 
-    async def _known(self, key: str) -> bool:
+    async def _is_stored(self, key: str) -> bool:
         """Whether a memory is stored; if so, it is in the index when this returns."""
         entry = await self._store.get(key)
         if entry is not None:
             await self._reached(entry.revision)
         return entry is not None
 
-    async def _named(self, keys: list[str]) -> AsyncIterator[Memory]:
+    async def _by_keys(self, keys: list[str]) -> AsyncIterator[Memory]:
         for start in range(0, len(keys), _AT_ONCE):
             for entry in await asyncio.gather(*(self._store.get(key) for key in keys[start : start + _AT_ONCE])):
                 if entry is not None and (memory := loaded(entry.key, entry.value)) is not None:

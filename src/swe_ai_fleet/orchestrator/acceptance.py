@@ -153,8 +153,8 @@ class Acceptance:
     def _ruled(self, task: Task) -> Task:
         """A task as the rules of its tenant have it carried out."""
         rules = self._quotas.rules(task.tenant)
-        patience = rules.model_patience_seconds
-        task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=patience)
+        model_patience = rules.model_patience_seconds
+        task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=model_patience)
         if rules.require_verified and not task.constraints.require_verified:
             task = replace(task, constraints=replace(task.constraints, require_verified=True))
         if not task.repo.location.strip():
@@ -197,10 +197,10 @@ class Acceptance:
         """Whether a task may wait; one that does already may. Raises ResourceExhausted."""
         # One whose first event is being stored waits as well, maybe already where the dispatcher sees it.
         queued = {(state.task.tenant, state.execution_id): state.task for state in self._queued()}
-        queued |= {name: one for name, (one, _) in self._accepting.items()}
+        queued |= {name: waiting for name, (waiting, _) in self._accepting.items()}
         if (task.tenant, task.execution_id) in queued:
             return
-        mine = Counter(one.caller for one in queued.values() if one.tenant == task.tenant)
+        mine = Counter(waiting.caller for waiting in queued.values() if waiting.tenant == task.tenant)
         self._quotas.check_queued(task.tenant, mine.total())
         check_room(
             len(queued),

@@ -93,8 +93,8 @@ class AgentRuns:
         Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
         """
         agent_id = assignment.agent_id
-        told = "\n\n".join(filter(None, (self.background, assignment.background)))
-        assignment = replace(assignment, background=told)
+        background = "\n\n".join(filter(None, (self.background, assignment.background)))
+        assignment = replace(assignment, background=background)
         agent = self._agent(agent_id)
         # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
         resume = self.generation > 1 and (agent is None or agent.status != "lost")

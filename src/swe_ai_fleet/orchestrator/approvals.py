@@ -109,8 +109,8 @@ class Approvals:
 
     async def _decided(self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None) -> None:
         # What it is about stands in the agent's own event; this one tells those who only follow executions.
-        told = replace(request, memory="", diff="")
-        await self._log.tell(control(self._task), ApprovalAwaited(request=told))
+        shown_request = replace(request, memory="", diff="")
+        await self._log.tell(control(self._task), ApprovalAwaited(request=shown_request))
         if asked is not None:
             await asked()
         try:
@@ -236,8 +236,8 @@ def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
     if node_id and action != STEP:
         raise InvalidRequest(f"{action} applies to the whole run", field="node_id", hint="leave it out, or use step")
     by = by[:MAX_APPROVER_CHARS]
-    let_go = {one.node_id for one in state.steering if one.action == STEP}
-    paused = [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED and name not in let_go]
+    let_go = {step.node_id for step in state.steering if step.action == STEP}
+    paused = [name for name, node in state.nodes.items() if node.status is NodeStatus.PAUSED and name not in let_go]
     steps = tuple(BreakpointsSet(action=STEP, node_id=name, by=by) for name in paused)
     match action:
         case "pause":

@@ -44,11 +44,11 @@ class Checking:
         """The evidence about a candidate, recorded under its id. Raises Fenced, Unavailable of the journal."""
         known = self.work.known.reports.get(candidate.candidate_id)
         async with self._gathering[diff_key(candidate)]:
-            found = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
+            gathered = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
             if diff_key(candidate) not in self._by_diff:
-                self._by_diff[diff_key(candidate)] = found
-                self.usage += found.usage
-        report = replace(found, candidate_id=candidate.candidate_id)
+                self._by_diff[diff_key(candidate)] = gathered
+                self.usage += gathered.usage
+        report = replace(gathered, candidate_id=candidate.candidate_id)
         self.reports[candidate.candidate_id] = report
         if known is None:
             await self.work.journal.append(ChecksFinished(report=report))
@@ -72,24 +72,24 @@ class Checking:
         """
         by_id = {candidate.candidate_id: candidate for candidate in candidates}
         behaviours = await self.behaviours(candidates)
-        places = [one for one in rank(candidates, self.reports, behaviours=behaviours) if one.accepted]
+        places = [place for place in rank(candidates, self.reports, behaviours=behaviours) if place.accepted]
         examinees = [self._examinee(by_id[place.candidate_id]) for place in places]
         examinees = [examinee for examinee in examinees if examinee is not None]
         faults = list(_faults(places, by_id, critiques))
         checklist = await self.groundwork.checklist()
         requirements = checklist.telling if checklist is not None else ()
         several = len(examinees) > 1
-        to_run = bool(requirements) or (several and any(one.tests for one in examinees))
+        to_run = bool(requirements) or (several and any(examinee.tests for examinee in examinees))
         if not examinees or not (to_run or (several and faults)):
             return self.reports
-        names = tuple(sorted(one.candidate_id for one in examinees))
+        names = tuple(sorted(examinee.candidate_id for examinee in examinees))
         examination = await self._examined(examinees, requirements) if to_run else Examination(candidates=names)
         matrix = Matrix(examination.with_faults(faults))
-        told = dict(self.reports)
+        reports = dict(self.reports)
         for place in places:
             for name in (place.candidate_id, *place.duplicates):
-                told[name] = matrix.judged(place.candidate_id, self.reports[name])
-        return told
+                reports[name] = matrix.judged(place.candidate_id, self.reports[name])
+        return reports
 
     def _examinee(self, candidate: Candidate) -> Examinee | None:
         patch = candidate.artifacts.patch
@@ -155,12 +155,12 @@ def _faults(
             continue
         for finding in critique.findings:
             if finding.must_fix and finding.reproduced and finding.proof is not None and finding.proof.passes_on_own:
-                proof, told = finding.proof, {author, subject}
+                proof, both = finding.proof, {author, subject}
                 yield ShownFault(
                     author_id=author,
                     candidate_id=subject,
                     command=proof.command,
                     seen=proof.seen,
-                    passes_on=tuple(by_id[name] for name in proof.passes_on if by_id.get(name, author) not in told),
-                    fails_on=tuple(by_id[name] for name in proof.fails_on if by_id.get(name, author) not in told),
+                    passes_on=tuple(by_id[name] for name in proof.passes_on if by_id.get(name, author) not in both),
+                    fails_on=tuple(by_id[name] for name in proof.fails_on if by_id.get(name, author) not in both),
                 )

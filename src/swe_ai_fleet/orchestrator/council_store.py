@@ -91,8 +91,8 @@ class CouncilStore:
         """All councils, or that of a role, in the order of the roles. Raises Unavailable."""
         stored = {entry.key: entry for entry in await self._store.entries(_prefix(tenant))}
         roles = tuple(Role) if role is None else (role,)
-        found = (self._council(each, stored.get(_key(tenant, each))) for each in roles)
-        return tuple(council for council in found if council is not None)
+        councils = (self._council(each, stored.get(_key(tenant, each))) for each in roles)
+        return tuple(council for council in councils if council is not None)
 
     async def create(self, tenant: str, settings: Council, *, num_agents: int = 0) -> Council:
         """A council with `settings` and, where they name no members, so many of the fleet's own agents (0: 3).
@@ -153,14 +153,14 @@ class CouncilStore:
             council = record.council if record is not None else self._defaults.get(role)
             council = council or Council(council_id=council_name(role), role=role, members=())
             self._rules.check_member(council, member)
-            known = any(one.agent_id == member.agent_id for one in council.members)
+            known = any(known_member.agent_id == member.agent_id for known_member in council.members)
             if not known and len(council.members) >= self._rules.max_agents:
                 raise PreconditionFailed(
                     f"{council.council_id} has {len(council.members)} agents",
                     field="agent_id",
                     hint="unregister one first",
                 )
-            members = [member if one.agent_id == member.agent_id else one for one in council.members]
+            members = [member if present.agent_id == member.agent_id else present for present in council.members]
             council = replace(council, members=tuple(members if known else [*members, member]))
             return CouncilRecord(council=council), Registration(council=council, known=known)
 
@@ -188,7 +188,11 @@ class CouncilStore:
         """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
         default = self._defaults.get(council.role)
         provided = {member.endpoint for member in default.members} if default is not None else set[str]()
-        members = [one for one in council.members if one.endpoint in provided or self._may_be_at(tenant, one.endpoint)]
+        members = [
+            member
+            for member in council.members
+            if member.endpoint in provided or self._may_be_at(tenant, member.endpoint)
+        ]
         return replace(council, members=tuple(members))
 
     def _may_be_at(self, tenant: str, endpoint: str) -> bool:
@@ -209,11 +213,11 @@ class CouncilStore:
         self, tenant: str, role: Role, change: Callable[[CouncilRecord | None], tuple[CouncilRecord | None, T]]
     ) -> T:
         """Apply a change to what the store has now, again where somebody else was faster; None stores nothing."""
-        told: list[T] = []
+        answers: list[T] = []
 
         def changed(entry: KeyValueEntry | None) -> bytes | None:
             record, answer = change(_record(entry))
-            told[:] = [answer]
+            answers[:] = [answer]
             if record is None:
                 return None
             data = to_json(record)
@@ -226,7 +230,7 @@ class CouncilStore:
             return data
 
         await rewritten(self._store, _key(tenant, role), changed, name=f"the council of {role}")
-        return told[0]
+        return answers[0]
 
 
 async def council_for(task: Task, store: CouncilStore) -> Council | None:

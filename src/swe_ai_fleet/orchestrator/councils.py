@@ -123,18 +123,20 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
     """
     if council is None or not council.members:
         members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.most_agents + 1))
-        return tuple(Seat(number=at, agent_id=one.agent_id, member=one) for at, one in enumerate(members, start=1))
-    found: list[Seat] = []
+        return tuple(
+            Seat(number=at, agent_id=member.agent_id, member=member) for at, member in enumerate(members, start=1)
+        )
+    seats_found: list[Seat] = []
     turn = 0
-    while len(found) < task.most_agents:
+    while len(seats_found) < task.most_agents:
         turn += 1
-        free = [one for one in council.members if not one.elsewhere or one.max_concurrent_tasks >= turn]
+        free = [member for member in council.members if not member.elsewhere or member.max_concurrent_tasks >= turn]
         if not free:
             break
-        for member in free[: task.most_agents - len(found)]:
+        for member in free[: task.most_agents - len(seats_found)]:
             name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
-            found.append(Seat(number=len(found) + 1, agent_id=name, member=member))
-    return tuple(found)
+            seats_found.append(Seat(number=len(seats_found) + 1, agent_id=name, member=member))
+    return tuple(seats_found)
 
 
 def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:

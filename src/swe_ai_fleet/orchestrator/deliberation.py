@@ -117,8 +117,8 @@ class Deliberation:
         """The candidates from best to worst, once judges have voted; recorded."""
         known = self.work.known
         if known.ranking:
-            for one in (*known.votes, *known.scores.values()):
-                self._spending.add(one.usage)
+            for outcome in (*known.votes, *known.scores.values()):
+                self._spending.add(outcome.usage)
             return known.ranking
         verifier = self.work.deps.verifier
         if verifier is not None:
@@ -126,8 +126,8 @@ class Deliberation:
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, contest)
-        for one in votes:
-            self._spending.add(one.usage)
+        for outcome in votes:
+            self._spending.add(outcome.usage)
         ranking = rank(
             contest.candidates,
             contest.reports,
@@ -150,14 +150,14 @@ class Deliberation:
         task, council, known = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
         entries: list[Entry] = []
-        size, told = seated(task, council).num_agents, ""
+        size, lessons = seated(task, council).num_agents, ""
         while waiting:
-            wave = [replace(one, background=told) for one in waiting[:size]]
+            wave = [replace(assignment, background=lessons) for assignment in waiting[:size]]
             waiting = waiting[size:]
             async with asyncio.TaskGroup() as group:
                 drafts = [group.create_task(self._draft(assignment)) for assignment in wave]
             entries += [entry for draft in drafts if (entry := draft.result()) is not None]
-            over = known.ranking and not any(one.agent_id in known.agents for one in waiting)
+            over = known.ranking and not any(assignment.agent_id in known.agents for assignment in waiting)
             if not waiting or over:
                 break
             candidates = [entry.candidate for entry in entries]
@@ -166,7 +166,7 @@ class Deliberation:
                 break
             # Whoever handed in beside it may have shown that it is not.
             self._convincing = ""
-            size, told = max(1, len(entries)), tried(candidates, reports, task.execution_id)
+            size, lessons = max(1, len(entries)), tried(candidates, reports, task.execution_id)
         for candidate in self._rejected:
             self._spending.add(candidate.usage)
         await self._count_stopped()
@@ -225,8 +225,8 @@ class Deliberation:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
             shown = (candidate.candidate_id for candidate in candidates if convincing(reports[candidate.candidate_id]))
-            if not self._convincing and (found := next(shown, "")):
-                self._convincing = found
+            if not self._convincing and (reason := next(shown, "")):
+                self._convincing = reason
                 for name, solving in list(self._solving.items()):
                     await self._stop(name)
                     solving.cancel()
@@ -268,8 +268,8 @@ def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], s
     """What those who begin later are told of candidates that convinced nobody: files, evidence, authors' words."""
     if not candidates:
         return ""
-    fence = Fence(_masked, seed, *(one.candidate_id for one in candidates))
-    said = [_TRIED, fence.warning]
+    fence = Fence(_masked, seed, *(candidate.candidate_id for candidate in candidates))
+    sections = [_TRIED, fence.warning]
     for candidate in candidates:
         report, left = reports[candidate.candidate_id], candidate.artifacts
         files = ", ".join(left.files_changed[:_MOST_FILES]) or "no file"
@@ -279,8 +279,8 @@ def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], s
             f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
             f"its summary: {candidate.summary}",
         )
-        said.append(fence("\n".join(lines), _TRIED_CHARS))
-    return "\n".join(said)
+        sections.append(fence("\n".join(lines), _TRIED_CHARS))
+    return "\n".join(sections)
 
 
 def _masked(text: str) -> str:

@@ -71,7 +71,11 @@ class Delivering:
         if self.work.known.refused_kept is not None or not conclusion.ranking:
             return
         task, best = self.work.task, conclusion.ranking[0]
-        candidate = next(one for one in conclusion.candidates if one.candidate_id == best.candidate_id)
+        candidate = next(
+            candidate_found
+            for candidate_found in conclusion.candidates
+            if candidate_found.candidate_id == best.candidate_id
+        )
         report, patch = conclusion.reports.get(best.candidate_id), candidate.artifacts.patch
         if patch is None or report is None or not report.tree:
             return  # it cannot be applied, or changes nothing

@@ -33,8 +33,8 @@ async def behaviour_keys(candidates: Iterable[Candidate], blobs: BlobStore) -> d
     What does not count is said at `normalised`. A patch that is gone or not in git's form has the key of its bytes.
     Call it before ranking, with the store that has the patches; each distinct one is read once. Raises Unavailable.
     """
-    found = {candidate.candidate_id: candidate for candidate in candidates}
-    patches = {diff_key(candidate): candidate.artifacts.patch for candidate in found.values()}
+    by_id = {candidate.candidate_id: candidate for candidate in candidates}
+    patches = {diff_key(candidate): candidate.artifacts.patch for candidate in by_id.values()}
     keys = {"": ""}
     for digest, patch in patches.items():
         if patch is None:
@@ -48,7 +48,7 @@ async def behaviour_keys(candidates: Iterable[Candidate], blobs: BlobStore) -> d
             continue
         if (form := await asyncio.to_thread(normalised, content)) is not None:
             keys[digest] = hashlib.sha256(form).hexdigest()
-    return {name: keys[diff_key(candidate)] for name, candidate in found.items()}
+    return {name: keys[diff_key(candidate)] for name, candidate in by_id.items()}
 
 
 def normalised(patch: bytes) -> bytes | None:
@@ -155,8 +155,8 @@ class _File:
         last = 0
         while last < min(len(removed), len(added)) - first and removed[-1 - last][1] == added[-1 - last]:
             last += 1
-        gone = [text for _, text in removed[first : len(removed) - last]]
+        removed_texts = [text for _, text in removed[first : len(removed) - last]]
         come = added[first : len(added) - last]
-        if gone or come:
-            self.edits.append(repr((anchor, gone, come)).encode())
+        if removed_texts or come:
+            self.edits.append(repr((anchor, removed_texts, come)).encode())
         self._removed, self._added = [], []

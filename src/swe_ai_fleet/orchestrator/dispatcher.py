@@ -163,19 +163,19 @@ class Dispatcher:
         turns = TenantTurns(at_work=at_work, weights=weighs, passes=self._passes.waiting(names))
         ordered = in_order(entries, running, now=now, served=self._served, tenants=turns)
         # What another replica began goes on first: its agents are at work, and would wait for a driver.
-        ordered.sort(key=lambda one: not waiting[one.execution_id].owner)
+        ordered.sort(key=lambda execution: not waiting[execution.execution_id].owner)
         full = {tenant: self._rules(tenant).quota.agents for tenant in names}
-        for one in ordered:
+        for execution in ordered:
             if room <= 0:
                 return
-            most = full[one.tenant]
-            if most and at_work[one.tenant] >= most and not waiting[one.execution_id].owner:
+            most = full[execution.tenant]
+            if most and at_work[execution.tenant] >= most and not waiting[execution.execution_id].owner:
                 continue
             room -= 1
-            at_work[one.tenant] += one.agents
-            self._passes.given(one.tenant, one.agents, weighs[one.tenant])
-            self._served[one.line] = now
-            self._begin(waiting[one.execution_id])
+            at_work[execution.tenant] += execution.agents
+            self._passes.given(execution.tenant, execution.agents, weighs[execution.tenant])
+            self._served[execution.line] = now
+            self._begin(waiting[execution.execution_id])
 
     def sharers(self, tenant: str) -> set[str]:
         """The replicas that drive something of a tenant, what waits for people aside, as far as is known here."""

@@ -75,11 +75,11 @@ class Groundwork:
         known = self.work.known.checklist
         if known is None and not self._wants_checklist:
             return None
-        made = known or await self._made()
-        self.usage += made.usage
+        checklist = known or await self._make_checklist()
+        self.usage += checklist.usage
         if known is None:
-            await self.work.journal.append(ChecklistMade(checklist=made))
-        return made
+            await self.work.journal.append(ChecklistMade(checklist=checklist))
+        return checklist
 
     @property
     def _wants_checklist(self) -> bool:
@@ -88,8 +88,8 @@ class Groundwork:
         commands = task.enable_tools and task.approval not in _ASKING
         return task.probes and task.kind is not TaskKind.JUDGE and commands and not known.ranking
 
-    async def _made(self) -> Checklist:
-        task, made = self.work.task, Checklist()
+    async def _make_checklist(self) -> Checklist:
+        task, checklist = self.work.task, Checklist()
         try:
             answer = await self.work.runs.run(
                 self._assignment(
@@ -105,17 +105,17 @@ class Groundwork:
                     preparation.checklist_schema(),
                 )
             )
-            made = replace(made, usage=answer.usage)
+            checklist = replace(checklist, usage=answer.usage)
             if not answer.text:
-                return replace(made, error=answer.error[:_REASON_CHARS])
-            made = replace(made, requirements=read_checklist(answer.text, task))
-            return made.tried(await self._on_the_untouched_commit(made)) if made.probed else made
+                return replace(checklist, error=answer.error[:_REASON_CHARS])
+            checklist = replace(checklist, requirements=read_checklist(answer.text, task))
+            return checklist.tried(await self._on_the_untouched_commit(checklist)) if checklist.probed else checklist
         except Fenced:
             raise
         except (FleetError, ValueError) as error:
-            return replace(made, error=str(error)[:_REASON_CHARS])
+            return replace(checklist, error=str(error)[:_REASON_CHARS])
 
-    async def _on_the_untouched_commit(self, made: Checklist) -> Examination:
+    async def _on_the_untouched_commit(self, checklist: Checklist) -> Examination:
         await self.laid()
         return await self.work.runs.check(
             ExamineAssignment(
@@ -123,7 +123,7 @@ class Groundwork:
                 task=self.work.task,
                 repository=self.work.repository,
                 examinees=(),
-                requirements=made.probed,
+                requirements=checklist.probed,
             )
         )
 
@@ -136,8 +136,8 @@ class Groundwork:
             self.usage += known.environment_run.usage
         elif baseline is not None and self._may_help(baseline):
             baseline = await self._improve(baseline)
-        found = "; ".join(suite.command for suite in baseline.suites) if baseline is not None else ""
-        return self._named_checks or found[:_COMMAND_CHARS]
+        commands = "; ".join(suite.command for suite in baseline.suites) if baseline is not None else ""
+        return self._named_checks or commands[:_COMMAND_CHARS]
 
     @property
     def _named_checks(self) -> str:
@@ -179,9 +179,9 @@ class Groundwork:
         self.usage += run.usage
         if run.answered:
             # That nothing was found is worth knowing too: nobody looks a second time.
-            found = run.proposal if run.kept else None
-            found = found or EnvironmentProposal(source=self._source, notes=run.reason)
-            await self.work.deps.recipes.keep(self.work.task.tenant, before.recipe_key, found)
+            proposal = run.proposal if run.kept else None
+            proposal = proposal or EnvironmentProposal(source=self._source, notes=run.reason)
+            await self.work.deps.recipes.keep(self.work.task.tenant, before.recipe_key, proposal)
         if run.kept:
             self.work.journal.post(BaselineFinished(baseline=after))
         await self.work.journal.append(EnvironmentRunFinished(run=run))
@@ -195,7 +195,7 @@ class Groundwork:
         """The run, and the baseline with what it proposes; None where there is nothing to be tried."""
         run = EnvironmentRun(agent_id=ENVIRONMENT, before=before.line)
         try:
-            answer = await self._asked(before)
+            answer = await self._ask_preparer(before)
         except Fenced:
             raise
         except FleetError as error:
@@ -221,7 +221,7 @@ class Groundwork:
         reason = "more tests run with it" if kept else "no more tests run with it"
         return replace(run, kept=kept, reason=reason, after=after.line), after
 
-    async def _asked(self, before: Baseline) -> Answer:
+    async def _ask_preparer(self, before: Baseline) -> Answer:
         task = self.work.task
         config = AgentConfig(
             role=str(task.role),

@@ -95,16 +95,21 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
         judging.judge_id: [vote for vote in contest.votes if vote.judge_id == judging.judge_id] for judging in judgings
     }
     cast = {
-        one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id and vote.sample > one.known]
-        for one in judgings
+        judging.judge_id: [
+            vote for vote in runs.known.votes if vote.judge_id == judging.judge_id and vote.sample > judging.known
+        ]
+        for judging in judgings
     }
     async with asyncio.TaskGroup() as group:
         asked = {
-            one.judge_id: group.create_task(_ask(runs, one, before[one.judge_id]))
-            for one in judgings
-            if not cast[one.judge_id]
+            judging.judge_id: group.create_task(_ask(runs, judging, before[judging.judge_id]))
+            for judging in judgings
+            if not cast[judging.judge_id]
         }
-    voted = [asked[one.judge_id].result() if one.judge_id in asked else cast[one.judge_id] for one in judgings]
+    voted = [
+        asked[judging.judge_id].result() if judging.judge_id in asked else cast[judging.judge_id]
+        for judging in judgings
+    ]
     return (*contest.votes, *(vote for votes in voted for vote in votes))
 
 
@@ -126,7 +131,7 @@ def _judgings(
     weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
     if (leads := lead(ranked)) > weight:
         return []
-    places = [_Place(candidate=one.candidate, authors=one.authors) for one in ranked if one.accepted]
+    places = [_Place(candidate=place.candidate, authors=place.authors) for place in ranked if place.accepted]
     ballots: list[tuple[str, Perspective, list[_Place]]] = []
     if task.architect_top_k:
         profile = task.profiles[0] if task.profiles else ""
@@ -244,8 +249,8 @@ class Verifier:
             Fenced: Another driver has taken over.
         """
         known = dict(runs.known.scores)
-        for one in known.values():
-            spending.add(one.usage)
+        for judged in known.values():
+            spending.add(judged.usage)
         places = score_candidates(
             contest.candidates,
             contest.reports,
@@ -256,7 +261,7 @@ class Verifier:
         )
         accepted = [place for place in places if place.accepted]
         # One alone stays first whatever is said of it.
-        wanted = [place for place in accepted if not self._asked(place, runs)] if len(accepted) > 1 else []
+        wanted = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
         task = spending.granted(len(wanted)) if wanted else None
         if task is not None:
             async with asyncio.TaskGroup() as group:
@@ -265,9 +270,9 @@ class Verifier:
                 if score is not None:
                     known[score.candidate_id] = score
                     spending.add(score.usage)
-        return {name: one.score for name, one in known.items() if one.score is not None}
+        return {name: score.score for name, score in known.items() if score.score is not None}
 
-    def _asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
+    def _was_asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
         """Whether its score is known, or was lost."""
         agents = [runs.known.agents.get(score_run(name)) for name in place.ids]
         lost = any(agent is not None and agent.status == "lost" for agent in agents)

@@ -138,7 +138,7 @@ class PeerReview:
             if not authors or self._agreed(entries):
                 break
             handed_in = await self._revise(number, authors)
-            kept = {one.author: one.after for one in handed_in if one.kept}
+            kept = {revised.author: revised.after for revised in handed_in if revised.kept}
             current = tuple(kept.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
             await self._look_again(number, handed_in, current)
@@ -171,7 +171,7 @@ class PeerReview:
             if entry.reviewable
             and tier(self._report(entry)) == best
             and first[diffs[entry.author]] is entry
-            and not self._heard(entry)
+            and not self._critiques_of(entry)
         ]
         by_author = {entry.author: entry for entry in entries}
         authors = [entry.author for entry in subjects]
@@ -192,17 +192,19 @@ class PeerReview:
         """
         asked: dict[str, dict[str, Subject]] = {}
         own = {entry.author: diff_key(entry.candidate) for entry in current}
-        for one in handed_in:
-            if not one.kept and not one.unchanged:
+        for revised in handed_in:
+            if not revised.kept and not revised.unchanged:
                 continue
-            before, after = diff_key(one.before.candidate), diff_key(one.after.candidate)
-            refused = not self.checking.reports[one.before.candidate.candidate_id].accepted
-            known = self._about.get(after, {}) if one.kept else {}
-            for critique in self._heard(one.before):
+            before, after = diff_key(revised.before.candidate), diff_key(revised.after.candidate)
+            refused = not self.checking.reports[revised.before.candidate.candidate_id].accepted
+            known = self._about.get(after, {}) if revised.kept else {}
+            for critique in self._critiques_of(revised.before):
                 reviewer = critique.reviewer_id
                 if (critique.objects or refused) and reviewer not in known and own[reviewer] != after:
-                    subject = Subject(candidate=one.after.candidate, report=self._report(one.after), earlier=critique)
-                    asked.setdefault(reviewer, {})[one.after.candidate.candidate_id] = subject
+                    subject = Subject(
+                        candidate=revised.after.candidate, report=self._report(revised.after), earlier=critique
+                    )
+                    asked.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
         await self._ask(number, current, asked, again=True)
 
@@ -250,17 +252,19 @@ class PeerReview:
 
     def _settled(self, reviewer: Entry, entries: Sequence[Entry], asked: Mapping[str, Subject]) -> Iterator[Subject]:
         """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
-        left_out = {diff_key(reviewer.candidate), *(diff_key(one.candidate) for one in asked.values())}
+        left_out = {diff_key(reviewer.candidate), *(diff_key(entry_asked.candidate) for entry_asked in asked.values())}
         for entry in entries:
             diff = diff_key(entry.candidate)
-            said = next((one for one in self._heard(entry) if one.reviewer_id == reviewer.author), None)
-            if said is not None and diff not in left_out:
+            earlier = next(
+                (critique for critique in self._critiques_of(entry) if critique.reviewer_id == reviewer.author), None
+            )
+            if earlier is not None and diff not in left_out:
                 left_out.add(diff)
-                yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=said, settled=True)
+                yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=earlier, settled=True)
 
     async def _reviewed(self, assignment: ReviewAssignment) -> Review:
         """One peer's review, recorded; one that comes to nothing says why."""
-        if (known := self._known(assignment)) is not None:
+        if (known := self._earlier_review(assignment)) is not None:
             return known
         if self.work.known.ranking:
             return Review(critiques=_critiques(Review(), assignment, _OVER))
@@ -288,18 +292,18 @@ class PeerReview:
                 await self.work.journal.append(CandidateReviewed(critique=critique))
         return review
 
-    def _known(self, assignment: ReviewAssignment) -> Review | None:
+    def _earlier_review(self, assignment: ReviewAssignment) -> Review | None:
         """A review that an earlier driver left, if it left all of it."""
         known = {_key(critique): critique for critique in self.work.known.critiques}
         names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
-        said = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
-        critiques = tuple(one for one in said if one is not None)
+        critiques_known = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
+        critiques = tuple(critique for critique in critiques_known if critique is not None)
         if len(critiques) < len(names):
             return None
         votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
         return Review(critiques=critiques, vote=next(votes, None))
 
-    def _heard(self, entry: Entry) -> list[Critique]:
+    def _critiques_of(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
         return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
 
@@ -310,7 +314,7 @@ class PeerReview:
             return False
         if not self.checking.reports[candidate.candidate_id].accepted:
             return True
-        return any(critique.objects for critique in self._heard(entry))
+        return any(critique.objects for critique in self._critiques_of(entry))
 
     def _agreed(self, entries: Sequence[Entry]) -> bool:
         """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
@@ -325,7 +329,7 @@ class PeerReview:
                 by_diff.setdefault(diff_key(entry.candidate), []).append(entry)
         alone_verified = best == VERIFIED_TIER and len(by_diff) == 1
         return best > 0 and any(
-            (heard := self._heard(alike[0]))
+            (heard := self._critiques_of(alike[0]))
             and not any(critique.objects for critique in heard)
             and (alone_verified or self._first_of_all(alike))
             for alike in by_diff.values()
@@ -357,10 +361,10 @@ class PeerReview:
             self.spending.add(candidate.usage)
             if candidate.stop_reason is StopReason.REJECTED:
                 continue
-            one = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
-            handed_in.append(one)
-            if (kept or one.unchanged) and self._heard(entry):
-                self.answers[(one.after if kept else entry).candidate.candidate_id] = candidate.summary
+            revised = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            handed_in.append(revised)
+            if (kept or revised.unchanged) and self._critiques_of(entry):
+                self.answers[(revised.after if kept else entry).candidate.candidate_id] = candidate.summary
         return handed_in
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
@@ -371,7 +375,7 @@ class PeerReview:
             if (agent := self.work.known.agents.get(name)) and agent.status == "lost":
                 return None, False
             revision = Revision(
-                round=number, candidate=entry.candidate, report=report, critiques=tuple(self._heard(entry))
+                round=number, candidate=entry.candidate, report=report, critiques=tuple(self._critiques_of(entry))
             )
             assignment = replace(entry.assignment, agent_id=name, author_id=entry.author, task=task, revision=revision)
             try:
@@ -430,7 +434,7 @@ def pairs(
         at = authors.index(subject)
         others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
         start = turn * peers % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:peers]:
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda peer: load[peer] >= share)[:peers]:
             load[reviewer] += 1
             chosen.append((subject, reviewer))
     return chosen
@@ -447,10 +451,15 @@ def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tupl
     """
     names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
     one_alone = len(names) == len(review.critiques) == 1
-    said = {names[0] if one_alone else critique.candidate_id: critique for critique in review.critiques}
+    by_candidate = {names[0] if one_alone else critique.candidate_id: critique for critique in review.critiques}
     nothing = Critique(reviewer_id="", candidate_id="", round=0, error=error, at=now())
     return tuple(
-        replace(said.get(name, nothing), reviewer_id=assignment.reviewer_id, candidate_id=name, round=assignment.round)
+        replace(
+            by_candidate.get(name, nothing),
+            reviewer_id=assignment.reviewer_id,
+            candidate_id=name,
+            round=assignment.round,
+        )
         for name in names
     )
 

@@ -159,8 +159,8 @@ class Projection:
 
     def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
         """The execution of the task's highest attempt; of several kinds the one that started last."""
-        found = [state for state in self.select(tenant, task_id=task_id) if kind in (None, state.task.kind)]
-        return max(found, key=lambda state: (state.task.attempt, state.started_at), default=None)
+        states = [state for state in self.select(tenant, task_id=task_id) if kind in (None, state.task.kind)]
+        return max(states, key=lambda state: (state.task.attempt, state.started_at), default=None)
 
     def select(
         self,
@@ -192,8 +192,8 @@ class Projection:
         # What has few: a task, else a status, else a role.
         labels = [_label(tenant, status=status) for status in statuses] or [_label(tenant, role=role or "")]
         labels = [_label(tenant, task_id=task_id)] if task_id else labels
-        found = (self._over.newest(label, since=created_after, before=before) for label in labels)
-        shelved = ((kept.state for kept in one if fits(kept.state)) for one in found)
+        newest = (self._over.newest(label, since=created_after, before=before) for label in labels)
+        shelved = ((kept.state for kept in kept_states if fits(kept.state)) for kept_states in newest)
         live = sorted(filter(fits, self.unfinished(tenant)), key=_place, reverse=True)
         return heapq.merge(live, *shelved, key=_place, reverse=True)
 
@@ -208,10 +208,10 @@ class Projection:
 
     def total(self, tenant: str, *, kind: TaskKind | None = None, role: Role | None = None) -> tuple[int, int, int]:
         """How many executions of a kind or a role there are, how many of them ended, and how long these took (ms)."""
-        count, took = self._over.total(_label(tenant, kind=kind or "", role=role or ""))
+        count, seconds = self._over.total(_label(tenant, kind=kind or "", role=role or ""))
         states = [s for s in self.unfinished(tenant) if kind in (None, s.task.kind) and role in (None, s.task.role)]
         ended = [state.duration_ms for state in states if state.status.terminal]
-        return count + len(states), count + len(ended), took + sum(ended)
+        return count + len(states), count + len(ended), seconds + sum(ended)
 
     async def finished(self, tenant: str, execution_id: str) -> ExecutionState:
         """Wait until an execution has ended; its state as far as its own events go."""
@@ -290,20 +290,20 @@ class Projection:
         kept = [from_json(_Kept, line) for line in islice(lines, head["open"])]
         self._over.load(lines)
         self._erased = dict.fromkeys((tenant, execution_id) for tenant, execution_id in head["erased"])
-        known = {(one.state.task.tenant, one.state.execution_id): one for one in kept}
+        known = {(open_state.state.task.tenant, open_state.state.execution_id): open_state for open_state in kept}
         # It was still open when the snapshot began, and over when its lines were read.
-        known = {key: one for key, one in known.items() if self._over.get("/".join(key)) is None}
-        self._open = {key: one.state for key, one in known.items()}
-        self._ends = {key: one.end for key, one in known.items() if one.end}
+        known = {key: open_state for key, open_state in known.items() if self._over.get("/".join(key)) is None}
+        self._open = {key: open_state.state for key, open_state in known.items()}
+        self._ends = {key: open_state.end for key, open_state in known.items() if open_state.end}
 
 
 def _place(state: ExecutionState) -> tuple[str, str]:
     return state.started_at, state.execution_id
 
 
-def _label(tenant: str, **what: str) -> str:
+def _label(tenant: str, **labels: str) -> str:
     """What executions of a tenant are found by: one thing that they have in common, or nothing more."""
-    return " ".join([tenant, *(f"{name}={value}" for name, value in what.items() if value)])
+    return " ".join([tenant, *(f"{name}={value}" for name, value in labels.items() if value)])
 
 
 def _light(stored: StoredEvent) -> StoredEvent:

@@ -169,10 +169,10 @@ def next_up(
     """
     turns: Mapping[Line, float] = served or {}
     heads: dict[Line, Waiting] = {}
-    for one in waiting:
-        head = heads.get(one.line)
-        if head is None or _age(one) < _age(head):
-            heads[one.line] = one
+    for execution in waiting:
+        head = heads.get(execution.line)
+        if head is None or _age(execution) < _age(head):
+            heads[execution.line] = execution
     return min(heads.values(), key=lambda head: _turn(head, running, turns, now, aging_seconds), default=None)
 
 
@@ -191,8 +191,8 @@ def in_order(
     takes another tenant's place. Takes O(n log n) for a handful of tenants. The other arguments are those of `next_up`.
     """
     lines: dict[Line, list[Waiting]] = {}
-    for one in sorted(waiting, key=_age, reverse=True):
-        lines.setdefault(one.line, []).append(one)
+    for execution in sorted(waiting, key=_age, reverse=True):
+        lines.setdefault(execution.line, []).append(execution)
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
     def sort_key(head: Waiting) -> tuple[object, ...]:
@@ -210,11 +210,11 @@ def in_order(
             # Another line of the same caller, or of the same tenant, had a turn since.
             heapq.heapreplace(heap, (place, name))
             continue
-        one = line.pop()
-        ordered.append(one)
-        counts[one.by] = counts.get(one.by, 0) + 1
+        execution = line.pop()
+        ordered.append(execution)
+        counts[execution.by] = counts.get(execution.by, 0) + 1
         turns[name] = now
-        shares = shares.given(one.tenant, one.agents) if shares is not None else None
+        shares = shares.given(execution.tenant, execution.agents) if shares is not None else None
         if line:
             heapq.heapreplace(heap, (sort_key(line[-1]), name))
         else:
@@ -222,8 +222,8 @@ def in_order(
     return ordered
 
 
-def _age(one: Waiting) -> tuple[float, str]:
-    return one.accepted_at, one.execution_id
+def _age(execution: Waiting) -> tuple[float, str]:
+    return execution.accepted_at, execution.execution_id
 
 
 def _turn(

@@ -343,7 +343,7 @@ class _Held:
 
     def _dump(self) -> Iterator[bytes]:
         held = [[name, list(days.items()), places] for name, (days, places) in self.tenants.items()]
-        return iter([json.dumps(one).encode() for one in held])
+        return iter([json.dumps(holding).encode() for holding in held])
 
     def _load(self, lines: Iterator[bytes]) -> None:
         self.tenants.clear()

@@ -26,7 +26,7 @@ def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
     The first is held against the second, every other one against the one above it. Messages of checks are quoted, so
     the text is untrusted.
     """
-    told: list[str] = []
+    reasons_told: list[str] = []
     for at, place in enumerate(places):
         parts = _facts(place)
         if at:
@@ -35,8 +35,8 @@ def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
         elif len(places) > 1:
             below = places[1]
             parts.append(f"ahead of {below.candidate.candidate_id}: {_apart(place, below, ahead=True)}")
-        told.append("; ".join(parts))
-    return told
+        reasons_told.append("; ".join(parts))
+    return reasons_told
 
 
 def _facts(place: ScoredCandidate) -> list[str]:
@@ -72,14 +72,14 @@ def _foreign(foreign: ForeignTests) -> str:
         return "no other author's new tests cover it"
     passed, asked = foreign.by_authors
     probes = f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"
-    said = [probes] if foreign.probes_asked else []
+    parts = [probes] if foreign.probes_asked else []
     if passed:
-        said.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
+        parts.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
     failing = [(name, count) for name, count in foreign.failing.items() if name != STATEMENT]
-    said += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
+    parts += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
     if len(failing) > _MOST_AUTHORS:
-        said.append(f"and those of {len(failing) - _MOST_AUTHORS} more")
-    return ", ".join(said)
+        parts.append(f"and those of {len(failing) - _MOST_AUTHORS} more")
+    return ", ".join(parts)
 
 
 def _votes(place: ScoredCandidate) -> str:
@@ -87,8 +87,8 @@ def _votes(place: ScoredCandidate) -> str:
     lost = f"{ballots.unreadable} not counted" if ballots.unreadable else ""
     if not ballots.held:
         return f"no votes, {lost}" if lost else ""
-    said = f"{ballots.won} of {ballots.held} votes{', ' if lost else ''}{lost}"
-    return f"the architect's choice ({said})" if place.values.get(Part.CHOICE) == 1 else said
+    tally = f"{ballots.won} of {ballots.held} votes{', ' if lost else ''}{lost}"
+    return f"the architect's choice ({tally})" if place.values.get(Part.CHOICE) == 1 else tally
 
 
 def _complaint(result: CheckResult) -> str:
@@ -125,10 +125,10 @@ def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
     if part is Part.CHOICE:
         return f"{part}" if mine > theirs else f"{part} of that one"
     digits = 2 if f"{mine:.2f}" != f"{theirs:.2f}" else 6
-    said = (
+    values = (
         "none" if _unsaid(part, place) else f"{value:.{digits}f}" for place, value in ((own, mine), (other, theirs))
     )
-    return f"{part} {' against '.join(said)}"
+    return f"{part} {' against '.join(values)}"
 
 
 def _unsaid(part: Part, place: ScoredCandidate) -> bool:
@@ -153,8 +153,8 @@ def representatives(
     behaviours: Mapping[str, str] | None = None,
 ) -> dict[str, Candidate]:
     """By its id, one candidate for each behaviour: the one that `rank` tells of, the others are its duplicates."""
-    found = clusters(candidates, reports or {}, behaviours or {})
-    return {members[0].candidate_id: members[0] for members in found}
+    cluster_members = clusters(candidates, reports or {}, behaviours or {})
+    return {members[0].candidate_id: members[0] for members in cluster_members}
 
 
 def rank(
@@ -190,7 +190,7 @@ def rank(
             rank=number,
             score=round(place.score, 4),
             accepted=place.accepted,
-            duplicates=tuple(one.candidate_id for one in place.others),
+            duplicates=tuple(candidate.candidate_id for candidate in place.others),
             reason=reason,
             evidence=round(place.values[Part.EVIDENCE], 4),
             review=None if place.review is None else round(place.review, 4),

@@ -67,9 +67,13 @@ def evidence(report: CheckReport) -> float:
     if any(result.kind is CheckKind.APPLY and not result.passed for result in ran):
         return 0.0
     items = sum(result.kind is CheckKind.RUBRIC for result in ran)
-    weights = [WEIGHTS[one.kind] / (items if one.kind is CheckKind.RUBRIC else 1) for one in ran]
+    weights = [WEIGHTS[result.kind] / (items if result.kind is CheckKind.RUBRIC else 1) for result in ran]
     total = fsum(weights)
-    return fsum(weight * _share(one.score) for weight, one in zip(weights, ran, strict=True)) / total if total else 0.0
+    return (
+        fsum(weight * _share(result.score) for weight, result in zip(weights, ran, strict=True)) / total
+        if total
+        else 0.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +126,11 @@ class ScoredCandidate:
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(one.candidate_id for one in (self.candidate, *self.others))
+        return frozenset(candidate.candidate_id for candidate in (self.candidate, *self.others))
 
     @property
     def authors(self) -> frozenset[str]:
-        return frozenset(one.author for one in (self.candidate, *self.others))
+        return frozenset(candidate.author for candidate in (self.candidate, *self.others))
 
     @property
     def size(self) -> int:
@@ -208,12 +212,13 @@ def clusters(
     blanks that matter after all (a heredoc, a Makefile, Markdown) are told apart where a check can tell. The best
     evidence stands for the others, then the smaller diff, fewer tokens, the id.
     """
-    found: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
+    by_outcome: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
     for candidate in candidates:
         key = behaviours.get(candidate.candidate_id, diff_key(candidate))
-        found.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
+        by_outcome.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
     return tuple(
-        tuple(sorted(members, key=lambda one: _from_cluster((one,), reports).order)) for members in found.values()
+        tuple(sorted(members, key=lambda candidate: _from_cluster((candidate,), reports).order))
+        for members in by_outcome.values()
     )
 
 
@@ -248,9 +253,9 @@ def score_candidates(
         replace(_from_cluster(members, reports), needs_proof=needs_proof)
         for members in clusters(candidates, reports, behaviours)
     ]
-    said, cast = list(critiques), list(votes)
+    reviews, cast = list(critiques), list(votes)
     valid = [vote for vote in cast if _valid(vote, places)]
-    places = [_with_votes(_with_verifier(_with_reviews(place, said), scores or {}), cast, valid) for place in places]
+    places = [_with_votes(_with_verifier(_with_reviews(place, reviews), scores or {}), cast, valid) for place in places]
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
@@ -278,7 +283,7 @@ def _from_cluster(members: Sequence[Candidate], reports: Mapping[str, CheckRepor
 def _with_reviews(place: ScoredCandidate, critiques: Iterable[Critique]) -> ScoredCandidate:
     """The place with what others say of it; nobody's word about their own work counts."""
     last: dict[tuple[str, str], Critique] = {}
-    for critique in sorted(critiques, key=lambda one: one.round):
+    for critique in sorted(critiques, key=lambda critique: critique.round):
         if critique.candidate_id in place.ids and critique.reviewer_id not in place.authors and not critique.error:
             last[critique.reviewer_id, critique.candidate_id] = critique
     must_fix = sum(
@@ -289,8 +294,8 @@ def _with_reviews(place: ScoredCandidate, critiques: Iterable[Critique]) -> Scor
 
 def _with_verifier(place: ScoredCandidate, scores: Mapping[str, float]) -> ScoredCandidate:
     """The place with the verifier's word on it; of several of equal behaviour that of the first by name."""
-    said = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
-    return replace(place, verifier=said[0]) if said and place.accepted else place
+    values = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
+    return replace(place, verifier=values[0]) if values and place.accepted else place
 
 
 def _valid(vote: Vote, places: Iterable[ScoredCandidate]) -> bool:

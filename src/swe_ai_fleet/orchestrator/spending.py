@@ -99,12 +99,12 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     return tuple(
         Expense(
             purpose=purpose,
-            runs=len(found),
-            usage=sum((agent.usage for agent in found), Usage()),
+            runs=len(agents_paid),
+            usage=sum((agent.usage for agent in agents_paid), Usage()),
             bought=_BOUGHT[purpose](state),
         )
         for purpose in Purpose
-        if (found := agents.get(purpose))
+        if (agents_paid := agents.get(purpose))
     )
 
 
@@ -131,16 +131,16 @@ class _Purposes:
 
 def _drafts(state: ExecutionState) -> str:
     handed_in = _candidates(state, revised=False)
-    shown = sum(_verdict(state, one) is Verdict.VERIFIED for one in handed_in)
-    refuted = sum(_verdict(state, one) is Verdict.REFUTED for one in handed_in)
-    said = [counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
-    return ", ".join([*said, f"{len(state.stopped)} stopped"] if state.stopped else said)
+    shown = sum(_verdict(state, name) is Verdict.VERIFIED for name in handed_in)
+    refuted = sum(_verdict(state, name) is Verdict.REFUTED for name in handed_in)
+    parts = [counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
+    return ", ".join([*parts, f"{len(state.stopped)} stopped"] if state.stopped else parts)
 
 
 def _checklist(state: ExecutionState) -> str:
-    if (made := state.checklist) is None or made.error:
-        return made.error if made is not None else ""
-    return f"{counted(len(made.requirements), 'requirement')}, {counted(len(made.telling), 'telling probe')}"
+    if (checklist := state.checklist) is None or checklist.error:
+        return checklist.error if checklist is not None else ""
+    return f"{counted(len(checklist.requirements), 'requirement')}, {counted(len(checklist.telling), 'telling probe')}"
 
 
 def _environment(state: ExecutionState) -> str:
@@ -148,30 +148,30 @@ def _environment(state: ExecutionState) -> str:
 
 
 def _plan(state: ExecutionState) -> str:
-    made = state.derivation
-    return counted(len(made.subtasks), "subtask") if made is not None else ""
+    derivation = state.derivation
+    return counted(len(derivation.subtasks), "subtask") if derivation is not None else ""
 
 
 def _reviews(state: ExecutionState) -> str:
-    said = [critique for critique in state.critiques if not critique.error]
-    asked = [finding for one in said for finding in one.findings if finding.must_fix]
+    reviews = [critique for critique in state.critiques if not critique.error]
+    asked = [finding for review in reviews for finding in review.findings if finding.must_fix]
     shown = sum(finding.reproduced for finding in asked)
-    return f"{counted(len(said), 'review')}, {counted(len(asked), 'must-fix', 'must-fixes')}, {shown} reproduced"
+    return f"{counted(len(reviews), 'review')}, {counted(len(asked), 'must-fix', 'must-fixes')}, {shown} reproduced"
 
 
 def _revisions(state: ExecutionState) -> str:
     handed_in = _candidates(state, revised=True)
-    kept = sum(one.candidate_id not in state.dropped for one in handed_in)
+    kept = sum(name.candidate_id not in state.dropped for name in handed_in)
     winner = state.candidates.get(state.winner_id)
     won = ", one won" if winner is not None and winner.revises else ""
     return f"{counted(len(handed_in), 'revision')}, {kept} kept{won}"
 
 
 def _scores(state: ExecutionState) -> str:
-    said = [score for score in state.scores.values() if score.score is not None]
+    scored = [score for score in state.scores.values() if score.score is not None]
     winner = state.scores.get(state.winner_id)
     won = f", {winner.score:.2f} for the winner" if winner is not None and winner.score is not None else ""
-    return f"{counted(len(said), 'score')}{won}"
+    return f"{counted(len(scored), 'score')}{won}"
 
 
 def _votes(state: ExecutionState) -> str:

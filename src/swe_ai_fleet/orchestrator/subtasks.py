@@ -302,17 +302,17 @@ class SplitTask:
     def _failed(self, derivation: Derivation) -> str:
         """What went wrong, by name; empty where every subtask is merged."""
         failed = [self._outcomes[subtask.subtask_id] for subtask in derivation.subtasks]
-        told = [
-            f"{one.subtask_id} ({one.error or one.status})"
-            for one in failed
-            if not one.merged and one.status != SKIPPED
+        reasons = [
+            f"{outcome.subtask_id} ({outcome.error or outcome.status})"
+            for outcome in failed
+            if not outcome.merged and outcome.status != SKIPPED
         ]
-        skipped = [one.subtask_id for one in failed if one.status == SKIPPED]
+        skipped = [outcome.subtask_id for outcome in failed if outcome.status == SKIPPED]
         parts = (
-            f"subtasks failed: {'; '.join(told)}" if told else "",
+            f"subtasks failed: {'; '.join(reasons)}" if reasons else "",
             f"skipped: {', '.join(skipped)}" if skipped else "",
         )
-        return "; ".join(one for one in parts if one)
+        return "; ".join(part for part in parts if part)
 
     async def _delivered(self, integration: Integration, usage: Usage) -> Ending:
         if integration.head.commit == self.work.repository.commit:
@@ -334,8 +334,8 @@ class SplitTask:
 
     async def _checked(self, head: PinnedRepository) -> CheckReport:
         """The whole checks, on what will be delivered, against where it all began."""
-        if (found := self.work.known.reports.get(WHOLE)) is not None:
-            return found
+        if (whole_report := self.work.known.reports.get(WHOLE)) is not None:
+            return whole_report
         checks = "; ".join(check.command for check in self.work.task.constraints.checks)
         await self.work.journal.append(ChecksStarted(candidate_id=WHOLE, command=checks))
         report = await self.work.runs.check(

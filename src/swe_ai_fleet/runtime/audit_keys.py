@@ -116,7 +116,7 @@ def public_keys(path: Path, *, setting: str = "audit_public_keys") -> PublicKeys
         blocks = _PEM.findall(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror or error}", field=setting) from None
-    found = PublicKeys()
+    keys = PublicKeys()
     for block in blocks:
         try:
             key = serialization.load_pem_public_key(block.encode())
@@ -124,12 +124,12 @@ def public_keys(path: Path, *, setting: str = "audit_public_keys") -> PublicKeys
             key = None
         if not isinstance(key, Ed25519PublicKey):
             raise InvalidRequest(f"{path} contains a key that is not an Ed25519 public key", field=setting)
-        found = found.with_key(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
-    if not found.keys:
+        keys = keys.with_key(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
+    if not keys.keys:
         raise InvalidRequest(
             f"{path} contains no public key", field=setting, hint="a PEM file like those in FLEET_HOME/audit"
         )
-    return found
+    return keys
 
 
 def open_audit_keys(settings: Settings) -> AuditKeys:

@@ -253,7 +253,7 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
         return here[0] if here else None
     if not token and address == settings.context_url:
         token = settings.context_token
-    known = next((one for one in here if one.address == address), None)
+    known = next((service for service in here if service.address == address), None)
     return Place(
         address=address,
         token=token or (known.token if known is not None else ""),

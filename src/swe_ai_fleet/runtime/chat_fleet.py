@@ -55,12 +55,12 @@ class ExecutionsView:
                 known = ", ".join(ExecutionStatus)
                 raise InvalidRequest(f"{status[:40]!r} is not a status; one of {known}", field="status")
             statuses = frozenset({named or ExecutionStatus(status)})
-        found = self._executions.projection.select(self._tenant, statuses=statuses)
-        return [_summary(state) for state in islice(found, limit)]
+        states = self._executions.projection.select(self._tenant, statuses=statuses)
+        return [_summary(state) for state in islice(states, limit)]
 
     async def execution(self, name: str) -> ExecutionDetail:
         """One by its id, the beginning of it, or its task's id. Raises NotFound, InvalidRequest."""
-        return _detail(await self._found(name))
+        return _detail(await self._find(name))
 
     async def start(self, proposal: Proposal, *, key: str) -> str:
         """Start a task that a person confirmed; its execution id. The same key again is the same execution.
@@ -79,7 +79,7 @@ class ExecutionsView:
         )
         return (await self._executions.submit(task)).execution_id
 
-    async def _found(self, name: str) -> ExecutionState:
+    async def _find(self, name: str) -> ExecutionState:
         if not name or len(name) > 128:
             raise InvalidRequest("use the id of an execution", field="execution")
         if _PREFIX.fullmatch(name):
@@ -111,7 +111,8 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
     report, best = state.reports.get(state.winner_id), state.best_report
     ranks = {ranked.candidate_id: ranked for ranked in state.ranking}
     candidates = sorted(
-        state.candidates.values(), key=lambda one: ranks[one.candidate_id].rank if one.candidate_id in ranks else 10**6
+        state.candidates.values(),
+        key=lambda candidate: ranks[candidate.candidate_id].rank if candidate.candidate_id in ranks else 10**6,
     )
     delivered = state.delivered
     return ExecutionDetail(

@@ -128,7 +128,9 @@ async def mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
     here = await with_isolation_level(settings)
     async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED, hints=True) as kits:
         for kit in kits:
-            kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}
+            kit.definitions = {
+                name: definition for name, definition in kit.definitions.items() if definition.spec.read_only
+            }
         yield kits
 
 

@@ -76,9 +76,9 @@ class ChatFiles:
             if (known.revision if known else 0) != revision:
                 raise Fenced(f"the session {session.session_id} was changed by another process")
             # Never one that a session had which was forgotten: whoever still works on that one must not replace this.
-            made = max(time.time_ns(), revision + 1)
-            write_private(path, f"{json.dumps({'revision': made})}\n{encoded(session).decode()}")
-        return made
+            next_revision = max(time.time_ns(), revision + 1)
+            write_private(path, f"{json.dumps({'revision': next_revision})}\n{encoded(session).decode()}")
+        return next_revision
 
     def _delete(self, tenant: str, session_id: str) -> None:
         with self._locked():
@@ -86,8 +86,8 @@ class ChatFiles:
 
     def _listed(self, tenant: str) -> tuple[Session, ...]:
         with self._locked():
-            found = [self._read(path) for path in sorted(self._directory.glob("*.chat"))]
-        return newest_first(kept.session.card for kept in found if kept is not None and kept.session.tenant == tenant)
+            chats = [self._read(path) for path in sorted(self._directory.glob("*.chat"))]
+        return newest_first(kept.session.card for kept in chats if kept is not None and kept.session.tenant == tenant)
 
     def _read(self, path: Path) -> KeptSession | None:
         try:
@@ -187,10 +187,10 @@ class ChatSession:
 
     async def send(self, text: str, *, channel: str | None = None) -> Answer:
         """The answer to a message. Raises as `stream` does."""
-        async with aclosing(self.stream(text, channel=channel)) as told:
-            async for one in told:
-                if isinstance(one, Answer):
-                    return one
+        async with aclosing(self.stream(text, channel=channel)) as updates:
+            async for update in updates:
+                if isinstance(update, Answer):
+                    return update
         raise AssertionError("a message that is not answered raises")
 
     async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[Progress | Answer, None]:

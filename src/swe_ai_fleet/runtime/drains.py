@@ -117,10 +117,10 @@ async def drained(
     async def look() -> None:
         while True:
             drain = drains.get(DrainTarget.ORCHESTRATOR, lease.me)
-            gone = drain is not None and (drain.over or not dispatcher.at_work)
-            if gone:
+            leaving = drain is not None and (drain.over or not dispatcher.at_work)
+            if leaving:
                 dispatcher.let_go()
-            lease.rest(gone)
+            lease.rest(leaving)
             await asyncio.sleep(_LOOK_SECONDS)
 
     dispatcher.drained = lambda: drains.get(DrainTarget.ORCHESTRATOR, lease.me) is not None

@@ -108,7 +108,7 @@ async def open_equipment(
 
 def profile_settings(settings: Settings) -> Mapping[str, Settings]:
     """The settings of each model profile. Raises InvalidRequest for a field that is none."""
-    found: dict[str, Settings] = {}
+    profiles: dict[str, Settings] = {}
     for name, profile in settings.model_profiles.items():
         if unknown := profile.keys() - set(_PROFILE_FIELDS):
             raise InvalidRequest(
@@ -118,8 +118,8 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
             )
         if not name or "," in name:
             raise InvalidRequest(f"{name!r} is not a valid name for a model profile", field="model_profiles")
-        found[name] = other_model(settings, **profile)
-    return found
+        profiles[name] = other_model(settings, **profile)
+    return profiles
 
 
 def model_prices(settings: Settings) -> Mapping[str, Prices]:
@@ -167,15 +167,15 @@ def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
 
 def harnesses(settings: Settings) -> Mapping[str, Harness]:
     """The harnesses that settings name. Raises InvalidRequest naming a malformed setting."""
-    found: dict[str, Harness] = {}
+    harness_tables: dict[str, Harness] = {}
     for name, table in settings.harnesses.items():
         try:
-            found[name] = from_plain(Harness, table)
+            harness_tables[name] = from_plain(Harness, table)
         except ValueError as error:
             words = str(error).splitlines()[0]
             raise InvalidRequest(f"the harness {name!r} is malformed: {words}", field=f"harnesses.{name}") from None
-        found[name].check(name)
-    return found
+        harness_tables[name].check(name)
+    return harness_tables
 
 
 def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:

@@ -111,7 +111,11 @@ class Erasures:
         """
         targets = await self._targets(erasure)
         ids = tuple(sorted(state.execution_id for state in targets))
-        erasing, items, sizes = self.log.erasing(_whose(), memories=MEMORIES_BUCKET), Counter[str](), Counter[str]()
+        erasing, items, sizes = (
+            self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET),
+            Counter[str](),
+            Counter[str](),
+        )
         if not erasure.dry_run:
             await self._settle(erasure, [state.execution_id for state in targets if not over(state)])
         async with self._turn:
@@ -131,7 +135,9 @@ class Erasures:
                 await erasing.clear(EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS)
             record_id = "" if erasure.dry_run else await self._record(erasure)
         _log.info("erasure.done", kind=erasure.kind, tenant=erasure.tenant, executions=len(ids), record_id=record_id)
-        return Erased(record_id=record_id, execution_ids=ids, stores={one: (items[one], sizes[one]) for one in items})
+        return Erased(
+            record_id=record_id, execution_ids=ids, stores={item: (items[item], sizes[item]) for item in items}
+        )
 
     async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
         """The executions that go, and their parts."""
@@ -171,9 +177,9 @@ class Erasures:
             )
         for execution_id in running:
             await self.executions.cancel(erasure.tenant, execution_id, "to be erased")
-            told = self.log.read(erasure.tenant, execution_id, agent_id=EXECUTION_SUBJECT, follow=True)
+            own_events = self.log.read(erasure.tenant, execution_id, agent_id=EXECUTION_SUBJECT, follow=True)
             try:
-                async with asyncio.timeout(_SETTLING_SECONDS), aclosing(told) as events:
+                async with asyncio.timeout(_SETTLING_SECONDS), aclosing(own_events) as events:
                     async for stored in events:
                         if isinstance(stored.event.body, ResultPublished):
                             break
@@ -184,12 +190,12 @@ class Erasures:
         if erasure.kind == "memories":
             return ErasureScope(tenant=erasure.tenant, memories=erasure.memory_ids, namespaces=erasure.namespaces)
         projection, ids = self.executions.projection, frozenset(state.execution_id for state in targets)
-        kept = {_upload(state) for state in projection.select(erasure.tenant) if state.execution_id not in ids}
+        outcome = {_upload(state) for state in projection.select(erasure.tenant) if state.execution_id not in ids}
         return ErasureScope(
             tenant=erasure.tenant,
             # With what an erasure that broke off left.
             executions=ids | erasure.gone | frozenset(projection.erased(erasure.tenant)[-_AT_ONCE:]),
-            uploads=frozenset(map(_upload, targets)) - kept - {""},
+            uploads=frozenset(map(_upload, targets)) - outcome - {""},
             caller=erasure.name if erasure.kind == "caller" else "",
             everything=erasure.kind == "tenant",
         )
@@ -254,16 +260,20 @@ class Erasures:
         before = ((at or datetime.now(UTC)) - timedelta(days=days)).isoformat()
         # Outcomes outlast the events that they were made of.
         entries = await (await self.log.bucket(OUTCOMES_BUCKET)).entries(f"{tenant}.")
-        old = (one for one in (from_json(Outcome, entry.value) for entry in entries) if one.ended_at < before)
+        old = (
+            outcome for outcome in (from_json(Outcome, entry.value) for entry in entries) if outcome.ended_at < before
+        )
         known = {state.execution_id for state in self.executions.projection.select(tenant)}
-        gone = frozenset(one.subject_id for one in old if one.subject_id.count("-") == 4) - known
+        subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - known
         reason = f"kept for {counted(days, 'day')}"
-        wanted = Erasure(tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=gone)
-        if gone or await self._targets(wanted):
+        wanted = Erasure(
+            tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=subjects_gone
+        )
+        if subjects_gone or await self._targets(wanted):
             await self.erase(wanted)
 
 
-def _whose() -> Mapping[str, str]:
+def _bucket_owners() -> Mapping[str, str]:
     """Which buckets are not like those whose keys begin with a tenant."""
     core = {
         **dict.fromkeys((lease_keeper.BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
@@ -271,7 +281,10 @@ def _whose() -> Mapping[str, str]:
         **dict.fromkeys((TEST_RUNS_BUCKET, RECIPES_BUCKET), "cache"),
         **dict.fromkeys((MEMORIES_BUCKET, OUTCOMES_BUCKET), "followed"),
     }
-    return {**core, **{bucket: whose for one in extensions().values() for bucket, whose in one.buckets.items()}}
+    return {
+        **core,
+        **{bucket: whose for extension in extensions().values() for bucket, whose in extension.buckets.items()},
+    }
 
 
 def _upload(state: ExecutionState) -> str:

@@ -121,15 +121,15 @@ async def open_model(
 
     async def look() -> bool:
         endpoints = await servers.look()
-        clients = {one: model_client(one, settings) for one in endpoints if one not in members}
-        gone = members.keys() - endpoints
-        for endpoint in gone:
+        clients = {endpoint: model_client(endpoint, settings) for endpoint in endpoints if endpoint not in members}
+        departed = members.keys() - endpoints
+        for endpoint in departed:
             del members[endpoint]
         for endpoint, client in clients.items():
             await client.__aenter__()
             name, load = public_url(endpoint.base_url), VLLMMetrics(client.metrics)
             members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
-        return bool(gone or clients)
+        return bool(departed or clients)
 
     async def follow(pool: ModelPool) -> None:
         while True:
@@ -259,13 +259,13 @@ def repository_roots(settings: Settings) -> tuple[Path, ...]:
 
 def git_private_hosts(settings: Settings) -> tuple[str, ...]:
     """Hosts at private addresses whose repositories may be named. Raises InvalidRequest for what names several."""
-    found = listed(settings.git_private_hosts)
-    for text in found:
+    patterns = listed(settings.git_private_hosts)
+    for text in patterns:
         if not HostPattern.parse(text, field="git_private_hosts").exact:
             raise InvalidRequest(
                 f"{text[:80]!r} matches more than one host", field="git_private_hosts", hint="list each host by itself"
             )
-    return found
+    return patterns
 
 
 def setup_policy(settings: Settings) -> SetupPolicy:

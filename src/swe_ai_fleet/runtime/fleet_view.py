@@ -119,14 +119,14 @@ class EndpointProbes:
 
     async def measure(self) -> tuple[EndpointStatus, ...]:
         """Each server as it is now. One caller at a time."""
-        found: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
+        by_server: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
         for profile, servers in self._servers.items():
             for endpoint in await servers.look():
                 if endpoint.base_url:
                     key = (public_url(endpoint.base_url), endpoint.model)
-                    found.setdefault(key, (endpoint, []))[1].append(profile)
-        await self._only(found)
-        for key, (endpoint, profiles) in found.items():
+                    by_server.setdefault(key, (endpoint, []))[1].append(profile)
+        await self._only(by_server)
+        for key, (endpoint, profiles) in by_server.items():
             if key not in self._probes:
                 client = OpenAIChatModel(
                     base_url=endpoint.base_url,
@@ -213,11 +213,11 @@ class FleetView:
     async def _measure(self) -> FleetStatus:
         mine, others, endpoints, storage = await asyncio.gather(
             self._report(),
-            _in_time(self._others(), ()),
+            _in_time(self._other_replicas(), ()),
             self.endpoints.measure(),
             _in_time(self.room.storage(), ()),
         )
-        replicas = (mine, *(one for one in others if one.name != self.me))
+        replicas = (mine, *(replica for replica in others if replica.name != self.me))
         return FleetStatus(
             measured_at=time.time(),
             replicas=replicas,
@@ -240,7 +240,7 @@ class FleetView:
             name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit
         )
 
-    async def _others(self) -> tuple[ReplicaReport, ...]:
+    async def _other_replicas(self) -> tuple[ReplicaReport, ...]:
         replica_reports: list[ReplicaReport] = []
         for entry in await self.store.entries():
             try:
@@ -271,8 +271,8 @@ class LogRoom:
             if time.monotonic() >= self._fresh_until:
                 usage = await self._log.usage()
                 self._storage = tuple(
-                    StorageStatus(name=name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
-                    for name, one in usage.items()
+                    StorageStatus(name=name, messages=stream.messages, bytes=stream.bytes, max_bytes=stream.max_bytes)
+                    for name, stream in usage.items()
                 )
                 self._fresh_until = time.monotonic() + self._seconds
             return self._storage
@@ -318,17 +318,17 @@ def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
 
 def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) -> tuple[NodeStatus, ...]:
     """The machines with what was measured on them, and those that only a measurement knows of."""
-    found = {node.node_id: node for node in nodes}
+    by_id = {node.node_id: node for node in nodes}
     for replica in replicas:
         for report in _reports(replica):
-            said, known = report.node, found.get(report.node.node_id)
-            gpus = max(said.gpu_count, known.gpu_count if known is not None else 0)
+            reported, known = report.node, by_id.get(report.node.node_id)
+            gpus = max(reported.gpu_count, known.gpu_count if known is not None else 0)
             alive = known.alive if known is not None else True
-            found[said.node_id] = replace(said, gpu_count=gpus, alive=alive)
+            by_id[reported.node_id] = replace(reported, gpu_count=gpus, alive=alive)
     for node_id, why in (entry for replica in replicas for entry in replica.unfit.items()):
-        if node_id in found:
-            found[node_id] = replace(found[node_id], unfit=why)
-    return tuple(sorted(found.values(), key=lambda node: (node.name, node.node_id)))
+        if node_id in by_id:
+            by_id[node_id] = replace(by_id[node_id], unfit=why)
+    return tuple(sorted(by_id.values(), key=lambda node: (node.name, node.node_id)))
 
 
 def _reports(replica: ReplicaReport) -> list[HostReport]:

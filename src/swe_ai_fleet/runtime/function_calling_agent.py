@@ -99,11 +99,11 @@ class FunctionCallingAgent(_Opened):
     ) -> None:
         self._access = NamedModel(model_name, model_params, litellm_params, settings)
         registry = library_registry(settings)
-        found, kits, idle = gathered(
+        all_tools, kits, idle = gathered(
             tools or (), registry=registry, one_line_doc=one_line_doc, tool_timeout=tool_timeout
         )
         setup = Setup(
-            tools=found,
+            tools=all_tools,
             toolkits=kits,
             idle=idle,
             limits=limits,
@@ -255,12 +255,12 @@ class FunctionCallingClient(_Opened):
             ValueError: The messages are no conversation, `max_turns` is below 1, or a `max_cost` is set and this model
                 has no price.
         """
-        found, kits, idle = gathered(
+        all_tools, kits, idle = gathered(
             tools or (),
             registry=self._registry,
             one_line_doc=self._one_line_doc,
             tool_timeout=self._setup.tool_timeout,
         )
-        setup = replace(self._setup, tools=found, toolkits=kits, idle=idle)
+        setup = replace(self._setup, tools=all_tools, toolkits=kits, idle=idle)
         async with self._access.open() as model:
             return await converse(model, setup, messages, system_prompt, max_turns=max_turns)

@@ -72,8 +72,8 @@ class JobBoard:
 
     async def job(self, tenant: str, job_id: str) -> Job | None:
         """The job of an id; None where there is none any more. Raises Unavailable."""
-        found = await self._store.get(_key(tenant, job_id, "job"))
-        return from_json(Job, found.value) if found else None
+        stored = await self._store.get(_key(tenant, job_id, "job"))
+        return from_json(Job, stored.value) if stored else None
 
     async def assignment(self, job: Job) -> Assignment[Any]:
         """What a job is to do. Raises NotFound, Unavailable, ValueError for what is no such assignment."""
@@ -87,8 +87,8 @@ class JobBoard:
 
     async def pinned(self, job: Job) -> PinnedRepository | None:
         """The commit that the first container of a run resolved; later ones work on the same. Raises Unavailable."""
-        found = await self._store.get(_key(job.tenant, job.run_id, "pinned"))
-        return from_json(PinnedRepository, found.value) if found else None
+        stored = await self._store.get(_key(job.tenant, job.run_id, "pinned"))
+        return from_json(PinnedRepository, stored.value) if stored else None
 
     async def let_in(self, job: Job) -> str:
         """A login to NATS for the containers of a job, until `shut_out` or its outcome. Raises Unavailable."""
@@ -102,8 +102,8 @@ class JobBoard:
 
     async def logging_in(self, tenant: str, job_id: str, secret: str) -> Job | None:
         """The job whose container knows a secret; None where there is none that has not ended. Raises Unavailable."""
-        found = await self._store.get(_key(tenant, job_id, "login"))
-        if found is None or not hmac.compare_digest(found.value, digest_of(secret).encode()):
+        stored = await self._store.get(_key(tenant, job_id, "login"))
+        if stored is None or not hmac.compare_digest(stored.value, digest_of(secret).encode()):
             return None
         ended = await self.outcome(tenant, job_id) is not None or await self.called_off(tenant, job_id)
         return None if ended else await self.job(tenant, job_id)
@@ -120,8 +120,8 @@ class JobBoard:
 
     async def outcome(self, tenant: str, job_id: str) -> JobOutcome | None:
         """How a job ended; None where it has not. Raises Unavailable."""
-        found = await self._store.get(_key(tenant, job_id, "outcome"))
-        return from_json(JobOutcome, found.value) if found else None
+        stored = await self._store.get(_key(tenant, job_id, "outcome"))
+        return from_json(JobOutcome, stored.value) if stored else None
 
     async def value(self, outcome: JobOutcome) -> bytes:
         """The JSON that a job gave. Raises the `FleetError` that it ended with, NotFound, Unavailable."""
@@ -139,16 +139,16 @@ class JobBoard:
 
     async def settled(self, tenant: str, job_id: str) -> JobOutcome:
         """Wait for how a job ends; needs `watching`. Raises Unavailable."""
-        with self._listening(_key(tenant, job_id, "outcome")) as told:
+        with self._listening(_key(tenant, job_id, "outcome")) as signal:
             while (outcome := await self.outcome(tenant, job_id)) is None:
-                await _heard(told)
+                await _wait_for(signal)
         return outcome
 
     async def stopped(self, tenant: str, job_id: str) -> None:
         """Wait until a job is to be ended; needs `watching`. Raises Unavailable."""
-        with self._listening(_key(tenant, job_id, "stop")) as told:
+        with self._listening(_key(tenant, job_id, "stop")) as signal:
             while not await self.called_off(tenant, job_id):
-                await _heard(told)
+                await _wait_for(signal)
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[JobBoard]:
@@ -160,12 +160,12 @@ class JobBoard:
 
     @contextmanager
     def _listening(self, key: str) -> Generator[asyncio.Event]:
-        told = asyncio.Event()
-        self._listeners.setdefault(key, []).append(told)
+        signal = asyncio.Event()
+        self._listeners.setdefault(key, []).append(signal)
         try:
-            yield told
+            yield signal
         finally:
-            self._listeners[key].remove(told)
+            self._listeners[key].remove(signal)
             if not self._listeners[key]:
                 del self._listeners[key]
 
@@ -176,19 +176,19 @@ class JobBoard:
                     async for change in changes:
                         if change is not None:
                             start = change.revision + 1
-                            for told in self._listeners.get(change.key, ()):
-                                told.set()
+                            for signal in self._listeners.get(change.key, ()):
+                                signal.set()
             except (Unavailable, errors.NotFound) as fault:
                 _log.warning("jobs.board_unread", reason=str(fault))
             await asyncio.sleep(_AGAIN_SECONDS)
 
 
-async def _heard(told: asyncio.Event) -> None:
+async def _wait_for(signal: asyncio.Event) -> None:
     """Wait for word of a key; a look now and then is what a lost word costs."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):
-            await told.wait()
-    told.clear()
+            await signal.wait()
+    signal.clear()
 
 
 def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
@@ -217,5 +217,5 @@ def tenant_token(tenant: str) -> str:
     return quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
 
 
-def _key(tenant: str, name: str, what: str) -> str:
-    return f"{tenant_token(tenant)}.{name}.{what}"
+def _key(tenant: str, name: str, part: str) -> str:
+    return f"{tenant_token(tenant)}.{name}.{part}"

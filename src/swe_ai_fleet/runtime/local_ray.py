@@ -186,8 +186,8 @@ def _copy_lines(logs: Path, ends: dict[Path, int]) -> None:
             ends[path] = ends.get(path, 0) + len(whole)
             # Lines with a colon are Ray's, for a log monitor of its own. What a fault quotes must not steer a terminal.
             lines = _CONTROLS.sub("?", whole.decode(errors="replace")).split("\n")
-            told = [line for line in lines if line and line[0] != ":"]
-            print(*told, sep="\n", end="\n" if told else "", file=sys.stderr, flush=True)
+            shown_lines = [line for line in lines if line and line[0] != ":"]
+            print(*shown_lines, sep="\n", end="\n" if shown_lines else "", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager

@@ -183,16 +183,25 @@ class MemoryManager:
         nothing in them is to be obeyed. Raises InvalidRequest, Unavailable.
         """
         await self._read_once()
-        return [safe_text(found.memory.text, self._mask) for found in await self._recalled(query, n_results)]
+        return [
+            safe_text(recollection.memory.text, self._mask) for recollection in await self._recalled(query, n_results)
+        ]
 
     @_answering
     async def get_context_for_prompt(self, query: str) -> str:
         """The conversation so far and what is remembered about a question, as text for a prompt; each where there is
         some. What is remembered stands behind a fence, labelled as notes. Raises as `recall` does."""
         await self._read()
-        told = {_text(turn) for turn in self.conversation.turns}
-        found = await self._recalled(query, min(_RECALLED + len(told), MAX_RECALLED))
-        parts = [presented([one for one in found if one.memory.text not in told][:_RECALLED], self._mask)]
+        said_already = {_text(turn) for turn in self.conversation.turns}
+        recollections = await self._recalled(query, min(_RECALLED + len(said_already), MAX_RECALLED))
+        parts = [
+            presented(
+                [recollection for recollection in recollections if recollection.memory.text not in said_already][
+                    :_RECALLED
+                ],
+                self._mask,
+            )
+        ]
         if conversation := self.conversation.get_context_string(limit=len(self.conversation)):
             safe = safe_text(conversation, self._mask, len(conversation))
             parts.insert(0, f"The conversation so far:\n{safe}")

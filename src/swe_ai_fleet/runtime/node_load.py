@@ -124,9 +124,9 @@ class NodeProbe:
         )
         try:
             async with asyncio.timeout(_GPU_SECONDS):
-                told, _ = await process.communicate()
+                output, _ = await process.communicate()
         except TimeoutError:
-            told = b""
+            output = b""
         finally:
             if process.returncode is None:
                 # All of its session: a wrapper's child would keep the pipe open.
@@ -136,7 +136,7 @@ class NodeProbe:
                 if process.returncode is None:
                     # It hangs in the driver, where no signal reaches it, as the next one would.
                     self._nvidia = ""
-        return read_gpus(told.decode(errors="replace"))
+        return read_gpus(output.decode(errors="replace"))
 
 
 def read_gpus(told: str) -> tuple[GpuStatus, ...]:

@@ -190,8 +190,8 @@ class PlanEquipment:
 
     def _builtin_names(self) -> frozenset[str]:
         web = {"web_search": self.builtin.search_url, "search_wikipedia": self.builtin.wikipedia_url}
-        found = {name for name, url in web.items() if url}
-        return frozenset({"calculator", "python_executor", *found, *(("read_webpage",) if found else ())})
+        names = {name for name, url in web.items() if url}
+        return frozenset({"calculator", "python_executor", *names, *(("read_webpage",) if names else ())})
 
     def _run(self, session_id: str) -> str:
         """What clones are named after: no other tenant's session has the same."""
@@ -215,8 +215,8 @@ def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
     kits: tuple[Toolkit, ...] = (FileTool(workspace, pipeline), GitTool(workspace, pipeline))
     for kit in kits:
         kit.definitions = {
-            name: one
-            for name, one in kit.definitions.items()
-            if one.spec.read_only and not one.spec.executes and not one.spec.network
+            name: definition
+            for name, definition in kit.definitions.items()
+            if definition.spec.read_only and not definition.spec.executes and not definition.spec.network
         }
     return kits

@@ -134,7 +134,7 @@ class RayFleet:
         places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
         try:
             await asyncio.gather(
-                *(_awaited(task.options(num_cpus=0, scheduling_strategy=one).remote(*about)) for one in places)
+                *(_awaited(task.options(num_cpus=0, scheduling_strategy=place).remote(*about)) for place in places)
             )
         except RayError as error:
             raise Unavailable(
@@ -145,15 +145,15 @@ class RayFleet:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
         asked = self._hosts[:_MEASURED]
         reports = await asyncio.gather(*(_reported(host) for host in asked))
-        told = dict(zip((host.name for host in asked), reports, strict=True))
+        by_name = dict(zip((host.name for host in asked), reports, strict=True))
         return tuple(
             HostStatus(
                 host_id=host.name,
                 running=host.busy,
                 slots=self.settings.agents_per_actor,
                 started_at=host.started_at,
-                alive=host.name not in told or told[host.name] is not None,
-                report=told.get(host.name),
+                alive=host.name not in by_name or by_name[host.name] is not None,
+                report=by_name.get(host.name),
                 draining=self._leaves(host),
                 version=str(host.release or ""),
             )
@@ -176,7 +176,7 @@ class RayFleet:
         if self.settings.ray_address or self._cluster is None:
             # A Ray of this process's own has one node, for ever.
             self._cluster = await asyncio.to_thread(_cluster)
-        found, self._draining = self._cluster
+        nodes, self._draining = self._cluster
         self.nodes = tuple(
             NodeStatus(
                 node_id=str(node["NodeID"]),
@@ -186,9 +186,9 @@ class RayFleet:
                 memory_total=int(node["Resources"].get("memory", 0)),
                 gpu_count=int(node["Resources"].get("GPU", 0)),
             )
-            for node in found
+            for node in nodes
         )
-        alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
+        alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
         # What is gone does not count against anything any more: its successor has another id.
         self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
         closed, wanted = self._closed(), self.settings.ray_resources.items()

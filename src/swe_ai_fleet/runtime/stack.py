@@ -122,16 +122,16 @@ class Stack:
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await self.model.ping()
-                found = await self.model.probe()
+                probed = await self.model.probe()
         except (FleetError, TimeoutError) as error:
             message = str(error) or f"no answer within {_PROBE_SECONDS:g} seconds"
             return Component(name="model", state=ComponentState.DOWN, message=message)
-        told = self.model.status().summary if len(self.model.status().endpoints) > 1 else ""
+        summary = self.model.status().summary if len(self.model.status().endpoints) > 1 else ""
         return Component(
             name="model",
             state=ComponentState.UP,
-            message="; ".join(part for part in (found.model, told) if part),
-            version=found.server,
+            message="; ".join(part for part in (probed.model, summary) if part),
+            version=probed.server,
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
 
@@ -143,8 +143,8 @@ class Stack:
             await self.context.ping()
         except FleetError as error:
             return Component(name="context", state=ComponentState.DOWN, message=str(error))
-        took = (time.monotonic() - asked_at) * 1000
-        return Component(name="context", state=ComponentState.UP, message=self.context.address, latency_ms=took)
+        latency_ms = (time.monotonic() - asked_at) * 1000
+        return Component(name="context", state=ComponentState.UP, message=self.context.address, latency_ms=latency_ms)
 
 
 @asynccontextmanager

@@ -228,8 +228,8 @@ async def _evidence(
 
 def _result(solution: Solution, record: ToolRecord, report: CheckReport | None, *, needs_proof: bool) -> AgentResult:
     trajectory, left = solution.trajectory, solution.artifacts(None)
-    operations = [one for found in record.operations.values() for one in found]
-    trail = [entry for found in record.entries.values() for entry in found]
+    operations = [operation for operations_of_run in record.operations.values() for operation in operations_of_run]
+    trail = [entry for entries_of_run in record.entries.values() for entry in entries_of_run]
     tests = left.tests or (report.tests if report else None)
     objection = report.objection(needs_proof=needs_proof) if report else ""
     return AgentResult(

@@ -112,8 +112,8 @@ def secret_mask(settings: Settings) -> Secrets:
 
 def _index_urls(settings: Settings) -> dict[str, str]:
     """The URLs with a user among the variables that set-up commands get: an index may want to be logged in to."""
-    found = {name: os.environ.get(name, "") for name in listed(settings.setup_variables)}
-    return {name: url for name, url in found.items() if "://" in url and "@" in url}
+    urls = {name: os.environ.get(name, "") for name in listed(settings.setup_variables)}
+    return {name: url for name, url in urls.items() if "://" in url and "@" in url}
 
 
 def _with_users(settings: Settings) -> dict[str, str]:

@@ -101,11 +101,11 @@ def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
         further = shlex.split(order.arguments)
     except ValueError as error:
         raise InvalidRequest(f"malformed arguments for vLLM: {error}", field="vllm_args") from error
-    for one in further:
-        name = one.partition("=")[0].replace("_", "-")
+    for argument in further:
+        name = argument.partition("=")[0].replace("_", "-")
         if name in _OURS:
             raise InvalidRequest(f"{name} cannot be passed to vLLM", field="vllm_args", hint=_OURS[name])
-    named = {one.partition("=")[0].replace("_", "-") for one in further if one.startswith("--")}
+    named = {argument.partition("=")[0].replace("_", "-") for argument in further if argument.startswith("--")}
     parser = order.tool_parser or tool_parser(order.model)
     tools: tuple[str, ...] = ()
     if parser not in ("", "none") and "--tool-call-parser" not in named:
@@ -167,7 +167,7 @@ async def vllm_version(interpreter: str) -> str:
         raise PreconditionFailed(f"{interpreter} does not run: {error}", field="vllm_python") from error
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         raise PreconditionFailed(f"{interpreter} does not answer", field="vllm_python") from None
     finally:
@@ -176,7 +176,7 @@ async def vllm_version(interpreter: str) -> str:
             await process.wait()
     if process.returncode not in (0, 3):
         raise PreconditionFailed(f"{interpreter} ended with {process.returncode}", field="vllm_python")
-    return said.decode("utf-8", "replace").strip()
+    return output.decode("utf-8", "replace").strip()
 
 
 def _template(directory: Path) -> str:

@@ -199,7 +199,7 @@ class _Supervisor:
 
     async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
         clock = asyncio.get_running_loop().time
-        began = told = clock()
+        began = last_told = clock()
         while not await self._healthy():
             if process.returncode is not None:
                 raise Unavailable(
@@ -212,9 +212,9 @@ class _Supervisor:
                 raise Unavailable(
                     f"vLLM was not ready after {self._timeouts.ready:g} s:\n{self._tail(_TAIL_LINES)}", field="vllm"
                 )
-            if clock() - told >= self._timeouts.told:
-                told = clock()
-                self._tell(f"vLLM is loading, {told - began:.0f} s: {self._tail(1)}")
+            if clock() - last_told >= self._timeouts.told:
+                last_told = clock()
+                self._tell(f"vLLM is loading, {last_told - began:.0f} s: {self._tail(1)}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
                     await process.wait()
@@ -274,8 +274,8 @@ class _Supervisor:
         except OSError:
             return ""
         # Progress bars write over their line.
-        said = [line.rsplit("\r", 1)[-1].strip() for line in text.rstrip().splitlines()]
-        return "\n".join(line[:_LINE_CHARACTERS] for line in [line for line in said if line][-lines:])
+        log_lines = [line.rsplit("\r", 1)[-1].strip() for line in text.rstrip().splitlines()]
+        return "\n".join(line[:_LINE_CHARACTERS] for line in [line for line in log_lines if line][-lines:])
 
 
 def _free_port() -> int:

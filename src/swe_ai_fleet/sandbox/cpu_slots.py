@@ -181,10 +181,10 @@ class CpuSlots:
 
     def _served(self, ticket: _Ticket) -> None:
         """Put a tenant and its execution behind the others."""
-        made = False
+        changed = False
         for place in ticket.turns:
-            made = _touch(f"{self._turns}/{place}") or made
-        if made and len(places := os.listdir(self._turns)) > _TURNS_KEPT:  # noqa: PTH208
+            changed = _touch(f"{self._turns}/{place}") or changed
+        if changed and len(places := os.listdir(self._turns)) > _TURNS_KEPT:  # noqa: PTH208
             for place in places:
                 if time.time() - _changed(f"{self._turns}/{place}") / 1e9 > _FORGOTTEN_SECONDS:
                     Path(self._turns, place).unlink(missing_ok=True)
@@ -229,16 +229,16 @@ class _Ticket(NamedTuple):
 
 def _touch(path: str) -> bool:
     """Give a file the time of now, to the nanosecond: the kernel's own is some milliseconds late. True: it is new."""
-    made = False
+    changed = False
     while True:
         now = time.time_ns()
         try:
             os.utime(path, ns=(now, now))
         except FileNotFoundError:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            made = True
+            changed = True
         else:
-            return made
+            return changed
 
 
 def _changed(path: str) -> int:

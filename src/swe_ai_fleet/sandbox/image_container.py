@@ -40,13 +40,13 @@ class ImageContainer:
         """
         connection, about = await self.connected()
         connection.close()
-        told = json_object(about.decode("utf-8", "replace"))
+        description = json_object(about.decode("utf-8", "replace"))
         variables = {
             name: string(value)
-            for name, value in mapping(told.get("variables")).items()
+            for name, value in mapping(description.get("variables")).items()
             if _NAME.fullmatch(name) and not _NOT_OF_THE_IMAGE.fullmatch(name)
         }
-        shell, digest = string(told.get("shell")), image.rpartition("@")[2]
+        shell, digest = string(description.get("shell")), image.rpartition("@")[2]
         return ImageRoot(digest=digest, path="", user=os.geteuid(), shell=shell, variables=variables)
 
     async def connected(self) -> tuple[socket.socket, bytes]:

@@ -104,17 +104,17 @@ class Bubblewrap:
     async def find(cls) -> Bubblewrap | None:
         """The one for all sandboxes of this host, or None: on PATH; of the extra `images` where that can do more."""
         installed, packaged = shutil.which("bwrap"), _packaged()
-        found = await cls._of(installed) if installed else None
-        if packaged is None or (found is not None and found.overlays):
-            return found
+        installed_jail = await cls._of(installed) if installed else None
+        if packaged is None or (installed_jail is not None and installed_jail.overlays):
+            return installed_jail
         # Some systems allow user namespaces to programs at known places only.
         starts, _ = await _output(packaged, "--unshare-user", "--ro-bind", "/", "/", "true")
-        return await cls._of(packaged) if starts == 0 or found is None else found
+        return await cls._of(packaged) if starts == 0 or installed_jail is None else installed_jail
 
     @classmethod
     async def _of(cls, program: str) -> Bubblewrap:
-        _, said = await _output(program, "--help")
-        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", said)))
+        _, help_text = await _output(program, "--help")
+        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", help_text)))
 
     @property
     def overlays(self) -> bool:

@@ -220,15 +220,15 @@ class FilteringProxy:
         private = self._grant.private(host, port)
         if not self._grant.covers(host, port):
             raise self._refusal(
-                host, port, RefusalReason.NOT_GRANTED, f"The network grant does not cover {_shown(host)}:{port}"
+                host, port, RefusalReason.NOT_GRANTED, f"The network grant does not cover {_shown_host(host)}:{port}"
             )
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await judged(host, port, private=private, resolver=self._resolver)
         except (UnknownHostError, TimeoutError) as error:
-            raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown(host)}") from error
+            raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown_host(host)}") from error
         except PrivateHostError as error:
-            text = f"{_shown(host)} is not at a public address"
+            text = f"{_shown_host(host)} is not at a public address"
             raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
             try:
@@ -236,10 +236,10 @@ class FilteringProxy:
                     return await asyncio.open_connection(address, port)
             except (OSError, TimeoutError):
                 continue
-        raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown(host)}:{port}")
+        raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown_host(host)}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
-        key = (_shown(host), port)
+        key = (_shown_host(host), port)
         if len(self._refused) < _MAX_REFUSALS or key in self._refused:
             self._refused.pop(key, None)
             self._refused[key] = Refusal(host=key[0], port=port, reason=reason, text=text)
@@ -269,7 +269,7 @@ def _authority(target: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _shown(host: str) -> str:
+def _shown_host(host: str) -> str:
     return "".join(character for character in host[:253] if character.isprintable())
 
 

@@ -117,14 +117,14 @@ class Supervisor:
         address = self._address(call)
         (family,) = struct.unpack_from("=H", address)
         if family == socket.AF_UNIX:
-            made = self._unix(call, address, binding=binding)
+            made_socket = self._unix(call, address, binding=binding)
         elif family in (socket.AF_INET, socket.AF_INET6):
             hosts, port = _loopback(address, family, binding=binding)
-            made = self._bind_port(family, hosts, port) if binding else self._reach(hosts, port)
+            made_socket = self._bind_port(family, hosts, port) if binding else self._reach(hosts, port)
         else:
             raise OSError(errno.EAFNOSUPPORT, "another family")
-        with made:
-            self._place(call, made)
+        with made_socket:
+            self._place(call, made_socket)
 
     def _address(self, call: _Call) -> bytes:
         """A copy of the address, the only one that is looked at."""
@@ -145,23 +145,23 @@ class Supervisor:
             raise OSError(errno.EFAULT, "not all of it can be read")
         return data
 
-    def _place(self, call: _Call, made: socket.socket) -> None:
+    def _place(self, call: _Call, made_socket: socket.socket) -> None:
         """Put a socket into the place of the caller's descriptor, whose flags it takes over."""
         _, _, flags = (call.process / f"fdinfo/{call.descriptor}").read_text().partition("flags:")
         opened = int(flags.split(maxsplit=1)[0], 8)
-        made.setblocking(not opened & os.O_NONBLOCK)
-        placing = (call.id, _AT_DESCRIPTOR, made.fileno(), call.descriptor, opened & os.O_CLOEXEC)
+        made_socket.setblocking(not opened & os.O_NONBLOCK)
+        placing = (call.id, _AT_DESCRIPTOR, made_socket.fileno(), call.descriptor, opened & os.O_CLOEXEC)
         fcntl.ioctl(self._listener, _PLACE, struct.pack("=QIIII", *placing))
 
     def _reach(self, hosts: Sequence[str], port: int) -> socket.socket:
         for host in hosts:
             if self._is_ours(host, port, _listening(_bare(host), port)):
-                made = _connected(host, port)
+                connected = _connected(host, port)
                 # Another process may have taken the port in between. A server that ends once it is reached is nobody.
                 now = _listening(_bare(host), port)
                 if now is None or self._is_ours(host, port, now):
-                    return made
-                made.close()
+                    return connected
+                connected.close()
         raise OSError(errno.ECONNREFUSED, "no process of this session listens there")
 
     def _is_ours(self, host: str, port: int, listening: int | None) -> bool:
@@ -177,43 +177,43 @@ class Supervisor:
             self._bound = {place: inode for place, inode in self._bound.items() if _is_held(*place)}
             if len(self._bound) >= _MOST_PORTS:
                 raise OSError(errno.ENOBUFS, "no more ports for this session")
-        with _making(family) as made:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with _making(family) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                made.bind((hosts[0], port))
+                bound.bind((hosts[0], port))
             except OSError as error:
                 # A machine may have no loopback of IPv6.
                 if error.errno != errno.EADDRNOTAVAIL or hosts[0] == hosts[-1]:
                     raise
-                made.bind((hosts[-1], port))
-            made.listen(_BACKLOG)
-            host, port = made.getsockname()[:2]
-            self._bound[_bare(host), port] = self._remember(made)
-        return made
+                bound.bind((hosts[-1], port))
+            bound.listen(_BACKLOG)
+            host, port = bound.getsockname()[:2]
+            self._bound[_bare(host), port] = self._remember(bound)
+        return bound
 
     def _unix(self, call: _Call, address: bytes, *, binding: bool) -> socket.socket:
         path = address[2:].partition(b"\0")[0]
         if not path:
             raise OSError(errno.ECONNREFUSED, "abstract names are the host's")
-        with _place_of(call.process / "cwd") as here, _making(socket.AF_UNIX) as made:
+        with _place_of(call.process / "cwd") as here, _making(socket.AF_UNIX) as bound:
             if binding:
                 # By the very name, which programs ask for. The keeper's own rules let it make sockets below the roots
                 # only, wherever a link leads.
                 os.fchdir(here)
-                made.bind(path)
-                made.listen(_BACKLOG)
-                self._remember(made)
-                return made
+                bound.bind(path)
+                bound.listen(_BACKLOG)
+                self._remember(bound)
+                return bound
             with _place_of(path, here) as place:
                 # What was opened is what is connected to, and nobody can change where that lies.
                 target = Path(f"/proc/self/fd/{place}")
                 if not any(target.readlink().is_relative_to(root) for root in self._roots):
                     raise OSError(errno.EACCES, "outside of the writable paths of the session")
-                made.connect(str(target))
-        return made
+                bound.connect(str(target))
+        return bound
 
-    def _remember(self, made: socket.socket) -> int:
-        inode = os.fstat(made.fileno()).st_ino
+    def _remember(self, bound: socket.socket) -> int:
+        inode = os.fstat(bound.fileno()).st_ino
         self._made.append(inode)
         return inode
 
@@ -280,28 +280,28 @@ def _is_held(host: str, port: int) -> bool:
 
 def _connected(host: str, port: int) -> socket.socket:
     """A connected socket."""
-    with _making(socket.AF_INET if host == _V4 else socket.AF_INET6) as made:
-        fault = made.connect_ex((host, port))
+    with _making(socket.AF_INET if host == _V4 else socket.AF_INET6) as connecting:
+        fault = connecting.connect_ex((host, port))
         if fault == errno.EINPROGRESS:
             waiting = select.poll()
-            waiting.register(made, select.POLLOUT)
+            waiting.register(connecting, select.POLLOUT)
             ready = waiting.poll(_CONNECT_MS)
-            fault = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.ETIMEDOUT
+            fault = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.ETIMEDOUT
         if fault:
             raise OSError(fault, os.strerror(fault))
         # Most clients set this before they connect, on the socket that this one replaces.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connecting
 
 
 @contextmanager
 def _making(family: int) -> Generator[socket.socket]:
     """A new socket, closed again on a fault."""
-    made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    new_socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        yield made
+        yield new_socket
     except BaseException:
-        made.close()
+        new_socket.close()
         raise
 
 

@@ -302,8 +302,8 @@ class LocalWorkspace:
         image = self.environment.image
         container = host.container if image is not None else None
         if image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
-            what, field = "this sandbox cannot show a container image", "environment.container_image"
-            raise PreconditionFailed(what, field=field, hint=IMAGES_HINT)
+            fault, field = "this sandbox cannot show a container image", "environment.container_image"
+            raise PreconditionFailed(fault, field=field, hint=IMAGES_HINT)
         group = host.groups.create(policy, self._owner.tenant) if container is None else None
         if host.landlock is not None:
             arguments = landlock_arguments(

@@ -44,7 +44,7 @@ def expiry(path: Path) -> float:
 
     try:
         with path.open("rb") as file:
-            found = x509.load_pem_x509_certificates(file.read(_MOST_BYTES))
+            chain = x509.load_pem_x509_certificates(file.read(_MOST_BYTES))
     except (OSError, ValueError):
         return 0.0
-    return min(one.not_valid_after_utc.timestamp() for one in found)
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)

@@ -141,7 +141,7 @@ class Exposition:
         # One at a time: who asks more often than this answers gets no more work out of it.
         async with self._asking:
             asked = dict(self._sources)
-            answers = await asyncio.gather(*(_asked(name, source) for name, source in asked.items()))
+            answers = await asyncio.gather(*(_collect_from(name, source) for name, source in asked.items()))
         up = GaugeMetricFamily("fleet_scrape_source_up", "Whether a source of metrics answered.", labels=["source"])
         families: list[Metric] = [up]
         for name, answer in zip(asked, answers, strict=True):
@@ -161,12 +161,12 @@ class _Whole:
     def collect(self) -> Iterable[Metric]:
         for family in self._registry.collect():
             # When a series began is told by its first sample; a series more for each would say no more.
-            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield from self._families
 
 
-async def _asked(name: str, source: Source) -> list[Metric] | None:
+async def _collect_from(name: str, source: Source) -> list[Metric] | None:
     try:
         async with asyncio.timeout(SOURCE_SECONDS):
             return list(await source())

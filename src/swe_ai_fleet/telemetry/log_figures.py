@@ -44,7 +44,7 @@ def _executions(totals: Mapping[str, Figures]) -> Iterable[Metric]:
         "Executions that another orchestrator went on with, or the same one anew.",
         labels=["tenant"],
     )
-    took = HistogramMetricFamily(
+    durations = HistogramMetricFamily(
         "fleet_execution_duration_seconds", "From acceptance to the end.", labels=["tenant", "kind"]
     )
     waited = HistogramMetricFamily("fleet_queue_wait_seconds", "From acceptance to the first step.", labels=["tenant"])
@@ -57,9 +57,9 @@ def _executions(totals: Mapping[str, Figures]) -> Iterable[Metric]:
         running.add_metric([tenant], max(0, figures.change.driven))
         taken.add_metric([tenant], figures.takeovers)
         for kind in _KINDS:
-            _add(took, [tenant, kind], figures.latencies.get(kind), LONG_SECONDS)
+            _add(durations, [tenant, kind], figures.latencies.get(kind), LONG_SECONDS)
         _add(waited, [tenant], figures.latencies.get("queue_wait"), SHORT_SECONDS)
-    return [accepted, ended, queued, running, taken, took, waited]
+    return [accepted, ended, queued, running, taken, durations, waited]
 
 
 def _agents(totals: Mapping[str, Figures]) -> Iterable[Metric]:
@@ -72,7 +72,7 @@ def _agents(totals: Mapping[str, Figures]) -> Iterable[Metric]:
     loops = CounterMetricFamily(
         "fleet_agent_loops", "Agents that went in circles, by what was done about it.", labels=["tenant", "advice"]
     )
-    took = HistogramMetricFamily(
+    durations = HistogramMetricFamily(
         "fleet_agent_run_duration_seconds", "How long agents worked, waits for people aside.", labels=["tenant"]
     )
     check = HistogramMetricFamily("fleet_check_duration_seconds", "How long checks of candidates took.")
@@ -85,10 +85,10 @@ def _agents(totals: Mapping[str, Figures]) -> Iterable[Metric]:
         lost.add_metric([tenant], figures.lost)
         for advice, number in figures.loops.items():
             loops.add_metric([tenant, advice], number)
-        _add(took, [tenant], figures.latencies.get("agent"), LONG_SECONDS)
+        _add(durations, [tenant], figures.latencies.get("agent"), LONG_SECONDS)
         checks.merge(figures.latencies.get("check") or Sketch())
     _add(check, [], checks, SHORT_SECONDS)
-    return [running, started, stopped, lost, loops, took, check]
+    return [running, started, stopped, lost, loops, durations, check]
 
 
 def _usage(totals: Mapping[str, Figures]) -> Iterable[Metric]:
@@ -110,7 +110,7 @@ def _usage(totals: Mapping[str, Figures]) -> Iterable[Metric]:
 def _models(whole: Figures) -> Iterable[Metric]:
     calls = CounterMetricFamily("fleet_model_calls", "Replies of models.", labels=["model"])
     tokens = CounterMetricFamily("fleet_model_tokens", "Tokens of a model.", labels=["model", "type"])
-    took = HistogramMetricFamily(
+    durations = HistogramMetricFamily(
         "fleet_model_call_duration_seconds", "How long replies took, waits for a server included.", labels=["model"]
     )
     for name, model in whole.models.items():
@@ -118,8 +118,8 @@ def _models(whole: Figures) -> Iterable[Metric]:
         tokens.add_metric([name, "prompt"], model.usage.prompt_tokens)
         tokens.add_metric([name, "completion"], model.usage.completion_tokens)
         tokens.add_metric([name, "cached"], model.usage.cached_tokens)
-        _add(took, [name], model.latency, SHORT_SECONDS)
-    return [calls, tokens, took]
+        _add(durations, [name], model.latency, SHORT_SECONDS)
+    return [calls, tokens, durations]
 
 
 def _tools(whole: Figures) -> Iterable[Metric]:
@@ -127,13 +127,13 @@ def _tools(whole: Figures) -> Iterable[Metric]:
     cached = CounterMetricFamily(
         "fleet_tool_cache_hits", "Calls that an earlier, identical one answered.", labels=["operation"]
     )
-    took = HistogramMetricFamily("fleet_tool_call_duration_seconds", "How long calls took.", labels=["operation"])
+    durations = HistogramMetricFamily("fleet_tool_call_duration_seconds", "How long calls took.", labels=["operation"])
     for name, tool in whole.tools.items():
         for outcome, number in tool.outcomes.items():
             calls.add_metric([name, str(outcome)], number)
         cached.add_metric([name], tool.cached)
-        _add(took, [name], tool.latency, SHORT_SECONDS)
-    return [calls, cached, took]
+        _add(durations, [name], tool.latency, SHORT_SECONDS)
+    return [calls, cached, durations]
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], sketch: Sketch | None, bounds: tuple[float, ...]) -> None:

@@ -76,7 +76,7 @@ def _libraries(level: int, before: list[Any], last: list[Any]) -> None:
     )
     handler.setFormatter(formatter)
     root = logging.getLogger()
-    for old in [one for one in root.handlers if one.get_name() == _HANDLER]:
+    for old in [handler for handler in root.handlers if handler.get_name() == _HANDLER]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(max(level, logging.WARNING))
@@ -147,8 +147,8 @@ def _masked(value: object, mask: Callable[[str], str], depth: int) -> object:
         return value
     if depth < _MAX_DEPTH and isinstance(value, Mapping):
         pairs = cast("Mapping[object, object]", value).items()
-        return {mask(str(key)): _masked(one, mask, depth + 1) for key, one in pairs}
+        return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in pairs}
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
-        return [_masked(one, mask, depth + 1) for one in cast("list[object]", value)]
+        return [_masked(item, mask, depth + 1) for item in cast("list[object]", value)]
     # Anything else would be told by its repr, which may hold what it was made of.
     return mask(str(value))

@@ -72,11 +72,11 @@ class Telemetry:
     @contextmanager
     def passing(self, headers: Mapping[str, str]) -> Generator[None]:
         """Within, `stamp` names the span that the headers of a call name, in a process that makes none."""
-        found = w3c(headers) if headers else {}
-        if not found:
+        trace_headers = w3c(headers) if headers else {}
+        if not trace_headers:
             yield
             return
-        token = _passed.set(found)
+        token = _passed.set(trace_headers)
         try:
             yield
         finally:

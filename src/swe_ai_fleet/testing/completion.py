@@ -128,7 +128,7 @@ def _logprobs(turn: Turn, content: str, alternatives: int) -> dict[str, Any]:
     for token in tokens:
         token["top_logprobs"] = [dict(token)] if alternatives else []
     if turn.top_logprobs and tokens:
-        likely = sorted(turn.top_logprobs.items(), key=lambda one: -one[1])[:alternatives]
+        likely = sorted(turn.top_logprobs.items(), key=lambda token: -token[1])[:alternatives]
         tokens[0]["logprob"] = turn.top_logprobs.get(words[0], likely[0][1] if likely else 0.0)
         tokens[0]["top_logprobs"] = [_token(token, logprob) for token, logprob in likely]
     return {"content": tokens, "refusal": None}
@@ -154,10 +154,13 @@ def chunks_of(completion: Mapping[str, Any], payload: Mapping[str, Any], *, char
     chunks[0]["prompt_token_ids"] = completion["prompt_token_ids"]
     for place, token_id in enumerate(choice["token_ids"] or ()):
         logprobs: dict[str, list[Any]] = choice["logprobs"] or {"content": []}
-        said = chunks[min(place + 1, len(chunks) - 1)]["choices"][0]
-        said["token_ids"] = [*said.get("token_ids", ()), token_id]
-        said["logprobs"] = {
-            "content": [*said.get("logprobs", {"content": []})["content"], *logprobs["content"][place : place + 1]]
+        first_choice = chunks[min(place + 1, len(chunks) - 1)]["choices"][0]
+        first_choice["token_ids"] = [*first_choice.get("token_ids", ()), token_id]
+        first_choice["logprobs"] = {
+            "content": [
+                *first_choice.get("logprobs", {"content": []})["content"],
+                *logprobs["content"][place : place + 1],
+            ]
         }
     options: dict[str, Any] = payload.get("stream_options") or {}
     if options.get("include_usage"):

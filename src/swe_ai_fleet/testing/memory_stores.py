@@ -141,8 +141,8 @@ class InMemoryIndex:
                 if key in vectors and len(vectors[key]) == len(wanted)
             }
         else:
-            found = bm25(query_terms(words), [self._terms[key] for key in held])
-            scores = {key: score for key, score in zip(held, found, strict=True) if score > 0}
+            ratings = bm25(query_terms(words), [self._terms[key] for key in held])
+            scores = {key: score for key, score in zip(held, ratings, strict=True) if score > 0}
         best = sorted(scores, key=lambda key: (-scores[key], key))[: bounded(limit)]
         return tuple(Match(memory=held[key], score=scores[key]) for key in best)
 

@@ -231,10 +231,10 @@ class ScriptedModelServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.metrics is None:
             return web.Response(status=404)
-        told = {"num_requests_running": self.in_flight, "num_requests_waiting": 0, "kv_cache_usage_perc": 0}
+        gauges = {"num_requests_running": self.in_flight, "num_requests_waiting": 0, "kv_cache_usage_perc": 0}
         lines = [
             f'vllm:{name}{{engine="0",model_name="{self._model}"}} {value:g}\n'
-            for name, value in {**told, **self.metrics}.items()
+            for name, value in {**gauges, **self.metrics}.items()
         ]
         return web.Response(text="".join(lines))
 

@@ -56,6 +56,6 @@ def bounded(value: object, limit: int) -> object:
     kept = min(len(parts), max(1, limit // _LEAST))
     share, rest = limit // kept, len(parts) - kept
     if isinstance(parts, dict):
-        found = {name: bounded(part, share) for name, part in islice(parts.items(), kept)}
-        return found | {"...": f"{rest} more"} if rest else found
+        shown = {name: bounded(part, share) for name, part in islice(parts.items(), kept)}
+        return shown | {"...": f"{rest} more"} if rest else shown
     return [*(bounded(part, share) for part in parts[:kept]), *([f"... {rest} more"] if rest else [])]

@@ -85,16 +85,16 @@ class AuditDocument:
     def verdicts(self, keys: HeadVerifier | None) -> tuple[ChainVerdict, ...]:
         """What its chains come to; with `keys` their signatures too."""
         chains = AuditChains(keys, execution_id=self.execution_id)
-        for told in self.chains:
-            if told.redacted is not None:
-                chains.restore(told.redacted)
+        for chain in self.chains:
+            if chain.redacted is not None:
+                chains.restore(chain.redacted)
                 continue
-            chains.begin(told.agent_id)
-            for entry in told.entries:
-                chains.append(told.agent_id, entry)
-            for recorded in told.recorded_heads:
-                chains.record(told.agent_id, recorded)
-            for signed in told.signatures:
+            chains.begin(chain.agent_id)
+            for entry in chain.entries:
+                chains.append(chain.agent_id, entry)
+            for recorded in chain.recorded_heads:
+                chains.record(chain.agent_id, recorded)
+            for signed in chain.signatures:
                 chains.sign(signed)
         return chains.verdicts()
 

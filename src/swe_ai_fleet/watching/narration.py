@@ -83,8 +83,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
     match body:
         case ExecutionStarted(task=task, repository=repository):
             patches, agents = len(task.patches), counted(task.num_agents, "agent")
-            who = counted(patches, "patch", "patches") if patches else agents
-            line = f"{who} on {repository.location} at {repository.commit[:12]}"
+            subject = counted(patches, "patch", "patches") if patches else agents
+            line = f"{subject} on {repository.location} at {repository.commit[:12]}"
         case RunStarted(model=model, tools=tools):
             line = f"{agent}: started with {model} and {counted(len(tools), 'tool')}"
         case ToolFinished(entry=entry):
@@ -119,8 +119,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{report.candidate_id}: {verdict_text(report)}"
         case CandidateReviewed(critique=critique):
             must_fix = sum(finding.must_fix for finding in critique.findings)
-            said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
-            line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {said}"
+            comment = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
+            line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {comment}"
             shown = sum(finding.reproduced for finding in critique.findings)
             line += f" ({must_fix} to fix first, {shown} reproduced)" if must_fix else ""
         case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
@@ -149,8 +149,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case ApprovalRequested(request=request):
             return clean(waiting_line(request, stored.event.execution_id)).replace("\n", " ")
         case ApprovalResolved(resolution=resolution):
-            said = f": {resolution.text}" if resolution.text else ""
-            line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'unknown'}{said}"
+            comment = f": {resolution.text}" if resolution.text else ""
+            line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'unknown'}{comment}"
         case ApprovalRefused(approval_id=approval_id, caller=caller):
             line = f"{approval_id}: {caller} cannot approve their own task"
         case ExecutionFinished(status=status, error=error):
@@ -184,9 +184,9 @@ def how_to_answer(execution_id: str, approval_id: str = "") -> str:
 
 def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
     """That an agent waits, and how it is answered, in a line."""
-    what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
+    subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
     answer = how_to_answer(execution_id, request.approval_id)
-    return f"{request.agent_id} awaits approval of {what}: {one_line(request.approach, 80)}; {answer}"
+    return f"{request.agent_id} awaits approval of {subject}: {one_line(request.approach, 80)}; {answer}"
 
 
 def verdict_text(report: CheckReport) -> str:
@@ -208,13 +208,13 @@ def checklist_text(checklist: Checklist) -> str:
 
 def examination_text(examination: Examination) -> str:
     """How the new tests of each candidate ended on the others' sources, in a few words."""
-    told = [
+    parts = [
         f"those of {', '.join(tests.candidates)}: "
         + ", ".join(f"{crossing.candidate_id} {crossing.cell}" for crossing in tests.crossings)
         for tests in examination.sets
         if tests.crossings
     ]
-    return "; ".join((*told, *examination.notes)) or "nothing to run"
+    return "; ".join((*parts, *examination.notes)) or "nothing to run"
 
 
 def baseline_text(baseline: Baseline | None, error: str) -> str:
@@ -237,10 +237,10 @@ def _tool(entry: AuditEntry) -> str:
 def _check_text(result: CheckResult) -> str:
     if result.skipped_reason:
         return f"{result.name} skipped"
-    said = f"{result.name} {'ok' if result.passed else 'FAILED'}"
+    verdict = f"{result.name} {'ok' if result.passed else 'FAILED'}"
     if result.tests is not None:
-        return f"{said}: {_tests_text(result, result.tests)}"
-    return said + (f" ({counted(len(result.problems), 'problem')})" if result.problems else "")
+        return f"{verdict}: {_tests_text(result, result.tests)}"
+    return verdict + (f" ({counted(len(result.problems), 'problem')})" if result.problems else "")
 
 
 def _tests_text(result: CheckResult, tests: TestSummary) -> str:
@@ -264,9 +264,9 @@ _LOOKED_AT = 2_000
 
 def line_of(stored: StoredEvent) -> str:
     """What happened, in a line of at most 200 characters; never empty."""
-    said = narrate(stored) or _own(stored.event.agent_id, stored.event.body)
+    narration = narrate(stored) or _own(stored.event.agent_id, stored.event.body)
     # Whoever wrote a megabyte is not cleaned character by character for a line.
-    return one_line(said[:_LOOKED_AT], LINE_CHARS) or stored.event.body.type
+    return one_line(narration[:_LOOKED_AT], LINE_CHARS) or stored.event.body.type
 
 
 def _own(agent: str, body: EventBody) -> str:
@@ -279,8 +279,8 @@ def _own(agent: str, body: EventBody) -> str:
             return f"{lost}: lost; restarted elsewhere (attempt {attempt}): {reason}"
         case ModelReplied(step=step, reply=reply):
             calls = ", ".join(call.name for call in reply.message.tool_calls)
-            said = reply.message.content[:_LOOKED_AT]
-            return f"{agent}: step {step}: " + (f"calls {calls}" if calls else said or "empty reply")
+            content = reply.message.content[:_LOOKED_AT]
+            return f"{agent}: step {step}: " + (f"calls {calls}" if calls else content or "empty reply")
         case MessageAdded(message=message):
             return f"{agent}: told: {message.content[:_LOOKED_AT]}"
         case CallRepaired(step=step, repairs=repairs):

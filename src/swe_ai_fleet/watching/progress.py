@@ -113,7 +113,7 @@ class Progress:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         if state.task.kind is TaskKind.JUDGE:
             return "checking" if state.baseline or state.baseline_error else "testing the untouched commit"
-        return self._phase or ("solving" if self._done() < self._seats else "checking")
+        return self._phase or ("solving" if self._finished_agents() < self._seats else "checking")
 
     def _estimate(self, stored: StoredEvent) -> int:
         state, task = self.state, self._whole
@@ -127,7 +127,7 @@ class Progress:
             return _RANKED_PERCENT
         reviewed = task.rounds > 0 and self._seats > 1
         checked = sum(candidate.candidate_id in state.reports for candidate in self._drafts()) + self._lost()
-        drafts = _SOLVING_PERCENT * self._done() + _CHECKING_PERCENT * min(checked, self._seats)
+        drafts = _SOLVING_PERCENT * self._finished_agents() + _CHECKING_PERCENT * min(checked, self._seats)
         percent = drafts / self._seats * (_DRAFTS_SHARE if reviewed else 1.0)
         if reviewed and self._round:
             rounds = min(task.rounds, self._round - (0.5 if self._phase == "revising" else 1.0))
@@ -150,7 +150,7 @@ class Progress:
     def _drafts(self) -> list[Candidate]:
         return [candidate for candidate in self.state.candidates.values() if not candidate.revises]
 
-    def _done(self) -> int:
+    def _finished_agents(self) -> int:
         """Agents that will not add anything: they handed in a candidate, or are lost."""
         return min(len(self._drafts()) + self._lost(), self._seats)
 

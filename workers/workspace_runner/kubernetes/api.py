@@ -135,12 +135,12 @@ class KubernetesApi:
                 if response.status < 300:
                     return response
                 try:
-                    told = cast("dict[str, Any]", await response.json(content_type=None) or {})
+                    body = cast("dict[str, Any]", await response.json(content_type=None) or {})
                 except (ValueError, aiohttp.ClientError):
-                    told = {}
+                    body = {}
                 finally:
                     response.close()
-                fault = _fault(response.status, told)
+                fault = _fault(response.status, body)
                 if not isinstance(fault, Unavailable):
                     raise fault
                 after = response.headers.get("Retry-After", "")
@@ -203,8 +203,8 @@ async def _lines(response: Any) -> AsyncGenerator[bytes]:
             raise ValueError("a line without an end")
 
 
-def _fault(status: int, told: Mapping[str, Any]) -> Exception:
-    message = str(told.get("message", ""))[:500] or f"HTTP {status}"
+def _fault(status: int, body: Mapping[str, Any]) -> Exception:
+    message = str(body.get("message", ""))[:500] or f"HTTP {status}"
     match status:
         case 409:
             return Conflict(message)

@@ -94,8 +94,10 @@ class Watched:
 
     def with_label(self, label: str, value: str) -> tuple[Object, ...]:
         """Those with a label; the ones that were removed are marked `gone`, as they were last seen."""
-        gone = tuple({**thing, "gone": True} for thing in self._gone.values())
-        return tuple(one for one in (*self._things.values(), *gone) if _labels(one).get(label) == value)
+        deleted = tuple({**thing, "gone": True} for thing in self._gone.values())
+        return tuple(
+            resource for resource in (*self._things.values(), *deleted) if _labels(resource).get(label) == value
+        )
 
     async def put(self, thing: Object) -> None:
         """Take in what the server just answered; the watch tells it again."""
@@ -127,10 +129,10 @@ class Watched:
 
     async def _list(self) -> str:
         things, version = await self._api.list(self._kind, self._namespace)
-        found = {_name(thing): thing for thing in things}
-        for name in self._things.keys() - found.keys():
+        by_name = {_name(thing): thing for thing in things}
+        for name in self._things.keys() - by_name.keys():
             self._remove(name, self._things[name])
-        self._things = found
+        self._things = by_name
         self.synced.set()
         await self._changes.tell()
         return version
@@ -199,10 +201,10 @@ class KubernetesBackend:
         manifest = job_manifest(spec, self._settings, nats_url=self._nats_url, model_url=self._model_url)
         namespace = self._namespace(spec.ref)
         try:
-            made = await self._api.create(namespace, manifest)
+            created = await self._api.create(namespace, manifest)
         except Conflict:
             return False
-        await self._jobs[namespace].put(made)
+        await self._jobs[namespace].put(created)
         return True
 
     async def ended(self, ref: JobRef) -> Ending:
@@ -224,14 +226,14 @@ class KubernetesBackend:
                 return await self._with_log(namespace, over, mine)
             # A Job that has failed may be told of before its Pod is.
             lost = unexplained(job)
-            found = lost or trouble(mine)
-            grace = _TOLD_SECONDS if lost else self._grace(found) if found else _LOOK_SECONDS
-            if found is None:
+            problem = lost or trouble(mine)
+            grace = _TOLD_SECONDS if lost else self._grace(problem) if problem else _LOOK_SECONDS
+            if problem is None:
                 since = None
-            elif since is None or since[0] is not found.reason:
-                since = found.reason, now()
+            elif since is None or since[0] is not problem.reason:
+                since = problem.reason, now()
             elif now() - since[1] >= grace:
-                return Ending(reason=found.reason, message=found.message)
+                return Ending(reason=problem.reason, message=problem.message)
             # Most changes are told; a look now and then is what deadlines, and a deaf watch, need.
             await self._changes.since(count, min(_LOOK_SECONDS, grace))
 
@@ -254,7 +256,7 @@ class KubernetesBackend:
         """The runner's Jobs in all of its namespaces."""
         for jobs in self._jobs.values():
             await jobs.synced.wait()
-        return tuple(_held(job) for jobs in self._jobs.values() for job in jobs.all())
+        return tuple(_held_job(job) for jobs in self._jobs.values() for job in jobs.all())
 
     def _pulled(self, image: str) -> str:
         """The name by which nodes pull an image; empty where there is none, or agents show it themselves."""
@@ -273,8 +275,8 @@ class KubernetesBackend:
     def _namespace(self, ref: JobRef) -> str:
         return self._settings.namespace_of(ref.tenant)
 
-    def _grace(self, found: Trouble) -> float:
-        match found.reason:
+    def _grace(self, problem: Trouble) -> float:
+        match problem.reason:
             case EndReason.UNSCHEDULABLE:
                 return self._settings.schedule_deadline_seconds
             case EndReason.NODE_LOST:
@@ -317,7 +319,7 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
             yield backend
 
 
-def _held(job: Object) -> HeldJob:
+def _held_job(job: Object) -> HeldJob:
     metadata = cast("dict[str, Any]", job["metadata"])
     labels = cast("dict[str, str]", metadata["labels"])
     tenant = cast("dict[str, str]", metadata["annotations"])[f"{PREFIX}tenant"]

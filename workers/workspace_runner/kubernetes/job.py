@@ -250,8 +250,8 @@ def _container(
     mounts: list[Json],
 ) -> Json:
     sources: list[Json] = []
-    sources.extend({"configMapRef": {"name": one}} for one in settings.agent_config)
-    sources.extend({"secretRef": {"name": one}} for one in secrets if one)
+    sources.extend({"configMapRef": {"name": config}} for config in settings.agent_config)
+    sources.extend({"secretRef": {"name": secret}} for secret in secrets if secret)
     return {
         "name": name,
         "image": image,
@@ -311,7 +311,7 @@ def ending(job: Object, pods: Iterable[Object]) -> Ending | None:
     for condition in _conditions(job):
         if condition["type"] == "Complete" and _true(condition):
             return Ending(reason=EndReason.COMPLETED)
-    failed = [one for one in _conditions(job) if one["type"] == "Failed" and _true(one)]
+    failed = [condition for condition in _conditions(job) if condition["type"] == "Failed" and _true(condition)]
     if not failed:
         return None
     reason, message = str(failed[0].get("reason", "")), str(failed[0].get("message", ""))
@@ -355,11 +355,13 @@ def pod_ending(pod: Object) -> Ending | None:
             continue
         if ended.get("reason") == "OOMKilled":
             return Ending(reason=EndReason.OUT_OF_MEMORY, message=f"container {which}")
-        said = str(ended.get("message", ""))
+        message_of_end = str(ended.get("message", ""))
         message = f"container {which}: exit code {code}"
         if which != AGENT:
-            return Ending(reason=EndReason.CLONE, message=message, log=said)
-        return Ending(reason=EndReason.FENCED if code == FENCED else EndReason.ERROR, message=message, log=said)
+            return Ending(reason=EndReason.CLONE, message=message, log=message_of_end)
+        return Ending(
+            reason=EndReason.FENCED if code == FENCED else EndReason.ERROR, message=message, log=message_of_end
+        )
     return None
 
 
@@ -368,7 +370,7 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
     there = [pod for pod in pods if not pod.get("gone")]
     if not there:
         return Trouble(reason=EndReason.UNSCHEDULABLE, message="no Pod was made; is a quota full?")
-    pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp", "")))
+    pod = max(there, key=lambda pod_found: str(pod_found["metadata"].get("creationTimestamp", "")))
     if pod["metadata"].get("deletionTimestamp"):
         return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
     for which, state in _states(pod):

@@ -115,8 +115,8 @@ class HarnessAgents:
         process = await InteractiveProcess.start(directory, command, policy=self.sandbox)
         peer = Peer(process, refuse, lambda _method, _told: None)
         try:
-            _, told = await opened(peer, WORKSPACE)
-            return told
+            _, details = await opened(peer, WORKSPACE)
+            return details
         finally:
             await uninterrupted(peer.close())
             await uninterrupted(process.close(grace_seconds=CANCEL_SECONDS))
@@ -134,6 +134,6 @@ def _prompt(handout: Handout, decisions: tuple[str, ...]) -> str:
     earlier = handout.record.run.earlier
     if not earlier.steps:
         return handout.prompt
-    said = [step.reply.content for step in earlier.steps if step.reply.content]
-    again = rendered("harness_again", said=said[-1] if said else "", decisions=decisions)
+    replies = [step.reply.content for step in earlier.steps if step.reply.content]
+    again = rendered("harness_again", said=replies[-1] if replies else "", decisions=decisions)
     return f"{handout.prompt}\n\n{again}"

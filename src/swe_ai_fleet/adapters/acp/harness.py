@@ -78,7 +78,7 @@ class Harness:
 
     def home_files(self) -> Mapping[str, str]:
         """The texts of its home template by relative path. Raises PreconditionFailed."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         root = Path(self.home)
         if self.home and not root.is_dir():
             raise PreconditionFailed(f"the home template of the harness is missing: {self.home}")
@@ -88,9 +88,9 @@ class Harness:
                 if path.is_symlink() or not path.is_file():
                     raise PreconditionFailed(f"the home template of the harness has more than plain files: {path}")
                 try:
-                    found[str(path.relative_to(root))] = path.read_text()
+                    files[str(path.relative_to(root))] = path.read_text()
                 except (OSError, UnicodeError) as error:
                     raise PreconditionFailed(f"{path} cannot be read as text: {error}") from None
-                if len(found) > MAX_HOME_FILES or sum(map(len, found.values())) > MAX_HOME_CHARS:
+                if len(files) > MAX_HOME_FILES or sum(map(len, files.values())) > MAX_HOME_CHARS:
                     raise PreconditionFailed(f"the home template of the harness is too large: {self.home}")
-        return found
+        return files

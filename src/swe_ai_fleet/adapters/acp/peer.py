@@ -143,7 +143,7 @@ class Peer:
             raise AgentFault(f"the agent sent more than {MAX_MESSAGES} messages, and was stopped")
         method, number = string(message.get("method")), message.get("id")
         if not method:
-            self._answered(message)
+            self._settle_request(message)
         elif number is None:
             self._hear(method, mapping(message.get("params")))
         else:
@@ -154,7 +154,7 @@ class Peer:
             task.add_done_callback(self._over)
             task.add_done_callback(lambda _: self._room.release())
 
-    def _answered(self, message: Parameters) -> None:
+    def _settle_request(self, message: Parameters) -> None:
         waiting = self._waiting.get(integer(message.get("id")))
         if waiting is None or waiting.done():
             return
@@ -183,5 +183,5 @@ class Peer:
                 ending = f"the agent's program ended with exit code {await self._process.wait()}"
         except TimeoutError:
             ending = "the agent's program closed its output"
-        said = self._process.errors().text().strip()[-_LAST_WORDS:]
-        return f"{ending}; its last words: {said}" if said else ending
+        last_words = self._process.errors().text().strip()[-_LAST_WORDS:]
+        return f"{ending}; its last words: {last_words}" if last_words else ending

@@ -66,24 +66,24 @@ class ToolUse:
     def updated(self, told: Mapping[str, object]) -> ToolUse:
         """With what a further message has; each part that it has takes the place of what was told before."""
         content, raw = mappings(told.get("content"))[:_MOST_PARTS], told.get("rawInput")
-        diffs = [one for one in content if one.get("type") == "diff"]
-        named = [string(one.get("path")) for one in (*mappings(told.get("locations"))[:_MOST_PARTS], *diffs)]
+        diffs = [item for item in content if item.get("type") == "diff"]
+        named = [string(location.get("path")) for location in (*mappings(told.get("locations"))[:_MOST_PARTS], *diffs)]
         named += [string(mapping(raw).get(key)) for key in _PATHS]
-        texts = [string(mapping(one.get("content")).get("text")) for one in content if one.get("type") == "content"]
+        texts = [string(mapping(part.get("content")).get("text")) for part in content if part.get("type") == "content"]
         kind, title = _cut(string(told.get("kind"))) or self.kind, _cut(string(told.get("title"))) or self.title
         command = mapping(raw).get("command")
         words = strings(command)[:_MOST_PARTS]
-        said = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
+        command_text = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
         written = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False) if raw else ""
         return ToolUse(
             kind=kind,
             title=title,
             status=string(told.get("status")) or self.status,
             input=_cut(written) or self.input,
-            command=_cut(said or (title if kind == "execute" else "")),
+            command=_cut(command_text or (title if kind == "execute" else "")),
             paths=tuple(dict.fromkeys(_cut(path.removeprefix(MOUNT)) for path in named if path)) or self.paths,
             texts=tuple(map(_cut, filter(None, texts))) or self.texts,
-            diffs=tuple(_cut(string(one.get("newText"))) for one in diffs) or self.diffs,
+            diffs=tuple(_cut(string(diff.get("newText"))) for diff in diffs) or self.diffs,
         )
 
     @property
@@ -165,10 +165,10 @@ class Permissions:
             result = ToolResult(success=True, operation="", content=f"allowed: {answer.text}")
             refused = ToolResult(success=False, operation="", error=answer.text, outcome=Outcome.REFUSED)
             decision = Decision.ALLOWED if allowed else Decision.REFUSED
-            told = {name: str(value) for name, value in arguments.items()}
+            shown = {name: str(value) for name, value in arguments.items()}
             self._record.tell(
                 "permission",
-                told,
+                shown,
                 result if allowed else refused,
                 call_id=call_id,
                 decision=decision,
@@ -197,7 +197,7 @@ class Permissions:
 
     async def settle(self) -> tuple[str, ...]:
         """What people decided about what earlier processes of the run asked, in words; recorded, once each."""
-        told: list[str] = []
+        lines: list[str] = []
         for name, resolution in self._earlier.resolutions.items():
             request = self._earlier.requests[name]
             self._approvals.record_decision(request, resolution)
@@ -208,8 +208,8 @@ class Permissions:
                     text = (await self._ruled(request.call, reading)).text
                 message = ToolMessage(call_id=call_id, content=text)
                 self._run.post(MessageAdded(step=len(self._earlier.steps), message=message))
-            told.append(f"{request.approach}\nDecision: {text}")
-        return tuple(told)
+            lines.append(f"{request.approach}\nDecision: {text}")
+        return tuple(lines)
 
     async def _ruled(self, call: ToolCall, reading: Reading) -> Answer:
         self._readings[call.call_id] = reading

@@ -72,13 +72,13 @@ async def opened(peer: Peer, directory: str) -> tuple[str, str]:
     hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}
     try:
         async with asyncio.timeout(START_SECONDS):
-            told = await peer.request("initialize", hello)
-            if told.get("protocolVersion") != PROTOCOL_VERSION:
-                raise AgentFault(f"the agent speaks version {str(told.get('protocolVersion'))[:20]} of the protocol")
+            reply = await peer.request("initialize", hello)
+            if reply.get("protocolVersion") != PROTOCOL_VERSION:
+                raise AgentFault(f"the agent speaks version {str(reply.get('protocolVersion'))[:20]} of the protocol")
             new = await peer.request("session/new", {"cwd": directory, "mcpServers": []})
     except TimeoutError:
         raise AgentFault(f"the agent had no session after {START_SECONDS:g} seconds") from None
-    session_id, info = string(new.get("sessionId")), mapping(told.get("agentInfo"))
+    session_id, info = string(new.get("sessionId")), mapping(reply.get("agentInfo"))
     if not session_id:
         raise AgentFault("the agent has begun no session")
     return session_id, " ".join(filter(None, (string(info.get("name")), string(info.get("version")))))[:_NAME_CHARS]
@@ -178,7 +178,7 @@ class Session:
         for call_id, use in self._uses.items():
             if use.status:
                 self._tell_use(call_id, use, Outcome.INTERRUPTED)
-        if text := self._taken():
+        if text := self._take_text():
             self._record.say(text)
         self._record.answer = self._record.shown(self._said, MAX_SUMMARY_CHARS)
 
@@ -188,10 +188,12 @@ class Session:
         await asyncio.wait({asking, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():
             return self._ended.result()
-        told = asking.result()
+        reply = asking.result()
         self._catch_up()
-        stop, error = _STOPS.get(string(told.get("stopReason")), (StopReason.MODEL_STOPPED, "the agent ended its turn"))
-        return HandedIn(summary=self._taken() or self._said, stop=stop, error=error)
+        stop, error = _STOPS.get(
+            string(reply.get("stopReason")), (StopReason.MODEL_STOPPED, "the agent ended its turn")
+        )
+        return HandedIn(summary=self._take_text() or self._said, stop=stop, error=error)
 
     # What the harness says
 
@@ -222,7 +224,7 @@ class Session:
         operation_name = use.kind if use.kind in KINDS else "other"
         arguments = {"title": use.title, "input": use.input, "paths": ", ".join(use.paths)}
         arguments = {name: value for name, value in arguments.items() if value}
-        call = self._record.call(f"{HARNESS}_{operation_name}", arguments, text=self._taken())
+        call = self._record.call(f"{HARNESS}_{operation_name}", arguments, text=self._take_text())
         result = ToolResult(
             success=outcome is Outcome.SUCCESS,
             operation="",
@@ -239,9 +241,11 @@ class Session:
         plan = Plan(steps=tuple(PlanStep(tool=HARNESS, operation="step", why=step) for step in steps))
         if steps and len(self._plans) < MAX_PLANS and plan not in self._plans[-1:]:
             self._plans.append(plan)
-            self._soon(lambda: self._record.run.post(PlanMade(step=self._record.step, plan=plan, reason=self._taken())))
+            self._soon(
+                lambda: self._record.run.post(PlanMade(step=self._record.step, plan=plan, reason=self._take_text()))
+            )
 
-    def _taken(self) -> str:
+    def _take_text(self) -> str:
         """What the harness said since it was asked for last."""
         text, self._text = self._text.strip(), ""
         self._said = text or self._said
@@ -291,7 +295,7 @@ class Session:
         async with self._turn:
             self._check_going_on()
             try:
-                call_id, answer = await self._permissions.carry_out(spec, arguments, text=self._taken())
+                call_id, answer = await self._permissions.carry_out(spec, arguments, text=self._take_text())
                 self._count()
                 if answer.verdict is Verdict.GO:
                     return await self._pipeline.call(definition, toolkit, arguments, call_id=call_id)
@@ -305,16 +309,16 @@ class Session:
                 self._catch_up()
 
     async def _permission(self, parameters: Parameters) -> object:
-        told, options = mapping(parameters.get("toolCall")), mappings(parameters.get("options"))
-        call_id = string(told.get("toolCallId"))[:_NAME_CHARS]
-        use = self._uses.get(call_id, ToolUse()).updated(told)
+        tool_call, options = mapping(parameters.get("toolCall")), mappings(parameters.get("options"))
+        call_id = string(tool_call.get("toolCallId"))[:_NAME_CHARS]
+        use = self._uses.get(call_id, ToolUse()).updated(tool_call)
         if call_id in self._uses or len(self._uses) < MAX_OPEN_CALLS:
             # Later messages about it may have less: it has not begun before it is said to.
             self._uses[call_id] = replace(use, status="", input=use.input or use.title)
         async with self._turn:
             self._check_going_on()
             try:
-                answer = await self._permissions.ask(use, text=self._taken())
+                answer = await self._permissions.ask(use, text=self._take_text())
                 self._count()
             finally:
                 self._catch_up()
@@ -323,7 +327,7 @@ class Session:
         elif answer.verdict is Verdict.END:
             self._end(HandedIn(stop=StopReason.REJECTED, error=answer.text))
         kinds = ("allow_once",) if answer.verdict is Verdict.GO else ("reject_once", "reject_always")
-        chosen = next((one for kind in kinds for one in options if one.get("kind") == kind), None)
+        chosen = next((option for kind in kinds for option in options if option.get("kind") == kind), None)
         if chosen is None or answer.verdict in (Verdict.WAIT, Verdict.END):
             return {"outcome": {"outcome": "cancelled"}}
         return {"outcome": {"outcome": "selected", "optionId": string(chosen.get("optionId"))}}
@@ -350,7 +354,10 @@ class Session:
         words = [string(parameters.get("command")), *strings(parameters.get("args"))]
         # Some send a whole line as the command, and no arguments.
         line = words[0] if len(words) == 1 else shlex.join(words)
-        variables = [f"{string(one.get('name'))}={string(one.get('value'))}" for one in mappings(parameters.get("env"))]
+        variables = [
+            f"{string(variable.get('name'))}={string(variable.get('value'))}"
+            for variable in mappings(parameters.get("env"))
+        ]
         if variables:
             line = f"env {shlex.join(variables)} sh -c {shlex.quote(line)}"
         if (directory := string(parameters.get("cwd"))) not in ("", self._handout.clone.mount):

@@ -61,10 +61,10 @@ async def _addresses(endpoint: AgentEndpoint, resolver: Resolver) -> Sequence[st
     if endpoint.is_address:
         return [endpoint.host]
     try:
-        found = tuple(await resolver.resolve(endpoint.host, endpoint.port))
+        addresses_found = tuple(await resolver.resolve(endpoint.host, endpoint.port))
     except (OSError, UnicodeError) as error:
         raise AgentFault(f"the host of the agent at {endpoint} cannot be resolved: {error}") from None
-    addresses = [each for each in found if ":" not in each] or found
+    addresses = [each for each in addresses_found if ":" not in each] or addresses_found
     if not addresses:
         raise AgentFault(f"the host of the agent at {endpoint} has no address")
     return addresses[:MAX_ADDRESSES]
@@ -98,9 +98,9 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls",
 async def _requests(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
     """The messages of one call: assignment, bundle, revised patch. Raises ResourceExhausted, Unavailable."""
     repository, revised = await handout.clone.bundle(max_bytes=MAX_BUNDLE_BYTES), await handout.revised_patch()
-    told = _assignment(handout.assignment, repository, revised, lambda text: mask(well_formed(text)))
+    assignment = _assignment(handout.assignment, repository, revised, lambda text: mask(well_formed(text)))
     return chain(
-        (pb.SolveRequest(assignment=told),),
+        (pb.SolveRequest(assignment=assignment),),
         (pb.SolveRequest(bundle=chunk) for chunk in _chunks(repository.data)),
         (pb.SolveRequest(revised_patch=chunk) for chunk in _chunks(revised)),
     )
@@ -115,7 +115,7 @@ def _assignment(
     given: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
 ) -> pb.Assignment:
     task, revision = given.task, given.revision
-    told = pb.Assignment(
+    message = pb.Assignment(
         execution_id=given.execution_id,
         agent_id=given.agent_id,
         attempt=given.generation,
@@ -134,7 +134,7 @@ def _assignment(
         perspective=to_message(pb.Perspective, given.perspective),
     )
     if revision is not None:
-        told.revision.CopyFrom(
+        message.revision.CopyFrom(
             pb.Revision(
                 round=revision.round,
                 patch_bytes=len(revised),
@@ -144,7 +144,7 @@ def _assignment(
                 ],
             )
         )
-    return told
+    return message
 
 
 def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
@@ -203,13 +203,13 @@ def _critique(critique: Critique, mask: SecretMask) -> pb.Critique:
     )
 
 
-def _usage(told: pb.Usage) -> Usage:
+def _usage(message: pb.Usage) -> Usage:
     """An agent's own count, kept to what a count can be."""
-    cost = told.cost_usd or told.cost
+    cost = message.cost_usd or message.cost
     return from_message(
         Usage,
-        told,
-        **{one: _count(getattr(told, one)) for one in _COUNTS},
+        message,
+        **{counter: _count(getattr(message, counter)) for counter in _COUNTS},
         cost=min(max(cost, 0.0), MAX_COST) if math.isfinite(cost) else 0.0,
     )
 
@@ -257,21 +257,21 @@ class AgentServiceClient:
         """The name of the agent that answers there. Raises AgentFault."""
         async with self._connected(endpoint) as (stub, metadata, place):
             with _explained(place):
-                told = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
-            if not isinstance(told, pb.DescribeResponse):
+                description = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
+            if not isinstance(description, pb.DescribeResponse):
                 raise AgentFault(f"the description of the agent at {place} cannot be read")
-            if told.protocol_version != PROTOCOL_VERSION:
+            if description.protocol_version != PROTOCOL_VERSION:
                 raise AgentFault(
-                    f"the agent at {place} speaks version {told.protocol_version} of the protocol",
+                    f"the agent at {place} speaks version {description.protocol_version} of the protocol",
                     hint=f"this fleet speaks version {PROTOCOL_VERSION}",
                 )
-            return f"external:{told.name or place}"
+            return f"external:{description.name or place}"
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
         """What the agent hands in; see `OutsideAgent`."""
         requests = await _requests(handout, self._mask)
         async with self._connected(endpoint) as (stub, metadata, place):
-            call = stub.Solve(_sent(requests), metadata=metadata)
+            call = stub.Solve(_stream(requests), metadata=metadata)
             try:
                 with _explained(place):
                     # What cannot be read comes as None.
@@ -312,7 +312,7 @@ class AgentServiceClient:
             yield cast("Any", AgentServiceStub)(channel), metadata, place
 
 
-async def _sent(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.SolveRequest, None]:
+async def _stream(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.SolveRequest, None]:
     for request in requests:
         yield request
 

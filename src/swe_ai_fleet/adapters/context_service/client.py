@@ -248,7 +248,8 @@ class ContextServiceClient:
         return answer
 
 
-def _recalled(found: Iterable[pb.Recollection], tenant: str) -> tuple[Recollection, ...]:
+def _recalled(recollections: Iterable[pb.Recollection], tenant: str) -> tuple[Recollection, ...]:
     return tuple(
-        from_message(Recollection, one, memory=from_message(Memory, one.memory, tenant=tenant)) for one in found
+        from_message(Recollection, recollection, memory=from_message(Memory, recollection.memory, tenant=tenant))
+        for recollection in recollections
     )

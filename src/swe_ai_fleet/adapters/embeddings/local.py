@@ -29,7 +29,7 @@ _HEADS = 12
 _EPSILON = 1e-12
 _MASKED = np.float32(-1e9)
 # Abramowitz and Stegun, formula 7.1.26: the error function to 1.5e-7, which is what float32 can hold.
-_ERF = tuple(np.float32(one) for one in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
+_ERF = tuple(np.float32(number) for number in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
 _ERF_P = np.float32(0.3275911)
 # Rows of the widest layer that are worked on at once, so that they stay in the processor's cache.
 _CACHED_ROWS = 32
@@ -106,8 +106,8 @@ class Bert:
         """A row of length 1 for each text, given as the numbers of its word pieces, at least one and at most 512."""
         lengths = np.array([len(piece) for piece in pieces])
         numbers = np.zeros((len(pieces), lengths.max()), dtype=np.int64)
-        for row, one in zip(numbers, pieces, strict=True):
-            row[: len(one)] = one
+        for row, piece_numbers in zip(numbers, pieces, strict=True):
+            row[: len(piece_numbers)] = piece_numbers
         here = np.arange(numbers.shape[1]) < lengths[:, None]
         masked = np.where(here, np.float32(0), _MASKED)[:, None, None, :]
         hidden = self._norm(self._words[numbers] + self._places[: numbers.shape[1]])

@@ -90,11 +90,11 @@ def first_report(recipe: Recipe, python: str) -> EnvironmentReport:
 def submodule_decisions(seed: Path) -> list[Decision]:
     return [
         Decision(
-            what=f"submodule {found.path} at {found.commit[:12]}: "
-            + ("checked out" if found.tree else f"not checked out: {found.reason}"),
+            what=f"submodule {submodule.path} at {submodule.commit[:12]}: "
+            + ("checked out" if submodule.tree else f"not checked out: {submodule.reason}"),
             source=".gitmodules",
         )
-        for found in submodules_of(seed)
+        for submodule in submodules_of(seed)
     ]
 
 
@@ -116,7 +116,11 @@ def notes_for_agents(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ..
     if report.left_out:
         shown_parts = "; ".join(text.partition("\n")[0][:120] for text in report.left_out[:3])
         notes.append(f"Could not be installed: {shown_parts}.")
-    notes += [f"{said.what[0].upper()}{said.what[1:]}." for said in report.decisions if "not there:" in said.what]
+    notes += [
+        f"{decision.what[0].upper()}{decision.what[1:]}."
+        for decision in report.decisions
+        if "not there:" in decision.what
+    ]
     if not report.test_command:
         notes.append("Tests: none found.")
     return (*notes, *recipe.notes)

@@ -133,11 +133,11 @@ class Build:
         """The packages of an index that are there now, as lines for pip. `known` are those of an earlier build."""
         base = self._root.seen_at
         argv = (*self._python, "-I", "-S", "-c", _RECORD, f"{base}/venv", f"{base}/{REPORTS}")
-        said = await self._workspace.run(
+        listing = await self._workspace.run(
             Command(argv=argv, timeout_seconds=self._seconds, output_limit=_RECORDED_BYTES)
         )
         try:
-            packages = from_json(list[tuple[str, str, str]], said.stdout.text())[:MOST_RECORDED]
+            packages = from_json(list[tuple[str, str, str]], listing.stdout.text())[:MOST_RECORDED]
         except ValueError:
             self.decisions.append(Decision(what="the list of installed packages could not be recorded"))
             return ()
@@ -166,8 +166,8 @@ class Build:
         command = Command(
             argv=argv, cwd=directory or ".", timeout_seconds=self._seconds, output_limit=_NPM_RECORD_BYTES
         )
-        said = await self._workspace.run(command)
-        return said.stdout.text() if said.ok and not said.stdout.elided else ""
+        answer = await self._workspace.run(command)
+        return answer.stdout.text() if answer.ok and not answer.stdout.elided else ""
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""
@@ -223,7 +223,7 @@ class Build:
         message = self._message(result, refused)
         if step.required:
             raise PreconditionFailed(
-                f"setting up the environment failed: `{self._shown(step.argv)}`, decided from "
+                f"setting up the environment failed: `{self._command_line(step.argv)}`, decided from "
                 f"{step.source or 'the repository'}:\n{message}",
                 field=step.concerns,
                 hint=way_out(refused, self._grant) or _HINTS.get(step.concerns.partition("[")[0], ""),
@@ -253,16 +253,16 @@ class Build:
                 self._unpinned |= blamed
                 pins = self._lock.constraints(self._unpinned)
                 await asyncio.to_thread(write_file, self._root.path / CONSTRAINTS, pins)
-                what = f"without the pins of {', '.join(sorted(blamed))}, which do not fit this Python"
-                self.decisions.append(Decision(what=what, source=step.source))
+                decision = f"without the pins of {', '.join(sorted(blamed))}, which do not fit this Python"
+                self.decisions.append(Decision(what=decision, source=step.source))
                 return step
         if step.optional and (blamed := unavailable_packages(output, step.optional)):
-            gone = {argument for name in blamed for argument in step.optional[name]}
+            left_out = {argument for name in blamed for argument in step.optional[name]}
             for name in sorted(blamed):
                 missing = Step(argv=step.argv, purpose=" ".join(step.optional[name]), source=step.source)
                 self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, self._workspace.refusals))
             rest = {name: arguments for name, arguments in step.optional.items() if name not in blamed}
-            return replace(step, argv=tuple(word for word in step.argv if word not in gone), optional=rest)
+            return replace(step, argv=tuple(word for word in step.argv if word not in left_out), optional=rest)
         if step.removal is not None and (names := await self._removable(step, step.removal, output)):
             removed = await self._workspace.run(self._command(replace(step, argv=(*step.removal.remove, *names))))
             if removed.ok:
@@ -308,7 +308,7 @@ class Build:
         self.steps.append(
             BuildStep(
                 purpose=step.purpose,
-                command=self._shown(step.argv),
+                command=self._command_line(step.argv),
                 outcome=outcome,
                 source=step.source,
                 seconds=round(seconds, 2),
@@ -320,14 +320,14 @@ class Build:
         lines = [line.rstrip() for line in self._mask(result.stdout.text()).splitlines() if line.strip()]
         while len(lines) > 1 and sum(map(len, lines)) > _TAIL_CHARACTERS:
             lines = lines[1:]
-        said = "\n".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+        tail = "\n".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
         end = "it timed out" if result.timed_out else f"exit code {result.exit_code}"
         help_ = way_out(refused, self._grant)
         return "\n".join(
-            part for part in (end, said, f"{refused[0].text}: {help_}" if refused and help_ else "") if part
+            part for part in (end, tail, f"{refused[0].text}: {help_}" if refused and help_ else "") if part
         )
 
-    def _shown(self, argv: tuple[str, ...]) -> str:
+    def _command_line(self, argv: tuple[str, ...]) -> str:
         """A command as people would type it."""
         if argv[1:4] == _PIP:
             words = [
@@ -346,10 +346,10 @@ _HINTS = {"environment.setup": "correct the set-up command, or leave it out", "e
 
 def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
     """The setting that opens what the proxy refused; empty where it refused nothing that a setting opens."""
-    found = list(refusals)
-    private = _named(found, RefusalReason.PRIVATE)
+    refused = list(refusals)
+    private = _hosts_refused(refused, RefusalReason.PRIVATE)
     # Of a host that was opened to see what is behind it both may be known.
-    foreign = [name for name in _named(found, RefusalReason.NOT_GRANTED) if name not in private]
+    foreign = [name for name in _hosts_refused(refused, RefusalReason.NOT_GRANTED) if name not in private]
     lines: list[str] = []
     if private:
         lines.append(f"FLEET_SETUP_PRIVATE_HOSTS={','.join((*grant.private_hosts, *private))}")
@@ -357,12 +357,12 @@ def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
         lines.append(f"FLEET_SETUP_HOSTS={','.join((*grant.hosts, *foreign))}")
     if lines:
         return f"set {' and '.join(lines)} for the server, or ask its operator"
-    if found:
+    if refused:
         return "can this machine reach it? FLEET_SETUP_VARIABLES passes settings of a private index to set-up commands"
     return ""
 
 
-def _named(refusals: Iterable[Refusal], reason: RefusalReason) -> list[str]:
+def _hosts_refused(refusals: Iterable[Refusal], reason: RefusalReason) -> list[str]:
     """The hosts that were refused for a reason, as settings name them."""
     return list(dict.fromkeys(pattern_of(refusal) for refusal in refusals if refusal.reason is reason))
 

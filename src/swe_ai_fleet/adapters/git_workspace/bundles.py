@@ -71,8 +71,8 @@ def read_header(data: bytes) -> BundleHeader:
     signature, *lines = beginning.split(b"\n")
     if not blank or not _SIGNATURE.fullmatch(signature):
         raise PreconditionFailed("this is not a git bundle")
-    found = [match[1].decode() for line in lines if (match := _PREREQUISITE.fullmatch(line))]
-    return BundleHeader(prerequisites=tuple(found), pack_at=len(beginning) + 2)
+    prerequisites = [match[1].decode() for line in lines if (match := _PREREQUISITE.fullmatch(line))]
+    return BundleHeader(prerequisites=tuple(prerequisites), pack_at=len(beginning) + 2)
 
 
 async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
@@ -84,13 +84,13 @@ async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
     if added.text() == "0":
         return b""
     with bounded("the changes make a bundle", MAX_BUNDLE_BYTES):
-        made = await git.run(
+        bundle = await git.run(
             *("bundle", "create", "--quiet", "-", ref, f"^{since}"),
             layout=layout,
             timeout_seconds=_PACK_TIMEOUT_SECONDS,
             output_limit=MAX_BUNDLE_BYTES,
         )
-    return made.stdout
+    return bundle.stdout
 
 
 async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
@@ -128,26 +128,26 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
             return RepositoryBundle(commit=base, data=await _pack(git, layout, base, max_bytes))
         except ResourceExhausted:
             pass  # the files alone may fit
-    made = await git.run("commit-tree", f"{base}^{{tree}}", "-m", "Base", layout=layout, variables=FIXED_IDENTITY)
+    commit = await git.run("commit-tree", f"{base}^{{tree}}", "-m", "Base", layout=layout, variables=FIXED_IDENTITY)
     try:
-        data = await _pack(git, layout, made.text(), max_bytes)
+        data = await _pack(git, layout, commit.text(), max_bytes)
     except ResourceExhausted as error:
         raise ResourceExhausted(
             f"the files of the repository make a bundle of more than {max_bytes} bytes",
             hint="external agents get no repositories of this size",
         ) from error
-    return RepositoryBundle(commit=made.text(), data=data, without_history=True)
+    return RepositoryBundle(commit=commit.text(), data=data, without_history=True)
 
 
 async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
     await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
-    made = await git.run(
+    pack = await git.run(
         *("bundle", "create", "--quiet", "-", _REF),
         layout=layout,
         output_limit=max_bytes,
         allowance=_ALLOWANCE,
     )
-    return made.stdout
+    return pack.stdout
 
 
 _UNNAMED = "base"
@@ -174,20 +174,20 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     policy = LocationPolicy(allowed_roots=(Path("/"),), allow_local_paths=True)
     local = LocalRepositories(git, policy, scratch=into, excludes=user_excludes(os.environ))
     path = await asyncio.to_thread(Path(repo.location).resolve)
-    found = await local.find(path)
+    checkout = await local.find(path)
     own = into / "repository"
-    await asyncio.to_thread(write_git_dir, own, head="ref: refs/heads/none", history=found.history)
-    resolved = await local.resolve(found, repo, own / "objects")
+    await asyncio.to_thread(write_git_dir, own, head="ref: refs/heads/none", history=checkout.history)
+    resolved = await local.resolve(checkout, repo, own / "objects")
     branch, layout, bundle = resolved.branch or _UNNAMED, Layout(git_dir=own), into / "bundle"
     (own / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
     try:
         await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
-        tags = await merged_tags(git, Layout(git_dir=found.git_dir), resolved.snapshot_of or resolved.commit)
+        tags = await merged_tags(git, Layout(git_dir=checkout.git_dir), resolved.snapshot_of or resolved.commit)
         lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
         (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
         names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
-        if found.shallow:
-            names += await _name_ends(git, layout, found.shallow, resolved.commit)
+        if checkout.shallow:
+            names += await _name_ends(git, layout, checkout.shallow, resolved.commit)
         await git.run(
             # With one thread the same commit makes the same bundle, and so the same upload.
             *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
@@ -200,7 +200,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         )
     except GitFailed as error:
         raise PreconditionFailed(f"the repository cannot be packed: {error.message[:500]}", field="repo") from error
-    inside = "" if found.bare or path == found.top else path.relative_to(found.top).as_posix()
+    inside = "" if checkout.bare or path == checkout.top else path.relative_to(checkout.top).as_posix()
     return Packed(bundle=bundle, commit=resolved.commit, branch=branch, subdirectory=inside)
 
 

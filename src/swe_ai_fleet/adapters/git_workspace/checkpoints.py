@@ -54,19 +54,19 @@ async def take(
         known[head] = await git.tree(layout, head)
     commit = head
     if known[head] != tree:
-        made = await git.run(
+        created = await git.run(
             *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
         )
-        commit = made.text()
+        commit = created.text()
     bundle = b""
     # What was made on top of the base commit is not within it.
     if commit != base and (head == base or not await git.is_ancestor(layout, commit, base)):
         await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
         with bounded("the workspace makes a checkpoint", max_bytes):
-            made = await git.run(
+            created = await git.run(
                 *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
             )
-        bundle = made.stdout
+        bundle = created.stdout
     return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
 
 

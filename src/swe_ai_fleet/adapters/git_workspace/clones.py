@@ -202,8 +202,8 @@ class GitClone:
         """Commit the index to a branch that begins at the base commit."""
         tree = (await self._git.run("write-tree", layout=layout)).text()
         parent = ("commit-tree", tree, "-p", self.base_commit, "-m", branch)
-        made = await self._git.run(*parent, layout=layout, variables=FIXED_IDENTITY)
-        await self._git.run("update-ref", f"refs/heads/{branch}", made.text(), layout=layout)
+        commit = await self._git.run(*parent, layout=layout, variables=FIXED_IDENTITY)
+        await self._git.run("update-ref", f"refs/heads/{branch}", commit.text(), layout=layout)
 
     async def checkpoint(self) -> Checkpoint:
         """HEAD and the tree as they stand, untracked files included.

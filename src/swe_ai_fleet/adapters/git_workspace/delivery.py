@@ -65,7 +65,7 @@ class Deliveries:
         except GitFailed as error:
             commit = await standing()
             if not commit:
-                raise _taken(ref.removeprefix("refs/heads/"), error.message) from error
+                raise _branch_taken(ref.removeprefix("refs/heads/"), error.message) from error
         return commit
 
     async def keep(
@@ -119,7 +119,7 @@ class Deliveries:
             party = (repository.tenant, repository.credential, remote)
             there = await self._remotes.branch(*party, cache, delivery.branch)
             if there and there != commit:
-                raise _taken(delivery.branch, "it exists at the remote with different content")
+                raise _branch_taken(delivery.branch, "it exists at the remote with different content")
             if not there:
                 await self._remotes.push(*party, layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
@@ -156,7 +156,7 @@ class Deliveries:
             if there:
                 commit = await self._standing(cache_layout, there, repository.commit, tree)
                 if not commit:
-                    raise _taken(delivery.branch, "it exists at the remote with different content")
+                    raise _branch_taken(delivery.branch, "it exists at the remote with different content")
             else:
                 await self._remotes.push(*party, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
@@ -169,13 +169,13 @@ class Deliveries:
         Raises PatchRejected.
         """
         async with self._tree(seed, patch, objects=objects) as (layout, tree):
-            made = await self._git.run(
+            commit = await self._git.run(
                 *("commit-tree", tree, "-p", seed.name),
                 layout=layout,
                 stdin=b"Candidate\n",
                 variables=FIXED_IDENTITY | await dates_of(self._git, seed.name, layout),
             )
-        return made.text()
+        return commit.text()
 
     async def _check_branch_name(self, branch: str) -> None:
         checked = await self._git.run(
@@ -201,14 +201,14 @@ class Deliveries:
     async def _check_free(self, layout: Layout, branch: str) -> None:
         worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
         if f"branch refs/heads/{branch}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
-            raise _taken(branch, "it is checked out")
+            raise _branch_taken(branch, "it is checked out")
 
     async def _stands(self, layout: Layout, ref: str, commit: str) -> str:
         """The commit, where a ref stands at it; empty where there is no such ref. Raises PreconditionFailed."""
-        found = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
-        standing = [name for name in found.lines() if name]
+        refs = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
+        standing = [name for name in refs.lines() if name]
         if standing and standing != [commit]:
-            raise _taken(ref.removeprefix("refs/heads/"), "it exists with different content")
+            raise _branch_taken(ref.removeprefix("refs/heads/"), "it exists with different content")
         return commit if standing else ""
 
     async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
@@ -222,12 +222,12 @@ class Deliveries:
             layout=layout,
             stdin="".join(f"{question}\n" for question in questions).encode(),
         )
-        found = [line.rsplit(" ", 1) for line in answers.lines()]
-        if found[0][1] != "commit":
+        objects = [line.rsplit(" ", 1) for line in answers.lines()]
+        if objects[0][1] != "commit":
             return ""
-        if found[1] != [tree, "tree"] or found[2] != [parent, "commit"]:
-            raise _taken(name.removeprefix("refs/heads/"), "it exists with different content")
-        return found[0][0]
+        if objects[1] != [tree, "tree"] or objects[2] != [parent, "commit"]:
+            raise _branch_taken(name.removeprefix("refs/heads/"), "it exists with different content")
+        return objects[0][0]
 
     async def _commit(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:
         message = delivery.message.strip() or "Apply the winning candidate"
@@ -257,7 +257,7 @@ class Deliveries:
         )
 
 
-def _taken(branch: str, reason: str) -> PreconditionFailed:
+def _branch_taken(branch: str, reason: str) -> PreconditionFailed:
     return PreconditionFailed(
         f"branch {branch} cannot be used: {reason[:500]}", field="delivery.branch", hint="choose another branch"
     )

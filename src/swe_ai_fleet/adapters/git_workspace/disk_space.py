@@ -94,7 +94,9 @@ def release(home: Path, execution_id: str) -> None:
 
 def forget(home: Path, tenant: str, places: Sequence[Path]) -> None:
     """Remove caches and seeds that nobody uses any more; with a tenant all of its that were recorded. Blocking."""
-    records = [one for one in entries_of(home / "held" / tenant) if not one.name.startswith(".")] if tenant else []
+    records = (
+        [entry for entry in entries_of(home / "held" / tenant) if not entry.name.startswith(".")] if tenant else []
+    )
     for place in (*places, *(home.joinpath(*record.name.split(".")) for record in records)):
         remove_unused(place, home / "trash")
     for record in records:
@@ -123,14 +125,14 @@ def _reap_workspaces(home: Path, only: str = "") -> int:
 
 def pins_of(home: Path, age: float) -> set[str]:
     """What executions hold, those pins aside that are older than so many seconds. Blocking."""
-    found: set[str] = set()
+    names: set[str] = set()
     for execution in _directories(home, depth=1):
         for pin in entries_of(execution):
             if age_of(pin) > age:
                 pin.unlink(missing_ok=True)
             else:
-                found.add(pin.name)
-    return found
+                names.add(pin.name)
+    return names
 
 
 def remove_unused(directory: Path, trash: Path) -> int:
@@ -162,16 +164,16 @@ def entries_of(directory: Path) -> list[Path]:
 
 
 def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[Path]:
-    found = [directory]
+    directories = [directory]
     for level in range(depth):
         last = level == depth - 1
-        found = [
+        directories = [
             entry
-            for parent in found
+            for parent in directories
             for entry in entries_of(parent)
             if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
         ]
-    return found
+    return directories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,8 +126,8 @@ class Environments:
     def check_images(self) -> None:
         """Raise PreconditionFailed where this node's sandbox cannot show a container image."""
         if not self._confined:
-            what = f"the sandbox {self._places.level} cannot show a container image"
-            raise PreconditionFailed(what, field="environment.container_image", hint=IMAGES_HINT)
+            fault = f"the sandbox {self._places.level} cannot show a container image"
+            raise PreconditionFailed(fault, field="environment.container_image", hint=IMAGES_HINT)
 
     async def warm(self) -> None:
         """Copy the tools that repositories without their own get; find the machine's interpreters."""
@@ -326,8 +326,10 @@ class Environments:
             recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
         if recipe.python is None or not recipe.python.packages or not pins.pip:
             return recipe
-        said = Decision(what="no lock file: pip installs the versions of the parent commit's environment")
-        return replace(recipe, python=replace(recipe.python, pins=pins.pip), decisions=(*recipe.decisions, said))
+        pins_decision = Decision(what="no lock file: pip installs the versions of the parent commit's environment")
+        return replace(
+            recipe, python=replace(recipe.python, pins=pins.pip), decisions=(*recipe.decisions, pins_decision)
+        )
 
     async def _build(
         self,
@@ -537,17 +539,17 @@ class Environments:
     async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
         if not self._confined:
             return Furnishing(), []
-        found = await uninterrupted(
+        gathered = await uninterrupted(
             collect(self._git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
         )
-        decisions = [Decision(what=f"left out because of its size: {text}") for text in found.too_much]
-        kept = found.furnishing.kept
+        decisions = [Decision(what=f"left out because of its size: {text}") for text in gathered.too_much]
+        kept = gathered.furnishing.kept
         if kept:
             more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
             decisions.append(
                 Decision(what=f"build output that is copied into every clone: {', '.join(kept[:3])}{more}")
             )
-        return found.furnishing, decisions
+        return gathered.furnishing, decisions
 
     def _ready(self, key: str, facts: Facts, tools: Path, spec: EnvironmentSpec, *, cached: bool) -> Environment:
         report = facts.report
@@ -572,16 +574,16 @@ class Environments:
 
     def _prefix(self, python: tuple[int, int] | None, spec: EnvironmentSpec) -> str:
         """The installation of an interpreter that is not the usual one, where the sandbox does not show it anyway."""
-        found = self._keys.interpreters
+        interpreters = self._keys.interpreters
         if (
             spec.image
             or python is None
-            or found is None
-            or python == found.machine.default
-            or python not in found.prefixes
+            or interpreters is None
+            or python == interpreters.machine.default
+            or python not in interpreters.prefixes
         ):
             return ""
-        prefix = str(found.prefixes[python])
+        prefix = str(interpreters.prefixes[python])
         return "" if prefix in ("/usr", "/usr/local") else prefix
 
 

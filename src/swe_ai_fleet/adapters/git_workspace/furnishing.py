@@ -131,12 +131,12 @@ def _paths(listing: bytes) -> set[str]:
 
 def _directories(listing: bytes) -> frozenset[str]:
     """The `node_modules` that a commit itself has files in."""
-    found: set[str] = set()
+    directories: set[str] = set()
     for name in filter(None, listing.split(b"\0")):
         path = os.fsdecode(name)
         if f"{_MODULES}/" in path:
-            found.add(path[: path.index(f"{_MODULES}/") + len(_MODULES)])
-    return frozenset(found)
+            directories.add(path[: path.index(f"{_MODULES}/") + len(_MODULES)])
+    return frozenset(directories)
 
 
 def _keep(tree: Path, target: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -170,20 +170,20 @@ def _move_modules(
     tree: Path, root: Path, tracked: frozenset[str], *, mount: str, base: str
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Move every `node_modules` of a checkout below `root`, links between packages of a workspace made to fit there."""
-    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    modules: dict[str, tuple[tuple[str, str], ...]] = {}
     for place in list(_find_modules(tree)):
         relative = place.relative_to(tree).as_posix()
-        if relative in tracked or len(found) >= MAX_FILES:
+        if relative in tracked or len(modules) >= MAX_FILES:
             continue
         target = root / NODE / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         place.rename(target)
         members = _redirect(target, relative, mount)
-        found[relative] = tuple(
+        modules[relative] = tuple(
             (name, members.get(f"{relative}/{name}") or f"{base}/{NODE}/{relative}/{name}")
             for name in _entries(target, relative, members)
         )
-    return found
+    return modules
 
 
 def _find_modules(tree: Path) -> Iterator[Path]:
@@ -215,7 +215,7 @@ def _redirect(modules: Path, relative: str, mount: str) -> dict[str, str]:
 
     In the environment they are made to lead into whatever checkout the commands see at `mount`.
     """
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for folder, directories, files in os.walk(modules):
         inner = posixpath.join(relative, Path(folder).relative_to(modules).as_posix())
         if mount and inner.endswith(_VITEST) and _VITEST_CACHE not in files:
@@ -229,11 +229,11 @@ def _redirect(modules: Path, relative: str, mount: str) -> dict[str, str]:
             member = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             if target.startswith("/") or member.startswith("..") or _MODULES in member.split("/"):
                 continue
-            found[path] = target
+            targets[path] = target
             if mount:
                 link.unlink()
                 link.symlink_to(f"{mount}/{member}" if member != "." else mount)
-    return found
+    return targets
 
 
 # -- furnishing --------------------------------------------------------------------------------------------------------

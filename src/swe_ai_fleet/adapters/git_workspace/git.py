@@ -115,16 +115,16 @@ class Layout:
     alternates: tuple[Path, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        found = {"GIT_DIR": str(self.git_dir)}
+        environ = {"GIT_DIR": str(self.git_dir)}
         if self.work_tree is not None:
-            found["GIT_WORK_TREE"] = str(self.work_tree)
+            environ["GIT_WORK_TREE"] = str(self.work_tree)
         if self.index is not None:
-            found["GIT_INDEX_FILE"] = str(self.index)
+            environ["GIT_INDEX_FILE"] = str(self.index)
         if self.objects is not None:
-            found["GIT_OBJECT_DIRECTORY"] = str(self.objects)
+            environ["GIT_OBJECT_DIRECTORY"] = str(self.objects)
         if self.alternates:
-            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(map(quoted, self.alternates))
-        return found
+            environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(map(quoted, self.alternates))
+        return environ
 
 
 def quoted(path: Path) -> str:

@@ -14,8 +14,8 @@ IDENTITY_EMAIL = "fleet@localhost"
 WORK_BRANCH = "fleet/work"
 # Always the same, so that the same tree on the same commit is the same commit again.
 FIXED_IDENTITY = {
-    f"GIT_{who}_{part}": text
-    for who in ("AUTHOR", "COMMITTER")
+    f"GIT_{person}_{part}": text
+    for person in ("AUTHOR", "COMMITTER")
     for part, text in (("NAME", IDENTITY_NAME), ("EMAIL", IDENTITY_EMAIL), ("DATE", "2000-01-01T00:00:00+00:00"))
 }
 

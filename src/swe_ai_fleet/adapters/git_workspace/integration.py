@@ -115,16 +115,16 @@ class Integrations:
             raise PreconditionFailed(f"{head[:12]} and what is to be merged have no common commit", field="repo")
         for name, commit in ((OURS, head), (THEIRS, theirs)):
             await self._git.run("update-ref", f"refs/heads/{name}", commit, layout=layout)
-        told = await self._git.run(
+        merge = await self._git.run(
             *("-c", "merge.conflictStyle=diff3", "-c", "merge.renames=true"),
             *("merge-tree", "--write-tree", "--messages", "-z", OURS, THEIRS),
             layout=layout,
             expect=(0, 1),
             timeout_seconds=_MERGE_TIMEOUT_SECONDS,
         )
-        merged = _read(told.stdout)
-        if told.code and not merged.conflicts:
-            raise PreconditionFailed(f"the merge failed: {merged.report[:500] or told.stderr[:500]}")
+        merged = _read(merge.stdout)
+        if merge.code and not merged.conflicts:
+            raise PreconditionFailed(f"the merge failed: {merged.report[:500] or merge.stderr[:500]}")
         return merged
 
     async def _commit(self, layout: Layout, tree: str, parent: str, message: str, variables: Mapping[str, str]) -> str:
@@ -138,16 +138,16 @@ class Integrations:
 
     async def _diff(self, layout: Layout, older: str, newer: str) -> bytes:
         with bounded("the changes make a patch", self._max_patch_bytes, hint=""):
-            made = await self._git.run(
+            diff = await self._git.run(
                 *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self._max_patch_bytes
             )
-        return await asyncio.to_thread(readable, made.stdout)
+        return await asyncio.to_thread(readable, diff.stdout)
 
     async def _side(self, layout: Layout, older: str, newer: str, paths: Iterable[str]) -> bytes:
         """What one side changed in the files of a conflict, renames shown as such; empty where that is too long."""
         literal = [f":(literal){path}" for path in list(paths)[:MAX_SHOWN_FILES]]
         try:
-            made = await self._git.run(
+            tree = await self._git.run(
                 *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", older, newer, "--"),
                 *literal,
                 layout=layout,
@@ -155,7 +155,7 @@ class Integrations:
             )
         except ResourceExhausted:
             return b""
-        return made.stdout
+        return tree.stdout
 
 
 def _author(request: MergeRequest) -> dict[str, str]:
@@ -164,9 +164,9 @@ def _author(request: MergeRequest) -> dict[str, str]:
     return identity(request.author_name, request.author_email) | dates
 
 
-def _read(told: bytes) -> _Merged:
+def _read(output: bytes) -> _Merged:
     """What `git merge-tree --write-tree --messages -z` says: a tree, the files in conflict, messages."""
-    tree, *fields = told.split(b"\0")
+    tree, *fields = output.split(b"\0")
     conflicts: dict[str, None] = {}
     position = 0
     while position < len(fields) and fields[position]:

@@ -66,15 +66,15 @@ def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
             version: PythonVersion = (3, int(match[1])) if match else (0, 0)
             if version >= _OLDEST and version not in programs and (real := _interpreter(program, version)):
                 programs[version] = real
-    found = {name: place for name in _TOOLCHAINS if (place := shutil.which(name, path=":".join(_SYSTEM_PATH)))}
+    programs_found = {name: place for name in _TOOLCHAINS if (place := shutil.which(name, path=":".join(_SYSTEM_PATH)))}
     pip_requires, pip_version = _pip()
     machine = Machine(
         default=default,
         pythons={version: str(program) for version, program in programs.items()},
         pip_requires=pip_requires,
-        programs=frozenset(found),
+        programs=frozenset(programs_found),
     )
-    marks = [_mark(Path(place)) for place in (*programs.values(), *found.values())]
+    marks = [_mark(Path(place)) for place in (*programs.values(), *programs_found.values())]
     identity = hashlib.sha256("\n".join((pip_version, *marks)).encode()).hexdigest()[:16]
     prefixes = {version: program.parent.parent for version, program in programs.items()}
     return Interpreters(machine=machine, prefixes=prefixes, identity=identity)
@@ -110,19 +110,21 @@ async def look_into(image: ImageRoot, sandbox: Sandbox) -> Machine:
     argv = (*python(environment), "-I", "-S", "-c", _LOOK, *_TOOLCHAINS)
     with TemporaryDirectory(prefix="fleet-image-") as directory:
         async with sandbox.workspace(Path(directory), environment=environment) as workspace:
-            said = await workspace.run(Command(argv=argv, timeout_seconds=120.0, output_limit=_MAX_TEST_BYTES))
-    told = json_object(said.stdout.text())
-    pythons = {version: path for text, path in mapping(told.get("pythons")).items() if (version := _shown_as(text))}
-    default = _shown_as(".".join(str(number) for number in items(told.get("default"))))
+            run = await workspace.run(Command(argv=argv, timeout_seconds=120.0, output_limit=_MAX_TEST_BYTES))
+    report = json_object(run.stdout.text())
+    pythons = {
+        version: path for text, path in mapping(report.get("pythons")).items() if (version := _parse_version(text))
+    }
+    default = _parse_version(".".join(str(number) for number in items(report.get("default"))))
     return Machine(
         default=default or max(pythons, default=NO_PYTHON),
         pythons={version: string(path) for version, path in pythons.items()},
-        programs=frozenset(strings(told.get("programs"))),
+        programs=frozenset(strings(report.get("programs"))),
         image=True,
     )
 
 
-def _shown_as(text: str) -> PythonVersion | None:
+def _parse_version(text: str) -> PythonVersion | None:
     match = _NAME.fullmatch(f"python{text}")
     return (3, int(match[1])) if match else None
 
@@ -248,15 +250,15 @@ def _affordable(readable: list[tuple[str, int]]) -> list[str]:
 
 
 def _split(stream: bytes) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+    objects: list[tuple[str, bytes]] = []
     position = 0
     while position < len(stream):
         end = stream.index(b"\n", position)
         name, _, size = stream[position:end].decode().split(" ")
         start = end + 1
-        found.append((name, stream[start : start + int(size)]))
+        objects.append((name, stream[start : start + int(size)]))
         position = start + int(size) + 1
-    return found
+    return objects
 
 
 _FORMAT = 5

@@ -83,7 +83,7 @@ class LocalRepositories:
         Raises PreconditionFailed, InvalidRequest (a part lies outside the roots).
         """
         try:
-            found = await self._git.run(
+            paths = await self._git.run(
                 *("rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--git-path", "objects"),
                 *("--git-path", "index", "--is-bare-repository", "--show-object-format", "--git-path", "shallow"),
                 *("--show-cdup",),
@@ -92,7 +92,7 @@ class LocalRepositories:
         except GitFailed as error:
             hint = "use a directory of a repository, or create one there: git init, git add, git commit"
             raise PreconditionFailed(f"{path} is not a git repository", field="repo.path", hint=hint) from error
-        git_dir, common, objects, index, bare, object_format, shallow, *up = found.lines()
+        git_dir, common, objects, index, bare, object_format, shallow, *up = paths.lines()
         is_bare = bare == "true"
         top = Path(git_dir) if is_bare or not up else (path / up[0]).resolve()
         if not is_bare and top.is_relative_to(Path(git_dir)):
@@ -160,8 +160,8 @@ class LocalRepositories:
             layout=Layout(git_dir=repository.git_dir),
             stdin="".join(f"{question}\n" for question in questions).encode("utf-8", "surrogateescape"),
         )
-        found = [line.rsplit(" ", 1) for line in answers.lines()]
-        return [name if kind in ("commit", "tree") else None for name, kind in found]
+        objects = [line.rsplit(" ", 1) for line in answers.lines()]
+        return [name if kind in ("commit", "tree") else None for name, kind in objects]
 
     async def _branch(self, repository: LocalRepository, ref: str) -> str:
         if ref == "HEAD":
@@ -256,8 +256,8 @@ class LocalRepositories:
 
 def identity(name: str, email: str) -> dict[str, str]:
     """The variables that make git commit under a name."""
-    said = {"NAME": name, "EMAIL": email}
-    return {f"GIT_{who}_{part}": text for who in ("AUTHOR", "COMMITTER") for part, text in said.items()}
+    parts = {"NAME": name, "EMAIL": email}
+    return {f"GIT_{person}_{part}": text for person in ("AUTHOR", "COMMITTER") for part, text in parts.items()}
 
 
 def _write_private(private: Path, repository: LocalRepository, head: str, own_excludes: Path | None) -> None:

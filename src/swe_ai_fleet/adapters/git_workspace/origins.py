@@ -218,8 +218,10 @@ class Origins:
         """The commit without files, written where it is missing."""
         layout = Layout(git_dir=cache)
         tree = (await self._git.run("mktree", layout=layout, stdin=b"")).text()
-        made = await self._git.run("commit-tree", tree, layout=layout, stdin=b"Nothing yet\n", variables=FIXED_IDENTITY)
-        return made.text()
+        commit = await self._git.run(
+            "commit-tree", tree, layout=layout, stdin=b"Nothing yet\n", variables=FIXED_IDENTITY
+        )
+        return commit.text()
 
     async def _ancestor(self, repository: PinnedRepository, cache: Path) -> Path | None:
         """The seed of the nearest ancestor that the fleet's own commits of a bundle stand on, if it is there."""
@@ -322,7 +324,7 @@ class Keys:
     """
 
     def __init__(self, home: Path) -> None:
-        self._secret = _kept(home / "repositories.key")
+        self._secret = _secret_in(home / "repositories.key")
 
     def of(self, repository: PinnedRepository) -> str:
         """The key of a pinned repository."""
@@ -334,7 +336,7 @@ class Keys:
         return hmac.new(self._secret, identity, hashlib.sha256).hexdigest()[:32]
 
 
-def _kept(path: Path) -> bytes:
+def _secret_in(path: Path) -> bytes:
     """The random secret in a file of ours; made where there is none yet, by one of all that look. Blocking."""
     if not path.exists():
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -140,16 +140,16 @@ class PythonTools:
         """What to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (empty where we have no pip)."""
         if self._ready is not None:
             return self._ready
-        found = [
+        distributions = [
             distribution for name in (*_DISTRIBUTIONS, *_PROGRAMS, _INSTALLER) for distribution in _installed(name)
         ]
-        versions = "\n".join(f"{item.name} {item.version}" for item in found) + sys.version
+        versions = "\n".join(f"{item.name} {item.version}" for item in distributions) + sys.version
         target = self._home / f"python-{hashlib.sha256(versions.encode()).hexdigest()[:16]}"
         self._home.mkdir(parents=True, exist_ok=True)
         async with locked(self._home / ".lock"):
             if not target.is_dir():
                 async with appearing(target) as draft:
-                    await uninterrupted(asyncio.to_thread(_copy, found, draft))
+                    await uninterrupted(asyncio.to_thread(_copy, distributions, draft))
         self._ready = target
         return self._ready
 
@@ -163,8 +163,8 @@ def _installed(name: str) -> list[importlib.metadata.Distribution]:
 
 def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> None:
     packages, programs, installer = draft / "python", draft / "bin", draft / "pip"
-    made = {packages, programs, installer}
-    for directory in made:
+    created = {packages, programs, installer}
+    for directory in created:
         directory.mkdir()
     for distribution in distributions:
         name = distribution.name  # reads its metadata, each time
@@ -174,9 +174,9 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
                 continue
             if ".." not in file.parts and name not in _PROGRAMS:
                 target = (installer if name == _INSTALLER else packages).joinpath(*file.parts)
-                if target.parent not in made:
+                if target.parent not in created:
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    made.add(target.parent)
+                    created.add(target.parent)
                 shutil.copy2(source, target)
             elif source.name in _PROGRAMS:
                 shutil.copy2(source, programs / source.name)

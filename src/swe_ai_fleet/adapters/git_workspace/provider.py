@@ -201,7 +201,7 @@ class GitWorkspaceProvider:
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
-        seed, furnishing = await self._held(execution_id, name, repository, environment)
+        seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
         async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
             yield clone
 
@@ -213,7 +213,7 @@ class GitWorkspaceProvider:
 
         Raises PreconditionFailed where this node's sandbox cannot show one.
         """
-        seed, furnishing = await self._held(execution_id, name, repository, environment)
+        seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
         async with _temporary(self._home / "scratch") as directory:
             changed, writable = await self._environments.loosened(environment, directory)
             owner = _owner(execution_id, repository)
@@ -298,9 +298,9 @@ class GitWorkspaceProvider:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         cache = await self._origins.cache(repository)
         commit = await self._deliveries.commit(seed, patch, objects=cache / "objects")
-        made = replace(repository, commit=commit, snapshot_of=repository.shared_commit, bundle=None)
-        await self._origins.plant(made, seed)
-        return made
+        patched = replace(repository, commit=commit, snapshot_of=repository.shared_commit, bundle=None)
+        await self._origins.plant(patched, seed)
+        return patched
 
     async def merge(self, request: MergeRequest) -> Merge:
         """A three-way merge in a scratch repository, its objects in our cache. Doing it again makes the same commit.
@@ -361,7 +361,7 @@ class GitWorkspaceProvider:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
 
-    async def _held(
+    async def _held_seed(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> tuple[Path, tuple[Path, Furnishing]]:
         """(the seed, what clones are furnished with), both held for an execution."""

@@ -339,8 +339,8 @@ def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> 
         return None
     host = _host(location)
     named = directory / f"{prefix}hosts"
-    found = _line(named).split(",") if named.is_file() else [one for one in hosts if one != "*"]
-    allowed = [pattern.strip().lower() for pattern in found if pattern.strip()]
+    patterns = _line(named).split(",") if named.is_file() else [host for host in hosts if host != "*"]
+    allowed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
     if not any(fnmatchcase(host, pattern) for pattern in allowed):
         raise PreconditionFailed(
             f"the credential may not be shown to {host[:128]!r}",

@@ -62,10 +62,10 @@ async def _attempt(
             if program == "npm" and not (await workspace.run(Command(argv=has_it, light=True))).ok:
                 return Attempt(program=program, message="npm is not on this machine")
             result = await workspace.run(Command(argv=argv, light=True, merge_stderr=True, timeout_seconds=_SECONDS))
-            found = workspace.refusals
-        refused |= {(refusal.host, refusal.reason): refusal for refusal in found}
-        private = [pattern_of(refusal) for refusal in found if refusal.reason is RefusalReason.PRIVATE]
-        foreign = [pattern_of(refusal) for refusal in found if refusal.reason is RefusalReason.NOT_GRANTED]
+            refusals = workspace.refusals
+        refused |= {(refusal.host, refusal.reason): refusal for refusal in refusals}
+        private = [pattern_of(refusal) for refusal in refusals if refusal.reason is RefusalReason.PRIVATE]
+        foreign = [pattern_of(refusal) for refusal in refusals if refusal.reason is RefusalReason.NOT_GRANTED]
         if result.ok and not refused:
             return Attempt(program=program, ok=True)
         if result.ok or not (private or foreign) or len(refused) > _MOST_HOSTS:

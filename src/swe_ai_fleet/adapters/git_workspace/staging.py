@@ -131,12 +131,12 @@ async def _endless(tree: Path, confining: Sequence[str]) -> str:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
         raise
-    return os.fsdecode(said.rstrip(b"\0").removeprefix(b"./"))
+    return os.fsdecode(output.rstrip(b"\0").removeprefix(b"./"))
 
 
 async def gitlinks(git: Git, layout: Layout) -> frozenset[bytes]:

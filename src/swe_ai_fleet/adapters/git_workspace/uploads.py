@@ -282,8 +282,8 @@ def _head_line(header: UploadHeader) -> str:
         return f"ref: {branches[0]}" if len(branches) == 1 else "ref: refs/heads/none"
     there = [name for name in branches if header.refs[name] == commit]
     usual = [name for name in there if name in ("refs/heads/main", "refs/heads/master")]
-    found = (usual or there)[:1]
-    return f"ref: {found[0]}" if found else commit
+    heads = (usual or there)[:1]
+    return f"ref: {heads[0]}" if heads else commit
 
 
 def _unknown(name: str, field: str) -> InvalidRequest:

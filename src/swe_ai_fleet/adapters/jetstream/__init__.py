@@ -166,8 +166,8 @@ class JetStream:
         kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
         streams = (subjects.EVENTS, subjects.RESULTS, subjects.CONTEXT_CHANGES, object_stream(self._settings.bucket))
         streams = (*streams, *map(bucket_stream, buckets))
-        told = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
-        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in told))
+        infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
+        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in infos))
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""

@@ -90,18 +90,18 @@ class Erasing:
 
         What is gone already is none the worse. Raises Unavailable, also without the right to delete.
         """
-        found: dict[str, tuple[int, int]] = {}
+        erased: dict[str, tuple[int, int]] = {}
         batch: list[_Piece] = []
         async with aclosing(self._find(scope)) as pieces:
             async for piece in pieces:
-                items, size = found.get(piece.stream, (0, 0))
-                found[piece.stream] = items + 1, size + piece.bytes
+                items, size = erased.get(piece.stream, (0, 0))
+                erased[piece.stream] = items + 1, size + piece.bytes
                 batch += [] if dry_run else [piece]
                 if len(batch) >= _AT_ONCE:
                     await asyncio.gather(*map(self._erase, batch))
                     batch.clear()
         await asyncio.gather(*map(self._erase, batch))
-        return found
+        return erased
 
     async def clear(self, *buckets: str) -> None:
         """Erase all values of these buckets, as far as there are such, the last one first. Raises as `erase` does."""
@@ -131,14 +131,14 @@ class Erasing:
         kept: set[str] = set()
         for name in sorted(names, key=lambda name: name != subjects.EVENTS):
             if name.startswith("KV_"):
-                found = self._values(name, scope)
+                pieces_found = self._values(name, scope)
             elif name == object_stream(self.bucket):
-                found = self._objects(name, scope, kept)
+                pieces_found = self._objects(name, scope, kept)
             elif name in subjects.STREAM_SUBJECTS:
-                found = self._messages(name, scope, kept)
+                pieces_found = self._messages(name, scope, kept)
             else:
                 continue
-            async with aclosing(found) as pieces:
+            async with aclosing(pieces_found) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -163,7 +163,7 @@ class Erasing:
                     yield _Piece(stream=stream, sequence=message.sequence, bytes=size, followed_key=followed)
 
     async def _messages(self, stream: str, scope: ErasureScope, kept: set[str]) -> AsyncGenerator[_Piece]:
-        async with aclosing(self._all(stream, *_wanted(stream, scope))) as stored:
+        async with aclosing(self._all(stream, *_subjects_of(stream, scope))) as stored:
             async for message in stored:
                 about = message.headers.get("Fleet-Subject") or message.subject
                 text = " ".join((message.subject, about, *message.headers.values())).encode() + message.data
@@ -215,15 +215,15 @@ class Erasing:
                         yield message
 
 
-def _wanted(stream: str, scope: ErasureScope) -> tuple[str, ...]:
+def _subjects_of(stream: str, scope: ErasureScope) -> tuple[str, ...]:
     """The subjects that can have something."""
     tenant = subjects.token(scope.tenant)
     if stream == subjects.EVENTS and not scope.everything and len(scope.executions) <= _ONE_BY_ONE:
-        return tuple(subjects.execution_filter(scope.tenant, one) for one in sorted(scope.executions))
+        return tuple(subjects.execution_filter(scope.tenant, execution) for execution in sorted(scope.executions))
     if stream == subjects.EVENTS:
         return (f"agent.events.{tenant}.>",)
     if stream == subjects.CONTEXT_CHANGES:
-        return tuple(f"context.{what}.{tenant}.>" for what in ("changes", "work"))
+        return tuple(f"context.{kind}.{tenant}.>" for kind in ("changes", "work"))
     return subjects.STREAM_SUBJECTS[stream]
 
 
@@ -234,7 +234,7 @@ def _owns(tenant: str, key: str) -> bool:
 
 
 def _names(scope: ErasureScope, text: bytes) -> bool:
-    return scope.everything or any(one in scope.executions for one in _ids(text))
+    return scope.everything or any(name in scope.executions for name in _ids(text))
 
 
 def _ids(text: bytes) -> Iterator[str]:

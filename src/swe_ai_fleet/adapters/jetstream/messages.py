@@ -120,7 +120,7 @@ async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
     """The message for an event and its JSON; where that is too large, its body is put into the blob store first."""
     if len(payload) > MAX_EVENT_BYTES:
         ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
-        told = {
+        document = {
             "id": event.id,
             "tenant": event.tenant,
             "execution_id": event.execution_id,
@@ -129,7 +129,7 @@ async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
             "at": event.at,
             "body_ref": to_plain(ref),
         }
-        payload = json.dumps(told).encode()
+        payload = json.dumps(document).encode()
     return Outgoing(payload, {MESSAGE_ID: f"{event.tenant}/{event.id}"})
 
 

@@ -34,16 +34,16 @@ class NatsClient(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if (deliver := self._heard.get(self._subs.get(sid))) is not None:
-            found = read_headers(headers) if headers else {}
+            headers_found = read_headers(headers) if headers else {}
             try:
-                deliver(Message(subject=subject.decode(), reply=reply.decode(), data=data, headers=found))
+                deliver(Message(subject=subject.decode(), reply=reply.decode(), data=data, headers=headers_found))
             except Exception as error:  # noqa: BLE001 - the edge: a fault of one who hears is not the connection's
                 await self._error_cb(error)
 
     def _connect_command(self) -> bytes:
-        told: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
+        tls_required: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
         server = self._current_server
         asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
-        if asked and not told:
+        if asked and not tls_required:
             raise nats.errors.Error("the server has no TLS, but nats_ca or a tls:// address requires it")
         return super()._connect_command()

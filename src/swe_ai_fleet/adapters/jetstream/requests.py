@@ -251,28 +251,32 @@ async def answer_hosts(connection: Connection, answers: Answers) -> None:
 
     async def answered(message: Message) -> bytes:
         try:
-            return json.dumps(await _answered(answers, message)).encode()
+            return json.dumps(await _answer(answers, message)).encode()
         except FleetError as fault:
-            told = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
+            fault_document = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
-            told = {
+            fault_document = {
                 "kind": InvalidRequest.__name__,
                 "message": f"this request is not valid: {fault!r}"[:500],
                 "hint": "",
             }
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             _log.exception("a host's request failed with an internal error")
-            told = {"kind": InternalFault.__name__, "message": f"internal error ({type(fault).__name__})", "hint": ""}
-        return json.dumps({"fault": told}).encode()
+            fault_document = {
+                "kind": InternalFault.__name__,
+                "message": f"internal error ({type(fault).__name__})",
+                "hint": "",
+            }
+        return json.dumps({"fault": fault_document}).encode()
 
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answered(answers: Answers, message: Message) -> dict[str, object]:
-    _, _, what, *rest = message.subject.split(".")
+async def _answer(answers: Answers, message: Message) -> dict[str, object]:
+    _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body = cast("dict[str, Any]", json.loads(message.data))
-    match Ask(what):
+    match Ask(question):
         case Ask.EVENTS:
             return await _page(answers.events(tenant, execution_id, str(body["agent_id"]), int(body["start"])))
         case Ask.RESULT:
@@ -298,14 +302,14 @@ def _own(name: str, tenant: str, execution_id: str) -> str:
 
 
 async def _page(stored: AsyncGenerator[StoredMessage | None, None]) -> dict[str, object]:
-    found: list[tuple[int, str, str]] = []
+    on_page: list[tuple[int, str, str]] = []
     size = 0
     async with aclosing(stored) as messages:
         async for message in messages:
             if message is None:
                 continue
-            if found and size + len(message.data) > _PAGE_BYTES:
-                return {"messages": found, "more": True}
-            found.append((message.sequence, message.subject, base64.b64encode(message.data).decode()))
+            if on_page and size + len(message.data) > _PAGE_BYTES:
+                return {"messages": on_page, "more": True}
+            on_page.append((message.sequence, message.subject, base64.b64encode(message.data).decode()))
             size += len(message.data)
-    return {"messages": found, "more": False}
+    return {"messages": on_page, "more": False}

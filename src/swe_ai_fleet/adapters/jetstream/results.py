@@ -34,8 +34,8 @@ class JetStreamResults:
         """
         if self._connection.is_host:
             content = base64.b64encode(payload).decode()
-            told = {"task_id": task_id, "agent_id": agent_id, "payload": content, "headers": dict(self._stamp())}
-            return bool((await ask(self._connection, Ask.RESULT, tenant, execution_id, told))["published"])
+            document = {"task_id": task_id, "agent_id": agent_id, "payload": content, "headers": dict(self._stamp())}
+            return bool((await ask(self._connection, Ask.RESULT, tenant, execution_id, document))["published"])
         subject = subjects.result_subject(tenant, task_id, agent_id)
         headers = {
             MESSAGE_ID: f"{subject}/{execution_id}",

@@ -42,13 +42,13 @@ class StreamHead:
 
 async def stream_heads(connection: Connection, *, timeout: float) -> list[StreamHead]:
     """Every stream that this login sees, by name. Raises Unavailable, PreconditionFailed."""
-    found: list[StreamHead] = []
+    heads: list[StreamHead] = []
     while True:
-        page = await connection.api("STREAM.LIST", {"offset": len(found)}, timeout=timeout)
+        page = await connection.api("STREAM.LIST", {"offset": len(heads)}, timeout=timeout)
         streams: list[dict[str, Any]] = page.get("streams") or []
-        found += [_head(stream) for stream in streams]
-        if not streams or len(found) >= int(page.get("total", 0)):
-            return sorted(found, key=lambda one: one.name)
+        heads += [_head(stream) for stream in streams]
+        if not streams or len(heads) >= int(page.get("total", 0)):
+            return sorted(heads, key=lambda head: head.name)
 
 
 @asynccontextmanager
@@ -70,8 +70,8 @@ async def snapshot(
         raise Unavailable(f"the snapshot of {stream} could not start: {fault}") from fault
     try:
         request = {"deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": False, "jsck": True}
-        told = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, timeout=timeout)
-        yield _head(told), _chunks(connection, stream, arrived)
+        info = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, timeout=timeout)
+        yield _head(info), _chunks(connection, stream, arrived)
     finally:
         await connection.unsubscribe(subscription)
 
@@ -115,10 +115,10 @@ async def restore(
         "last_seq": head.last_sequence,
         "consumer_count": head.consumers,
     }
-    told = await connection.api(
+    info = await connection.api(
         f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, timeout=timeout
     )
-    target = str(told["deliver_subject"])
+    target = str(info["deliver_subject"])
     async for chunk in chunks:
         await _send(connection, head.name, target, chunk)
     answer = await _send(connection, head.name, target, b"")
@@ -140,10 +140,10 @@ async def _send(connection: Connection, stream: str, target: str, chunk: bytes) 
     return message.data
 
 
-def _head(told: Mapping[str, Any]) -> StreamHead:
-    state = told["state"]
+def _head(info: Mapping[str, Any]) -> StreamHead:
+    state = info["state"]
     return StreamHead(
-        config=told["config"],
+        config=info["config"],
         messages=state["messages"],
         bytes=state["bytes"],
         first_sequence=state["first_seq"],

@@ -74,12 +74,12 @@ async def ensure(connection: Connection, settings: StreamSettings, *, timeout: f
 async def _ensure_one(connection: Connection, config: Mapping[str, object], *, timeout: float) -> None:
     name = config["name"]
     try:
-        made = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, timeout=timeout)
+        created = await connection.api_unless(_NAME_IN_USE, f"STREAM.CREATE.{name}", config, timeout=timeout)
     except Forbidden:
         if await connection.api_unless(404, f"STREAM.INFO.{name}", timeout=timeout) is None:
             raise Unavailable(f"the stream {name} does not exist yet", hint="the orchestrator creates it") from None
         return
-    if made is None:
+    if created is None:
         # Where it may not be changed it stands, which is enough here; another process decides what it is like.
         with suppress(Forbidden):
             await connection.api(f"STREAM.UPDATE.{name}", config, timeout=timeout)
@@ -113,16 +113,16 @@ async def usage(connection: Connection, settings: StreamSettings, *, timeout: fl
     """How full each stream is, and under `ALL` the account. Raises NotFound before `ensure`, Unavailable."""
     account = await connection.api("INFO", timeout=timeout)
     limits = cast("dict[str, int]", account["limits"])
-    found: dict[str, StreamUsage] = {}
+    usages: dict[str, StreamUsage] = {}
     names = [str(config["name"]) for config in _configurations(settings)]
     asked = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
     for name, info in zip(names, await asyncio.gather(*asked), strict=True):
         state = cast("dict[str, int]", info["state"])
         limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
-        found[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
-    messages = sum(stream.messages for stream in found.values())
+        usages[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
+    messages = sum(stream.messages for stream in usages.values())
     whole = StreamUsage(messages=messages, bytes=account["storage"], max_bytes=max(0, limits["max_storage"]))
-    return {**found, ALL: whole}
+    return {**usages, ALL: whole}
 
 
 async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:

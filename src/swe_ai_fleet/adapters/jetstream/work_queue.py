@@ -133,13 +133,13 @@ async def remove_consumer(connection: Connection, stream: str, consumer: str, *,
 
 async def consumers(connection: Connection, stream: str, *, timeout: float) -> tuple[str, ...]:
     """The names of a stream's consumers. Raises NotFound, Unavailable."""
-    found: list[str] = []
+    names_found: list[str] = []
     while True:
-        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, timeout=timeout)
+        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(names_found)}, timeout=timeout)
         names: list[str] = page.get("consumers") or []
-        found += names
-        if not names or len(found) >= int(page["total"]):
-            return tuple(found)
+        names_found += names
+        if not names or len(names_found) >= int(page["total"]):
+            return tuple(names_found)
 
 
 class _Consumer:
@@ -316,5 +316,5 @@ def _later(seconds: float) -> bytes:
 
 def _one_line(text: str) -> str:
     """Text that may stand in a header: ASCII without line breaks. It may come from a stranger."""
-    plain = "".join(one if one.isprintable() else " " for one in text[:_REASON_CHARS])
+    plain = "".join(character if character.isprintable() else " " for character in text[:_REASON_CHARS])
     return plain.encode("ascii", "backslashreplace").decode()

@@ -203,13 +203,13 @@ async def _by_words(
     rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= words_read] or lexemes[:1]
     condition, values = _within(scope)
     statement = _BY_WORDS.format(condition=condition).encode()
-    found: list[TupleRow] = []
+    matching_rows: list[TupleRow] = []
     for matching in (rare, lexemes) if len(rare) < len(lexemes) else (lexemes,):
         bound = (lexemes, weights, _any(matching), *values, limit)
-        found = await (await connection.execute(statement, bound)).fetchall()
-        if len(found) == limit:
+        matching_rows = await (await connection.execute(statement, bound)).fetchall()
+        if len(matching_rows) == limit:
             break
-    return found
+    return matching_rows
 
 
 async def _by_vector(
@@ -260,7 +260,7 @@ def _within(scope: MemoryScope) -> tuple[str, list[object]]:
     for column, allowed in (("namespace", scope.namespaces), ("kind", scope.kinds)):
         if allowed:
             condition += f" AND {column} = ANY(%s)"
-            values.append([storable(one) for one in allowed])
+            values.append([storable(scope) for scope in allowed])
     if scope.metadata:
         condition += " AND labels @> %s::jsonb"
         values.append(json.dumps({storable(name): storable(value) for name, value in scope.metadata.items()}))

@@ -173,19 +173,19 @@ def _fault(error: Error) -> FleetError:
 
     # The driver's words name host and user, and quote a URL that it cannot read.
     state = error.sqlstate or ""
-    said = str(error.diag.message_primary or type(error).__name__)
+    reason = str(error.diag.message_primary or type(error).__name__)
     if isinstance(error, InvalidAuthorizationSpecification) or "authentication failed" in str(error):
         return PreconditionFailed("PostgreSQL refuses the credentials of memory_store", field="memory_store")
     if isinstance(error, InsufficientPrivilege):
         return PreconditionFailed(
-            f"the role of memory_store lacks a permission: {said}",
+            f"the role of memory_store lacks a permission: {reason}",
             field="memory_store",
             hint="it needs CREATE on the database, and an administrator's CREATE EXTENSION vector",
         )
     if isinstance(error, InsufficientResources) and not state.startswith("533"):
-        return ResourceExhausted(f"PostgreSQL is full: {said}", field="memory_store")
+        return ResourceExhausted(f"PostgreSQL is full: {reason}", field="memory_store")
     if isinstance(error, OperationalError):
-        return Unavailable(f"the PostgreSQL of memory_store is unavailable: {said}", field="memory_store")
+        return Unavailable(f"the PostgreSQL of memory_store is unavailable: {reason}", field="memory_store")
     if not state:
         return InvalidRequest("memory_store is not a valid PostgreSQL URL", field="memory_store")
-    return PreconditionFailed(f"PostgreSQL rejected a statement: {state} {said}", field="memory_store")
+    return PreconditionFailed(f"PostgreSQL rejected a statement: {state} {reason}", field="memory_store")

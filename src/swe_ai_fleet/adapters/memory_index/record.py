@@ -36,14 +36,14 @@ def indexed(text: str) -> str:
 
 def parts(text: str) -> str:
     """What a tokenizer does not see: the parts of names in camel case, pairs of letters of unspaced scripts."""
-    found: list[str] = []
+    words: list[str] = []
     for word in _WORD.findall(text):
         if word.isascii():
             pieces = _IDENTIFIER_PART.findall(word)
-            found.extend(pieces if len(pieces) > 1 else ())
+            words.extend(pieces if len(pieces) > 1 else ())
         for run in _UNSPACED.findall(word):
-            found.extend(run[start : start + 2] for start in range(len(run) - 1))
-    return " ".join(found)
+            words.extend(run[start : start + 2] for start in range(len(run) - 1))
+    return " ".join(words)
 
 
 def terms(text: str) -> list[str]:

@@ -118,7 +118,7 @@ class SqliteMemoryIndex:
         def work(connection: Connection) -> None:
             number, _ = _space(connection, space)
             spaces = connection.rows("SELECT id FROM space WHERE dimension > 0")
-            tables = ["label", *(f"{table}_{one}" for (one,) in spaces for table in ("signs", "vector"))]
+            tables = ["label", *(f"{table}_{space}" for (space,) in spaces for table in ("signs", "vector"))]
             for memory_id in memory_ids:
                 for row in connection.rows("DELETE FROM memory WHERE key = ? RETURNING id", (memory_id,)):
                     connection.rows("DELETE FROM words WHERE rowid = ?", row)
@@ -196,8 +196,8 @@ def _store(connection: Connection, memory: Memory) -> tuple[int, int]:
     connection.rows("DELETE FROM label WHERE memory = ?", (number,))
     labels = [(storable(name), storable(value), number) for name, value in memory.metadata.items()]
     connection.many("INSERT OR IGNORE INTO label (name, value, memory) VALUES (?, ?, ?)", labels)
-    for (one,) in connection.rows("SELECT id FROM space WHERE dimension > 0"):
-        connection.rows(f"UPDATE signs_{one} SET place = ? WHERE memory = ? AND place <> ?", (place, number, place))
+    for (space,) in connection.rows("SELECT id FROM space WHERE dimension > 0"):
+        connection.rows(f"UPDATE signs_{space} SET place = ? WHERE memory = ? AND place <> ?", (place, number, place))
     return number, place
 
 
@@ -222,9 +222,9 @@ def _by_words(
     rare = _rare(connection, wanted, words_read)
     if len(rare) < len(wanted):
         # Words that stand nearly everywhere tell little, but make FTS5 weigh nearly everything.
-        found = matching(f"({_any(rare)}) AND ({_any(wanted)})")
-        if len(found) == limit:
-            return found
+        rows = matching(f"({_any(rare)}) AND ({_any(wanted)})")
+        if len(rows) == limit:
+            return rows
     return matching(_any(wanted))
 
 
@@ -267,7 +267,7 @@ def _within(scope: MemoryScope, *, table: str = "", key: str = "id") -> tuple[st
     for column, allowed in (("namespace", scope.namespaces), ("kind", scope.kinds)):
         if allowed:
             places += f" AND {column} IN ({', '.join('?' * len(allowed))})"
-            values.extend(storable(one) for one in allowed)
+            values.extend(storable(scope) for scope in allowed)
     condition = f"{table}place IN (SELECT id FROM place WHERE {places})"
     for name, value in scope.metadata.items():
         condition += f" AND {table}{key} IN (SELECT memory FROM label WHERE name = ? AND value = ?)"

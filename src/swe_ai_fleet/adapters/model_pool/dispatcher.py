@@ -136,9 +136,9 @@ class Dispatcher:
 
         One that comes is pinged first and gets more calls by and by; one that leaves ends what it has under way.
         """
-        stay = [one for one in self.endpoints if one.member in members]
-        known = [one.member for one in stay]
-        left = [one for one in self.endpoints if one.member not in members]
+        stay = [endpoint for endpoint in self.endpoints if endpoint.member in members]
+        known = [endpoint.member for endpoint in stay]
+        left = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
         came = [self._endpoint(member) for member in members if member not in known]
         self.endpoints = (*stay, *came)
         for endpoint in left:
@@ -176,10 +176,10 @@ class Dispatcher:
                 fault = self._failed(endpoint, error, epoch=epoch, began=began)
                 call.error = failure = error
             except (ModelRejected, ContextTooLong):
-                self._answered(endpoint, epoch)
+                self._note_answer(endpoint, epoch)
                 raise
             else:
-                self._answered(endpoint, epoch)
+                self._note_answer(endpoint, epoch)
                 return result
             finally:
                 endpoint.ended()
@@ -212,13 +212,16 @@ class Dispatcher:
         try:
             while not place.done():
                 now = _now()
-                if not (self._source or any(one.up(now) or one.opens_at(now) <= limit for one in self.endpoints)):
+                if not (
+                    self._source
+                    or any(endpoint.up(now) or endpoint.opens_at(now) <= limit for endpoint in self.endpoints)
+                ):
                     raise self._timed_out(call)
                 looks_at = limit if call.hear is None else min(limit, now + call.notice)
                 await asyncio.wait((place,), timeout=max(0.0, looks_at - now))
                 if place.done():
                     break
-                is_up = any(one.up(now := _now()) for one in self.endpoints)
+                is_up = any(endpoint.up(now := _now()) for endpoint in self.endpoints)
                 if now >= limit:
                     if not is_up:
                         raise self._timed_out(call)
@@ -257,7 +260,7 @@ class Dispatcher:
         if self._line:
             # An open circuit is looked after by its own task.
             at = min(
-                (one.opens_at(now) for one in self.endpoints if one.breaker.circuit is not Circuit.OPEN),
+                (endpoint.opens_at(now) for endpoint in self.endpoints if endpoint.breaker.circuit is not Circuit.OPEN),
                 default=math.inf,
             )
             if at < math.inf:
@@ -277,7 +280,7 @@ class Dispatcher:
             session.bind(endpoint)
         return endpoint
 
-    def _answered(self, endpoint: Endpoint, epoch: int) -> None:
+    def _note_answer(self, endpoint: Endpoint, epoch: int) -> None:
         if endpoint.answered(epoch):
             _log.info("a model server is available again", server=endpoint.member.name)
 

@@ -337,9 +337,9 @@ class Endpoint:
         ours = float(max(self.in_flight, len(self.bindings)))
         if self.load is None or now - self._loaded_at > stale_after:
             return False, ours, 0.0
-        told = self.load
-        others = max(0, told.running + told.waiting - self._in_flight_then)
-        return told.waiting > 0 and told.cache >= 0.95, ours + others + told.waiting, told.cache
+        load = self.load
+        others = max(0, load.running + load.waiting - self._in_flight_then)
+        return load.waiting > 0 and load.cache >= 0.95, ours + others + load.waiting, load.cache
 
     def queues(self, now: float, *, stale_after: float) -> bool:
         """Whether the server said lately that requests wait there."""

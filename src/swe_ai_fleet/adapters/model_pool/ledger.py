@@ -74,8 +74,8 @@ class MemoryLedger:
             held=demand.using,
             ends_at=0.0,
         )
-        gone = not (demand.using or demand.waiting or demand.spare or demand.tokens)
-        if not gone:
+        empty = not (demand.using or demand.waiting or demand.spare or demand.tokens)
+        if not empty:
             self._leases[demand.host] = lease
         tokens, dry_seconds = self._pour(demand, lease, quota, now)
         slots = self._slots(demand, lease, quota, now)

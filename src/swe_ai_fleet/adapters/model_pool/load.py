@@ -43,13 +43,13 @@ def read_load(metrics: bytes) -> Load | None:
     A server with several engines has one line for each: requests are added up, of the caches the fullest counts.
     """
     running = waiting = cache = hits = queries = 0.0
-    found = False
+    any_found = False
     for line in metrics.splitlines():
         if not line.startswith(b"vllm:"):
             continue
         name, value = _sample(line)
         if name == _RUNNING:
-            running, found = running + value, True
+            running, any_found = running + value, True
         elif name == _WAITING:
             waiting += value
         elif name in _CACHE:
@@ -58,7 +58,7 @@ def read_load(metrics: bytes) -> Load | None:
             hits += value
         elif name in _PREFIX_QUERIES:
             queries += value
-    if not found:
+    if not any_found:
         return None
     return Load(running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries)
 

@@ -93,7 +93,9 @@ class ModelPool:
         return self._dispatcher.endpoints
 
     def _start_polling(self, endpoints: Iterable[Endpoint]) -> None:
-        self._polling |= {one: asyncio.create_task(self._poll(one)) for one in endpoints if one.member.load}
+        self._polling |= {
+            endpoint: asyncio.create_task(self._poll(endpoint)) for endpoint in endpoints if endpoint.member.load
+        }
 
     async def _leave(self, endpoint: Endpoint) -> None:
         """Close a member that has left, once nobody asks it any more."""
@@ -136,11 +138,11 @@ class ModelPool:
         if not self._endpoints:
             raise self._dispatcher.nobody()
         await self._ask_all()
-        if not any(one.capabilities for one in self._endpoints):
+        if not any(endpoint.capabilities for endpoint in self._endpoints):
             # Every endpoint is slow or down: their own faults and time limits decide.
             asked = [self._probe(endpoint) for endpoint in self._endpoints]
             await asyncio.wait(asked)
-            if not any(one.capabilities for one in self._endpoints):
+            if not any(endpoint.capabilities for endpoint in self._endpoints):
                 return asked[0].result()
         return self._merged()
 
@@ -196,9 +198,9 @@ class ModelPool:
 
     async def probe_at(self, binding: Binding | None, patience: Patience = _USUAL) -> ModelCapabilities:
         """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
-        found = await self._dispatcher.serve(lambda model: model.probe(), binding, patience)
+        capabilities = await self._dispatcher.serve(lambda model: model.probe(), binding, patience)
         await self._ask_all()
-        return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else found
+        return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else capabilities
 
     def status(self) -> PoolStatus:
         """How each endpoint is doing, as this process sees it."""
@@ -221,14 +223,14 @@ class ModelPool:
 
     def _merged(self) -> ModelCapabilities:
         known = [endpoint.capabilities for endpoint in self._endpoints if endpoint.capabilities]
-        lengths = [one.max_model_len for one in known if one.max_model_len]
+        lengths = [capabilities.max_model_len for capabilities in known if capabilities.max_model_len]
         return replace(
             known[0],
             max_model_len=min(lengths, default=0),
-            parallel_tools=all(one.parallel_tools for one in known),
-            structured_output=all(one.structured_output for one in known),
-            images=all(one.images for one in known),
-            logprobs=all(one.logprobs for one in known),
+            parallel_tools=all(capabilities.parallel_tools for capabilities in known),
+            structured_output=all(capabilities.structured_output for capabilities in known),
+            images=all(capabilities.images for capabilities in known),
+            logprobs=all(capabilities.logprobs for capabilities in known),
         )
 
     async def _ask_all(self) -> None:
@@ -250,7 +252,7 @@ class ModelPool:
         assert probe is not None
         loop = asyncio.get_running_loop()
         while True:
-            if self._bindings or any(one.in_flight for one in self._endpoints):
+            if self._bindings or any(endpoint.in_flight for endpoint in self._endpoints):
                 under_way = endpoint.in_flight
                 load = await probe.load()
                 if load is not None:

@@ -24,15 +24,15 @@ class Routes:
         self._alone = len(endpoints) == 1
         self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
         if self.ready and not self._alone:
-            ranked = [(self._pressure(one), random.random(), one) for one in self.ready]  # noqa: S311
-            self._ranked = [(pressure, one) for pressure, _, one in sorted(ranked, key=lambda rank: rank[:2])]
+            ranked = [(self._pressure(endpoint), random.random(), endpoint) for endpoint in self.ready]  # noqa: S311
+            self._ranked = [(pressure, endpoint) for pressure, _, endpoint in sorted(ranked, key=lambda rank: rank[:2])]
         self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
 
     def of(self, session: Binding | None, avoid: Endpoint | None) -> Endpoint | None:
         """Where a call of a run can go now, best not to the endpoint to avoid; None where it is to wait."""
         if self._alone or not self.ready:
             return self.ready[0] if self.ready else None
-        best = next((one for _, one in self._ranked if one is not avoid), self._ranked[0][1])
+        best = next((endpoint for _, endpoint in self._ranked if endpoint is not avoid), self._ranked[0][1])
         if session is None or session.endpoint is None:
             return best
         bound = session.endpoint

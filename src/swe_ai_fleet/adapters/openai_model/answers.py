@@ -83,18 +83,18 @@ def read_reply(
     reason = choice.get("finish_reason")
     finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
     repaired = list(repairs)
-    found = _native_calls(message, repaired)
-    if not found and not asked.raw:
-        content, found = _calls_in_text(content, asked, finish == "length", repaired)
-    if found and finish in ("stop", "other"):
+    calls_found = _native_calls(message, repaired)
+    if not calls_found and not asked.raw:
+        content, calls_found = _calls_in_text(content, asked, finish == "length", repaired)
+    if calls_found and finish in ("stop", "other"):
         finish = "tool_calls"
     used = set(asked.taken)
     calls: list[ToolCall] = []
-    for one in found:
+    for call in calls_found:
         call_id = new_call_id()
-        wire_id = one.id if one.id and one.id not in used else call_id
+        wire_id = call.id if call.id and call.id not in used else call_id
         used.add(wire_id)
-        calls.append(ToolCall(call_id=call_id, model_call_id=wire_id, name=one.name, arguments=one.arguments))
+        calls.append(ToolCall(call_id=call_id, model_call_id=wire_id, name=call.name, arguments=call.arguments))
     model = fields.get("model")
     return ModelReply(
         message=AssistantMessage(content=content, tool_calls=tuple(calls)),
@@ -120,13 +120,13 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
 
 def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
     """The likely first tokens with their log-probabilities; nothing where the server says nothing that can be read."""
-    found: list[tuple[str, float]] = []
+    tokens: list[tuple[str, float]] = []
     first = mapping(next(iter(items(logprobs.get("content"))), None))
     for alternative in map(mapping, items(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
         token, logprob = alternative.get("token"), alternative.get("logprob")
         if isinstance(token, str) and _is_logprob(logprob):
-            found.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
-    return tuple(found)
+            tokens.append((token[:_LONGEST_TOKEN], min(0.0, float(logprob))))
+    return tuple(tokens)
 
 
 def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:

@@ -138,8 +138,8 @@ def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
     last = messages[-1] if messages else None
     if not isinstance(last, UserMessage):
         return [*messages, UserMessage(content=words)]
-    said = f"{last.content}\n\n{words}" if last.content else words
-    return [*messages[:-1], replace(last, content=said)]
+    content = f"{last.content}\n\n{words}" if last.content else words
+    return [*messages[:-1], replace(last, content=content)]
 
 
 class ThoughtDeltas:
@@ -175,11 +175,11 @@ class ThoughtDeltas:
         if self._held.startswith('"') or len(self._held) > _LONGEST_ESCAPE:
             self._hear = _ignore
         try:
-            said: str = json.loads(f'"{text[:end]}"', strict=False)
+            delta: str = json.loads(f'"{text[:end]}"', strict=False)
         except ValueError:
-            said = text[:end]
-        if said:
-            self._on_delta(said.encode("utf-8", "replace").decode())
+            delta = text[:end]
+        if delta:
+            self._on_delta(delta.encode("utf-8", "replace").decode())
 
 
 def _ignore(text: str) -> None:

@@ -184,10 +184,10 @@ class Connection:
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> bytes:
         async with self._answer(method, path, body, headers) as response:
-            said = await _beginning(response, _LONGEST_ANSWER + 1)
-            if len(said) > _LONGEST_ANSWER:
-                raise self.unreadable(said)
-            return said
+            answer = await _beginning(response, _LONGEST_ANSWER + 1)
+            if len(answer) > _LONGEST_ANSWER:
+                raise self.unreadable(answer)
+            return answer
 
     @asynccontextmanager
     async def _answer(
@@ -227,12 +227,12 @@ class Connection:
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
     """An answer, or so many bytes of one that is longer."""
-    said = bytearray()
+    body = bytearray()
     async for chunk in response.content.iter_any():
-        said += chunk
-        if len(said) >= most:
+        body += chunk
+        if len(body) >= most:
             break
-    return bytes(said[:most])
+    return bytes(body[:most])
 
 
 def _parse(base_url: str) -> URL:

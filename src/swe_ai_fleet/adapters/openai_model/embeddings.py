@@ -68,8 +68,8 @@ def centre_of(vectors: Sequence[Sequence[float]]) -> list[float]:
 def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
     """The vector less the centre, of length 1; what lies in the centre itself stays as it is."""
     moved = [a - b for a, b in zip(vector, centre, strict=True)]
-    length = math.sqrt(math.fsum(one * one for one in moved))
-    return [one / length for one in moved] if length > 1e-6 else list(vector)
+    length = math.sqrt(math.fsum(component * component for component in moved))
+    return [component / length for component in moved] if length > 1e-6 else list(vector)
 
 
 _PATH = "/embeddings"
@@ -158,10 +158,10 @@ class OpenAIEmbedder:
         return vectors
 
     async def _fitted(self, texts: Sequence[str]) -> list[Sequence[float]]:
-        """As `_asked`, in parts and with texts cut as far as the server wants it."""
+        """As `_request`, in parts and with texts cut as far as the server wants it."""
         cut = [text[: self._longest] for text in texts]
         try:
-            return await self._asked(cut)
+            return await self._request(cut)
         except ContextTooLong as error:
             if len(texts) > 1:
                 half = len(texts) // 2
@@ -172,7 +172,7 @@ class OpenAIEmbedder:
         self._longest = max(_SHORTEST_CUT, len(cut[0]) // 2)
         return await self._fitted(texts)
 
-    async def _asked(self, texts: Sequence[str]) -> list[Sequence[float]]:
+    async def _request(self, texts: Sequence[str]) -> list[Sequence[float]]:
         body = dump_json({"model": self._model, "input": texts, "encoding_format": "float"})
 
         async def attempt() -> list[Sequence[float]]:
@@ -226,13 +226,13 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
     entries = [mapping(entry) for entry in items(cast("object", listed))]
     if len(entries) != count:
         raise ValueError(f"{len(entries)} for {count} texts")
-    found: dict[int, Sequence[float]] = {}
+    by_index: dict[int, Sequence[float]] = {}
     for place, entry in enumerate(entries):
         index = entry.get("index", place)
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count or index in found:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count or index in by_index:
             raise ValueError(f"an index of {str(index)[:32]} among {count} texts")
-        found[index] = _unit(entry.get("embedding"))
-    vectors = [found[index] for index in range(count)]
+        by_index[index] = _unit(entry.get("embedding"))
+    vectors = [by_index[index] for index in range(count)]
     if len({len(vector) for vector in vectors}) > 1:
         raise ValueError("vectors of different dimensions")
     return vectors

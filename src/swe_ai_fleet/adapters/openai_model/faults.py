@@ -87,8 +87,8 @@ class Refusal:
 
     def names(self, *words: str) -> bool:
         """Whether one of the words, in lower case, stands in what the server says."""
-        said = f"{self.message} {self.param}".lower()
-        return any(word in said for word in words)
+        text = f"{self.message} {self.param}".lower()
+        return any(word in text for word in words)
 
     @property
     def too_long(self) -> bool:
@@ -101,8 +101,8 @@ class Refusal:
 def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> ModelError:
     """The fault of ours that a refusal stands for; `secret` is kept out of its message."""
     text = f"model server {public_url(base_url)} answered {refusal.status}"
-    said = _quote(refusal.message, secret)
-    return _status_error(refusal, f"{text}: {said}" if said else text, model)
+    quoted = _quote(refusal.message, secret)
+    return _status_error(refusal, f"{text}: {quoted}" if quoted else text, model)
 
 
 def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:

@@ -72,16 +72,16 @@ def read(content: str) -> tuple[str, list[RawToolCall]] | None:
     thought = envelope.get("thought")
     try:
         calls = [call for item in (items_of(cast("object", listed)) if listed else ()) for call in _one_call(item)]
-        said = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
+        thoughts = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
     except RecursionError:
         return None
     rest = body[end:].strip().removeprefix("```").strip()
-    return well_formed("\n".join(part for part in (said, rest) if part)), calls
+    return well_formed("\n".join(part for part in (thoughts, rest) if part)), calls
 
 
 def _one_call(item: object) -> list[RawToolCall]:
-    found = calls_in(item) if mapping(item) else None
-    return found or [RawToolCall(name="", arguments=dumps(item))]
+    calls = calls_in(item) if mapping(item) else None
+    return calls or [RawToolCall(name="", arguments=dumps(item))]
 
 
 def _show_call(name: str, arguments: str) -> str:

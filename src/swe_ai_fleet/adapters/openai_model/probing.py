@@ -47,8 +47,8 @@ def read_models(body: bytes) -> list[ListedModel]:
 def _takes_images(fields: Mapping[str, object]) -> bool:
     """By what OpenRouter (`architecture.input_modalities`), Mistral (`capabilities.vision`) and llama.cpp say."""
     capabilities = fields.get("capabilities")
-    said = (mapping(fields, "architecture").get("input_modalities"), fields.get("input_modalities"), capabilities)
-    words = {word for list_ in said for word in items(list_) if isinstance(word, str)}
+    declared = (mapping(fields, "architecture").get("input_modalities"), fields.get("input_modalities"), capabilities)
+    words = {word for list_ in declared for word in items(list_) if isinstance(word, str)}
     return bool(words & _PICTURES) or mapping(capabilities).get("vision") is True
 
 

@@ -221,11 +221,11 @@ class StreamedCompletion:
         self._usage = fields.get("usage") or self._usage
         self._model = self._model or fields.get("model")
         self._prompt_token_ids = fields.get("prompt_token_ids") or self._prompt_token_ids
-        for one in mappings(fields.get("choices")):
-            if one.get("index") in (0, None):
+        for choice in mappings(fields.get("choices")):
+            if choice.get("index") in (0, None):
                 self._choice_seen = True
-                self._finish = one.get("finish_reason") or self._finish
-                self._add(one)
+                self._finish = choice.get("finish_reason") or self._finish
+                self._add(choice)
         return True
 
     def _loosely(self, data: bytes) -> object:
@@ -257,7 +257,7 @@ class StreamedCompletion:
         given = fields.get("id")
         call_id = str(given) if isinstance(given, str | int) else ""
         name = name if isinstance(name, str) else ""
-        call = self._which(index if isinstance(index, int) else None, call_id, name)
+        call = self._call_of(index if isinstance(index, int) else None, call_id, name)
         if call_id and not call.id:
             call.id = call_id
             self._by_id[call_id] = call
@@ -269,7 +269,7 @@ class StreamedCompletion:
         elif arguments is not None:
             call.arguments.append(json.dumps(arguments, ensure_ascii=False))
 
-    def _which(self, index: int | None, call_id: str, name: str) -> _Call:
+    def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
         """The call that a fragment belongs to: by its index, by its id, else the last one."""
         if index is not None:
             known = self._places.get(index)
@@ -302,8 +302,8 @@ class StreamedCompletion:
             return
         text = self._half + text
         self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
-        if said := well_formed(text.removesuffix(self._half)):
-            self._on_delta(said)
+        if complete := well_formed(text.removesuffix(self._half)):
+            self._on_delta(complete)
 
 
 def read_answer(body: bytes, repairs: list[str]) -> object:

@@ -163,7 +163,7 @@ class WireWriter:
             known.add(messages[len(known.rest) + 1 :])
         known.rest = list(messages[1:])
         self._conversations[key] = known
-        while sum(len(one.json) for one in self._conversations.values()) > self._cache_bytes:
+        while sum(len(conversation.json) for conversation in self._conversations.values()) > self._cache_bytes:
             self._conversations.popitem(last=False)
         return known
 
@@ -333,14 +333,14 @@ def _image_parts(message: UserMessage) -> list[dict[str, object]]:
 def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
     if isinstance(properties := parameters.get("properties"), Mapping):
-        found = cast("Mapping[str, object]", properties)
+        schemas = cast("Mapping[str, object]", properties)
         parameters["properties"] = {
-            name: part for name, schema in found.items() if (part := _shown(schema)) is not None
+            name: part for name, schema in schemas.items() if (part := _schema_shown(schema)) is not None
         }
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
 
-def _shown(schema: object) -> object:
+def _schema_shown(schema: object) -> object:
     """A parameter's schema as a model is shown it, None for what is for programs alone.
 
     What is null where it is left out can just be left out.

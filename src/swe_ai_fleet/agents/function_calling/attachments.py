@@ -55,12 +55,12 @@ def checked_files(files: object) -> list[str | Path]:
     if not isinstance(files, list):
         raise ValueError(f"files is a {type(files).__name__}; give a list of paths and URLs")
     given: list[object] = [*files]  # pyright: ignore[reportUnknownVariableType]
-    found = [file for file in given if isinstance(file, str | Path) and str(file).strip()]
-    if len(found) < len(given):
+    usable = [file for file in given if isinstance(file, str | Path) and str(file).strip()]
+    if len(usable) < len(given):
         raise ValueError("files holds something that is neither a path nor a URL")
-    if len(found) > MAX_FILES:
-        raise ValueError(f"files holds {len(found)} entries; at most {MAX_FILES} are allowed")
-    return found
+    if len(usable) > MAX_FILES:
+        raise ValueError(f"files holds {len(usable)} entries; at most {MAX_FILES} are allowed")
+    return usable
 
 
 async def read_attachments(
@@ -114,17 +114,17 @@ async def _content(file: str, policy: HttpPolicy, network: Network) -> str:
 
 
 async def _fetched(url: str, policy: HttpPolicy, network: Network) -> str:
-    found = await download(parse_url(url), policy, network, accept=_ACCEPT, max_bytes=MAX_BYTES)
-    if picture := _picture(found.body.data):
-        if found.body.cut:
+    answer = await download(parse_url(url), policy, network, accept=_ACCEPT, max_bytes=MAX_BYTES)
+    if picture := _picture(answer.body.data):
+        if answer.body.cut:
             raise ToolFailure(f"the picture has more than {MAX_BYTES} bytes")
         return picture
-    text = None if found.body.encoding else as_text(found.kind, found.body.data)
+    text = None if answer.body.encoding else as_text(answer.kind, answer.body.data)
     if text is None:
-        raise ToolFailure(f"there is no text at this address but {described(found.kind, found.body, 'not computed')}")
-    if found.kind.partition(";")[0].strip().lower() not in _HTML:
+        raise ToolFailure(f"there is no text at this address but {described(answer.kind, answer.body, 'not computed')}")
+    if answer.kind.partition(";")[0].strip().lower() not in _HTML:
         return text
-    page = await asyncio.to_thread(page_text, text, url=found.url, max_chars=MAX_TEXT_CHARS)
+    page = await asyncio.to_thread(page_text, text, url=answer.url, max_chars=MAX_TEXT_CHARS)
     return f"{page.title}\n\n{page.text}".strip()
 
 
@@ -132,11 +132,11 @@ def _read(path: str) -> bytes:
     # Not blocking, so that a named pipe is refused rather than waited for.
     descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ToolFailure("it is not a regular file")
-        if found.st_size > MAX_BYTES:
-            raise ToolFailure(f"it has {found.st_size} bytes; at most {MAX_BYTES} are read")
+        if status.st_size > MAX_BYTES:
+            raise ToolFailure(f"it has {status.st_size} bytes; at most {MAX_BYTES} are read")
         return file.read(MAX_BYTES)
 
 

@@ -72,12 +72,12 @@ class FunctionCaller:
             chat_history=chat_history,
         )
         current = self.task = AgentTask(id=uuid.uuid4().hex[:12], description=request.task)
-        told: asyncio.Queue[AgentResponse | None] = asyncio.Queue()
-        run = FunctionRun(self._setup, request, current, model, told.put_nowait)
+        responses: asyncio.Queue[AgentResponse | None] = asyncio.Queue()
+        run = FunctionRun(self._setup, request, current, model, responses.put_nowait)
         work = asyncio.create_task(run.run())
-        work.add_done_callback(lambda _: told.put_nowait(None))
+        work.add_done_callback(lambda _: responses.put_nowait(None))
         try:
-            while (response := await told.get()) is not None:
+            while (response := await responses.get()) is not None:
                 yield response
             final = await work
             self._previous = current
@@ -124,7 +124,7 @@ class FunctionCaller:
             task=task.strip(),
             before=with_system(given, self._system()),
             sections=tuple(sections),
-            notes=tuple(filter(None, [_meant(task, earlier)])),
+            notes=tuple(filter(None, [_with_references(task, earlier)])),
             files=checked_files(files),
             max_iterations=iterations,
             loop_threshold=threshold,
@@ -138,7 +138,7 @@ class FunctionCaller:
         return self._system_prompt.replace(TOOLS_PLACEHOLDER, documentation(self._setup.specs))
 
 
-def _meant(task: str, earlier: Sequence[str]) -> str:
+def _with_references(task: str, earlier: Sequence[str]) -> str:
     """What the phrases of a task that can mean one thing only refer to in earlier answers, the newest last."""
     things: list[NamedThing] = []
     for turn, text in enumerate(earlier, start=1):

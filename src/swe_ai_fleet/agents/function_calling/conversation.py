@@ -47,9 +47,9 @@ def with_system(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]
 
 def write_conversation(messages: Sequence[Message], *, answer: str = "") -> list[dict[str, object]]:
     """The messages as OpenAI's objects, new ones; the answer comes last where the assistant's last word is another."""
-    said = AssistantMessage(content=answer)
-    ending = (said,) if answer and tuple(messages[-1:]) != (said,) else ()
-    return [_written(message) for message in (*messages, *ending)]
+    final_message = AssistantMessage(content=answer)
+    ending = (final_message,) if answer and tuple(messages[-1:]) != (final_message,) else ()
+    return [_as_dict(message) for message in (*messages, *ending)]
 
 
 class _Reader:
@@ -129,8 +129,8 @@ def _text(content: object) -> str:
 
 
 def _images(content: object) -> tuple[str, ...]:
-    found = [part["image_url"] for part in _parts(content) or () if "image_url" in part]
-    urls = [image if isinstance(image, str) else _fields(image).get("url") for image in found]
+    pictures = [part["image_url"] for part in _parts(content) or () if "image_url" in part]
+    urls = [image if isinstance(image, str) else _fields(image).get("url") for image in pictures]
     return tuple(url for url in urls if isinstance(url, str))
 
 
@@ -142,7 +142,7 @@ def _fields(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else dict[str, object]()
 
 
-def _written(message: Message) -> dict[str, object]:
+def _as_dict(message: Message) -> dict[str, object]:
     match message:
         case ToolMessage():
             return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}

@@ -137,8 +137,8 @@ class FunctionRun:
             # Models that may call nothing write their calls as text; that answers nobody.
             stopped = trajectory.stop_reason is StopReason.NO_TOOL_CALLS
             refined = without_calls(await self._refined()) if stopped and self._request.refine else ""
-            said = (without_calls(text) for text in (answer, *(step.reply.content for step in trajectory.steps[::-1])))
-            answer = refined or next(filter(None, said), "")
+            texts = (without_calls(text) for text in (answer, *(step.reply.content for step in trajectory.steps[::-1])))
+            answer = refined or next(filter(None, texts), "")
             success = stopped and bool(answer)
             answer = answer or _last_result(trajectory) or NO_ANSWER.format(why=stop.replace("_", " "))
         self._task.result = answer

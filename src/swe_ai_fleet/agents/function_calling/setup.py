@@ -153,7 +153,7 @@ class Setup:
     def specs(self) -> tuple[OperationSpec, ...]:
         """The tools as the model sees them at first, `final_answer` and `request_tools` aside."""
         own = [RegisteredOperation(tool).spec for name, tool in self.tools.items() if name not in self.idle]
-        return (*own, *(found.spec for kit in self.toolkits for found in kit.definitions.values()))
+        return (*own, *(definition.spec for kit in self.toolkits for definition in kit.definitions.values()))
 
     def _seconds(self, tool: BaseTool) -> float:
         own = tool.time_limit_seconds

@@ -142,7 +142,7 @@ class History:
 
     def forget(self, steps: int, *, step: int) -> HistoryCondensed | None:
         """Take the last `steps` replies with all that followed them out; None where there are none."""
-        begins = turns(self._messages, start=self._given())
+        begins = turns(self._messages, start=self._own_turns_from())
         if steps < 1 or not begins:
             return None
         kept = self._messages[: begins[max(0, len(begins) - steps)]]
@@ -172,7 +172,7 @@ class History:
 
     async def _summarised(self, room: int, keep: int) -> tuple[list[Message], str]:
         opening, free = self._messages[: self._opening], self._free(room)
-        kept = tail(self._messages, start=self._given(), room=free // 3, at_least_one=bool(self.unanswered()))
+        kept = tail(self._messages, start=self._own_turns_from(), room=free // 3, at_least_one=bool(self.unanswered()))
         dropped = self._messages[self._opening : len(self._messages) - len(kept)]
         if self._summarise is None or not dropped or free <= 0:
             return self._messages, ""
@@ -182,17 +182,17 @@ class History:
             text = ""
         if not text:
             return self._messages, ""
-        said = truncate(text, min(_LARGEST_SUMMARY_CHARS, max(0, free // 3)))
-        record = UserMessage(content=f"{RECORD}\n{said}{await self._pinned(free // 3)}")
+        summary = truncate(text, min(_LARGEST_SUMMARY_CHARS, max(0, free // 3)))
+        record = UserMessage(content=f"{RECORD}\n{summary}{await self._pinned(free // 3)}")
         return [*opening, *self._task_in(dropped), record, *kept], "summarised"
 
     async def _reset(self, room: int, keep: int) -> tuple[list[Message], str]:
         opening, free = self._messages[: self._opening], self._free(room)
-        kept = tail(self._messages, start=self._given(), room=free // 2, at_least_one=bool(self.unanswered()))
+        kept = tail(self._messages, start=self._own_turns_from(), room=free // 2, at_least_one=bool(self.unanswered()))
         dropped = self._messages[self._opening : len(self._messages) - len(kept)]
-        gone = len(turns(dropped))
-        said = f"{gone} earlier replies and their observations were dropped to save room. Look at files again at need."
-        record = UserMessage(content=f"{RECORD}\n{said}{await self._pinned(free // 3)}")
+        count = len(turns(dropped))
+        note = f"{count} earlier replies and their observations were dropped to save room. Look at files again at need."
+        record = UserMessage(content=f"{RECORD}\n{note}{await self._pinned(free // 3)}")
         return [*opening, *self._task_in(dropped), record, *kept], "reset"
 
     def _free(self, room: int) -> int:
@@ -200,7 +200,7 @@ class History:
         fixed = self._messages[: self._opening]
         return max(0, room - sum(map(size, fixed)) - (size(self._task) if self._task is not None else 0))
 
-    def _given(self) -> int:
+    def _own_turns_from(self) -> int:
         """Where the run's own turns begin."""
         if self._task is None:
             return self._opening
@@ -261,7 +261,7 @@ def summariser(model: ChatModel, budget: Budget) -> Summarise:
             raise ModelError("the tokens that are left do not pay for a summary")
         prompt = rendered("summary", lines=[_line(message) for message in messages])
         reply = await model.reply(
-            ModelRequest(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=SUMMARY_TOKENS))
+            ModelRequest(_summary_request(prompt), (), Sampling(temperature=0.0, max_tokens=SUMMARY_TOKENS))
         )
         budget.settle(reply.usage)
         return reply.message.content
@@ -269,14 +269,14 @@ def summariser(model: ChatModel, budget: Budget) -> Summarise:
     return summarise
 
 
-def _asked(prompt: str) -> tuple[Message, ...]:
+def _summary_request(prompt: str) -> tuple[Message, ...]:
     system = "You keep the notes of an agent that works on a task. Facts only; no advice, no pleasantries."
     return SystemMessage(content=system), UserMessage(content=prompt)
 
 
 def _line(message: Message) -> str:
-    said = f"{message.role}: {message.content}"
+    line = f"{message.role}: {message.content}"
     if not isinstance(message, AssistantMessage):
-        return said
+        return line
     calls = [f"  calls {call.name[:64]} {call.arguments[:_ARGUMENT_CHARS]}" for call in message.tool_calls]
-    return "\n".join([said, *calls])
+    return "\n".join([line, *calls])

@@ -101,9 +101,9 @@ def cleared(messages: Sequence[Message], *, room: int, keep: int) -> list[Messag
     The newest `keep` outputs stay, and those that are hardly longer than the line.
     """
     total, calls = sum(map(size, messages)), calls_by_id(messages)
-    found = [index for index, message in enumerate(messages) if isinstance(message, ToolMessage)]
+    places = [index for index, message in enumerate(messages) if isinstance(message, ToolMessage)]
     result = list(messages)
-    for index in found[: len(found) - keep] if keep else found:
+    for index in places[: len(places) - keep] if keep else places:
         if total <= room:
             break
         message = messages[index]

@@ -119,8 +119,8 @@ class Response:
         return _dump(json_object(last)["response"])
 
     def broken(self, error: Json) -> bytes:
-        told = {"code": error["code"] or "server_error", "message": error["message"]}
-        return self._say("response.failed", response=self._response("failed", error=told))
+        error_fields = {"code": error["code"] or "server_error", "message": error["message"]}
+        return self._say("response.failed", response=self._response("failed", error=error_fields))
 
     def _add(self, delta: Mapping[str, object]) -> bytes:
         thought = string(delta.get("reasoning_content")) or string(delta.get("reasoning"))
@@ -165,7 +165,7 @@ class Response:
 
     def _call(self, call: ToolCall) -> bytes:
         free = call.name in self._free_form
-        said = string(json_object(call.arguments).get("input")) if free else call.arguments
+        argument = string(json_object(call.arguments).get("input")) if free else call.arguments
         field = "input" if free else "arguments"
         item: Json = {
             "id": f"item_{self._id}_{len(self._output)}",
@@ -173,7 +173,7 @@ class Response:
             "status": "completed",
             "call_id": call.model_call_id,
             "name": call.name,
-            field: said,
+            field: argument,
         }
         self._output.append(item)
         event = f"response.{item['type']}_{field}"
@@ -183,8 +183,8 @@ class Response:
                 self._say(
                     "response.output_item.added", **self._place(), item={**item, field: "", "status": "in_progress"}
                 ),
-                self._say(f"{event}.delta", **place, delta=said),
-                self._say(f"{event}.done", **place, **{field: said}),
+                self._say(f"{event}.delta", **place, delta=argument),
+                self._say(f"{event}.done", **place, **{field: argument}),
                 self._say("response.output_item.done", **self._place(), item=item),
             )
         )
@@ -215,8 +215,8 @@ class Response:
     def _say(self, kind: str, **fields: object) -> bytes:
         first = b"" if self._sequence or kind == "response.created" else self._begin()
         self._sequence += 1
-        told = {"type": kind, "sequence_number": self._sequence - 1, **fields}
-        return first + b"event: %b\ndata: %b\n\n" % (kind.encode(), _dump(told))
+        fields_sent = {"type": kind, "sequence_number": self._sequence - 1, **fields}
+        return first + b"event: %b\ndata: %b\n\n" % (kind.encode(), _dump(fields_sent))
 
     def _begin(self) -> bytes:
         return self._say("response.created", response=self._response("in_progress", output=[]))

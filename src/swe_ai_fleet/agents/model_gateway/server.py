@@ -315,11 +315,11 @@ class _Answer:
             self._whole = data
             return
         self._buffer += data
-        told = b""
+        pending = b""
         for event in events(self._buffer):
             self.pieces += 1
-            told += self._dialect.event(event)
-        await self._write(told)
+            pending += self._dialect.event(event)
+        await self._write(pending)
 
     async def finish(self, outcome: ModelReply | _RefusalError) -> web.StreamResponse:
         """The whole answer, or the end of its stream; a fault in the stream, where one has begun."""

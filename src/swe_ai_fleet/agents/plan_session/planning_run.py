@@ -55,15 +55,15 @@ FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopRea
 def briefing(session: PlanSession) -> list[tuple[str, str]]:
     """Titled sections: the goal, what was selected, and as data what is known and what was found out."""
     research = session.research or Research()
-    found = [research.summary, *(f"- {fact}" for fact in research.data_points)]
-    found += [f"Source: {source}" for source in research.sources]
+    lines = [research.summary, *(f"- {fact}" for fact in research.data_points)]
+    lines += [f"Source: {source}" for source in research.sources]
     if research.error:
-        found.append(f"The research failed: {research.error}")
+        lines.append(f"The research failed: {research.error}")
     return [
         ("Goal", session.goal),
         ("Selected entities", "\n".join(f"- {name}" for name in session.selected_entities)),
         ("What the project's memory says (data)", described(session.memory)),
-        ("What was researched about the gaps (data)", "\n".join(filter(None, found))),
+        ("What was researched about the gaps (data)", "\n".join(filter(None, lines))),
     ]
 
 
@@ -169,7 +169,7 @@ class PlanningRun:
         session, toolbox = self._session, self._harmless()
         messages = session.messages
         if not session.waits:
-            messages = (*messages, UserMessage(content=_told(session)))
+            messages = (*messages, UserMessage(content=_person_said(session)))
         history = self._opened(toolbox, messages)
         return await self._propose(session, toolbox, history, self._waiting(messages))
 
@@ -200,7 +200,7 @@ class PlanningRun:
     ) -> RunEnd:
         """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
         gate = ProposalGate(
-            approved=False, understand=toolbox.understand, look=self._look, waiting=waiting, told=_told(session)
+            approved=False, understand=toolbox.understand, look=self._look, waiting=waiting, told=_person_said(session)
         )
         # A text ends the run, so that one which proposes something can be told from one which only talks.
         rules = Rules(max_reminders=0, answer_at_limit=True)
@@ -241,8 +241,8 @@ class PlanningRun:
         if text not in self._looked:
             messages = opening("second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)])
             try:
-                found = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
-                self._looked[text] = found.read(text)
+                reading = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
+                self._looked[text] = reading.read(text)
             except ToolFailure:
                 self._looked[text] = Proposed(approach=text) if opens_with_proposal(text) else None
         return self._looked[text]
@@ -359,7 +359,7 @@ class PlanningRun:
         *_, before, last = history.messages
         seen = self._earlier.steps[-1].observations
         if isinstance(last, ToolMessage) and any(
-            one.result.operation == FINAL_ANSWER.name and one.result.success for one in seen
+            observation.result.operation == FINAL_ANSWER.name and observation.result.success for observation in seen
         ):
             return StopReason.FINAL_ANSWER
         if not isinstance(last, AssistantMessage) or last.tool_calls:
@@ -390,7 +390,7 @@ class PlanningRun:
         return [spec for spec in specs if self._pipeline.policy.offers(spec)]
 
 
-def _told(session: PlanSession) -> str:
+def _person_said(session: PlanSession) -> str:
     """What the model is told of what the person said."""
     return (ANSWERED if session.question else ADJUSTED).format(text=session.adjustment)
 
@@ -402,8 +402,8 @@ def _is_over(run: RunState) -> bool:
 
 def _final_reply(trajectory: Trajectory) -> str:
     """What the model said when a limit ended the run, which none of its steps has."""
-    said = {step.reply.content for step in trajectory.steps}
-    return "" if trajectory.answer in said or trajectory.stop_reason in FAULTS else trajectory.answer
+    contents = {step.reply.content for step in trajectory.steps}
+    return "" if trajectory.answer in contents or trajectory.stop_reason in FAULTS else trajectory.answer
 
 
 def _whole(history: History, trajectory: Trajectory) -> tuple[Message, ...]:

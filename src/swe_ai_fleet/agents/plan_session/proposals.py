@@ -114,8 +114,8 @@ def proposed_by(call: Understood) -> Proposed | None:
 
 def proposed_among(calls: Sequence[Understood]) -> Proposed | None:
     """The first proposal of a reply; one to act goes before a question, and that before one to answer."""
-    found = [proposed for call in calls if (proposed := proposed_by(call)) is not None]
-    return min(found, key=lambda proposed: (proposed.said, bool(proposed.question)), default=None)
+    proposals = [proposed for call in calls if (proposed := proposed_by(call)) is not None]
+    return min(proposals, key=lambda proposed: (proposed.said, bool(proposed.question)), default=None)
 
 
 def opens_with_proposal(text: str) -> bool:

@@ -68,11 +68,11 @@ def checked_goal(text: str) -> str:
 
 def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
     """Names without blanks and repetitions. Raises InvalidRequest."""
-    found = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
-    if len(found) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in found):
+    entities = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
+    if len(entities) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in entities):
         limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
         raise InvalidRequest(f"the selected entities; too many or too long: {limits}", field="selected_entities")
-    return found
+    return entities
 
 
 def checked_repository(repository: str, ref: str) -> tuple[str, str]:

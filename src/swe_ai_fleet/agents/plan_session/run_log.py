@@ -115,12 +115,12 @@ class RunLog:
                     earlier = await self._read(writer)
                 yield record, earlier
         except (Fenced, BaseExceptionGroup) as fault:
-            found = _fleet_error(fault)
-            if found is None:
+            error = _fleet_error(fault)
+            if error is None:
                 raise
-            if isinstance(found, Fenced):
-                raise _taken() from None
-            raise found from None
+            if isinstance(error, Fenced):
+                raise _taken_over() from None
+            raise error from None
 
     async def check(self, session: PlanSession) -> None:
         """Whether a session's goal can go on. Raises GoalCancelled, Unavailable."""
@@ -181,8 +181,8 @@ class RunLog:
         """Wait until somebody cancels a session's goal; their reason. Raises Unavailable."""
         writer = self._writer(session)
         events = self.log.read(writer.tenant, writer.execution_id, agent_id=CONTROL_SUBJECT, follow=True)
-        async with aclosing(events) as told:
-            async for stored in told:
+        async with aclosing(events) as stored_events:
+            async for stored in stored_events:
                 if isinstance(stored.event.body, CancelRequested):
                     return stored.event.body.reason
         raise Unavailable("the log is no longer followed")
@@ -201,7 +201,7 @@ class RunLog:
                 async with self.log.journal(writer, fresh=True) as journal:
                     await journal.append(started)
             except AlreadyExists:
-                raise _taken() from None
+                raise _taken_over() from None
         else:
             _check(state)
             if state.status.terminal:
@@ -210,7 +210,7 @@ class RunLog:
         try:
             await self._append(session, state)
         except Fenced:
-            raise _taken() from None
+            raise _taken_over() from None
 
     async def _append(self, session: PlanSession, state: ExecutionState | None, *bodies: EventBody) -> None:
         """Claim a goal's execution, and say something as it. Raises Fenced where somebody else has it by now."""
@@ -250,8 +250,8 @@ class RunLog:
         writer = self._writer(session)
         events = self.log.read(writer.tenant, writer.execution_id, agent_id=writer.agent_id)
         async with aclosing(events) as stored:
-            async for one in stored:
-                match one.event.body:
+            async for stored_event in stored:
+                match stored_event.event.body:
                     case MessageAdded() | ModelReplied():
                         break
                     case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
@@ -287,13 +287,13 @@ def goal_cancelled(reason: str) -> GoalCancelled:
     return GoalCancelled(f"the goal was cancelled{f': {reason}' if reason else ''}", hint="set it again to continue")
 
 
-def _taken() -> Unavailable:
+def _taken_over() -> Unavailable:
     return Unavailable("another process took the session over; look at its result there")
 
 
 def _fleet_error(fault: BaseException) -> FleetError | None:
     """The first FleetError of a group of nothing else: calls of one reply run side by side."""
     if isinstance(fault, BaseExceptionGroup):
-        found = [_fleet_error(exception) for exception in cast("BaseExceptionGroup[BaseException]", fault).exceptions]
-        return found[0] if all(found) else None
+        errors = [_fleet_error(exception) for exception in cast("BaseExceptionGroup[BaseException]", fault).exceptions]
+        return errors[0] if all(errors) else None
     return fault if isinstance(fault, FleetError) else None

@@ -166,12 +166,12 @@ class PlanSessions:
                     return AwaitingApproval.of(known)
                 if known.status is SessionStatus.PLANNING and known.requests:
                     return await self._propose(await self._take(known))
-            gone = "the person continued with something else"
+            reason = "the person continued with something else"
             if known.status.working:
-                known = await self._left(await self._take(known), gone)
+                known = await self._abandoned(await self._take(known), reason)
             if known.status in _OPEN:
-                await self._runs.end(known, ExecutionStatus.CANCELLED, gone)
-                await self._notify(known, ExecutionStatus.CANCELLED, gone)
+                await self._runs.end(known, ExecutionStatus.CANCELLED, reason)
+                await self._notify(known, ExecutionStatus.CANCELLED, reason)
             return await self._propose(await self._begin(known.followed_by(wanted), SessionStatus.PLANNING))
 
     async def approve(
@@ -307,14 +307,16 @@ class PlanSessions:
             except FleetError as error:
                 return await self._failed(session, str(error))
             try:
-                async with self._recorded(session, tools) as (run, found):
-                    end = await self._uncancelled(session, run.adjust() if session.adjustment else run.plan(found))
+                async with self._recorded(session, tools) as (run, tools_found):
+                    end = await self._uncancelled(
+                        session, run.adjust() if session.adjustment else run.plan(tools_found)
+                    )
             except GoalCancelled as cancelled:
                 session = await self._cancelled(session, cancelled)
                 return PlanFailed(session_id=session.session_id, error=session.error)
         if end.proposed is None:
-            said = f": {end.answer}" if end.answer.strip() and not end.error else ""
-            return await self._failed(end.session, end.error or f"the model proposed nothing{said}")
+            detail = f": {end.answer}" if end.answer.strip() and not end.error else ""
+            return await self._failed(end.session, end.error or f"the model proposed nothing{detail}")
         if end.proposed.question:
             question = self._clean(end.proposed.question)
             session = replace(end.session, status=SessionStatus.AWAITING_ANSWER, question=question, error="")
@@ -416,16 +418,16 @@ class PlanSessions:
     async def _cancelled(self, session: PlanSession, cancelled: GoalCancelled) -> PlanSession:
         """The session with its goal given up."""
         error = self._clean(cancelled.message)
-        left = await self._left(session, error) if session.status.working else session
+        left = await self._abandoned(session, error) if session.status.working else session
         return await self._end(left.closed(error), ExecutionStatus.CANCELLED, error)
 
-    async def _left(self, session: PlanSession, gone: str) -> PlanSession:
+    async def _abandoned(self, session: PlanSession, reason: str) -> PlanSession:
         """The session with what was done of its request, which nobody carries out any further."""
         if not session.requests:
             return session
         async with self._runs.recorded(session, claim=False) as (record, run):
             if run.started is not None and run.finished is None:
-                await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=gone))
+                await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))
         left = session.with_run(run)
         return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
 

@@ -127,9 +127,9 @@ class KeyValueSessions:
                 return None
             head = _head(entry)
             read = [await self._parts.get(name) for name in _names(key, head)]
-            found = [part.value for part in read if part is not None]
-            if len(found) == head.parts:
-                return await asyncio.to_thread(_unpacked, found, head.size)
+            parts = [part.value for part in read if part is not None]
+            if len(parts) == head.parts:
+                return await asyncio.to_thread(_unpacked, parts, head.size)
             # Somebody put it anew between the two reads, and took the old body away.
         raise Unavailable(f"the session {session_id} could not be read completely")
 

@@ -96,7 +96,7 @@ class PlannedModel(ModelWrapper):
             if (due := progress.due()) is not None:
                 call_id, step = due
                 return self._saying(reply, self._call(call_id, step), text=step.why)
-            if looks := self._looks():
+            if looks := self._verification_calls():
                 return self._saying(reply, *looks)
             if reply is not None:
                 self._planner.keep(reply, step=progress.turns + 1)
@@ -139,14 +139,14 @@ class PlannedModel(ModelWrapper):
         progress.reason = f"the goal is not met: {verdict.missing or verdict.answer or 'nothing was found'}"
         return None
 
-    def _looks(self) -> list[ToolCall]:
+    def _verification_calls(self) -> list[ToolCall]:
         """After changes that nobody looked at: the tests, where they did not run since, and the diff."""
         progress = self._progress
         if progress.looked or not progress.changed:
             return []
         names = [name for name in _LOOKS if name in self._operations and (name != _LOOKS[0] or progress.untested)]
         ids = (PlanCallId(plan=progress.plans, purpose=Purpose.VERIFY, number=number) for number in (1, 2))
-        return [self._made(call_id, name, {}) for call_id, name in zip(ids, names, strict=False)]
+        return [self._plan_call(call_id, name, {}) for call_id, name in zip(ids, names, strict=False)]
 
     def _proposal(self) -> ToolCall:
         progress = self._progress
@@ -155,15 +155,15 @@ class PlannedModel(ModelWrapper):
             f"{number}. {step.tool} {step.operation} {json.dumps(step.params, ensure_ascii=False)} {step.why}".rstrip()
             for number, step in enumerate(progress.steps, start=1)
         ]
-        return self._made(call_id, PROPOSE, {"approach": "\n".join(lines), "reasoning": self._goal})
+        return self._plan_call(call_id, PROPOSE, {"approach": "\n".join(lines), "reasoning": self._goal})
 
     def _call(self, call_id: PlanCallId, step: PlanStep) -> ToolCall:
         spec = self._operations.spec(step)
-        return self._made(call_id, spec.name if spec else f"{step.tool}_{step.operation}", step.params)
+        return self._plan_call(call_id, spec.name if spec else f"{step.tool}_{step.operation}", step.params)
 
     def _finish(self, answer: str) -> ToolCall:
         call_id = PlanCallId(plan=self._progress.plans, purpose=Purpose.FINISH)
-        return self._made(call_id, FINAL_ANSWER.name, {"result": answer})
+        return self._plan_call(call_id, FINAL_ANSWER.name, {"result": answer})
 
     def _saying(self, reply: ModelReply | None, *calls: ToolCall, text: str = "") -> ModelReply:
         """The calls, in the reply that the plan or the verdict stands in where there is one."""
@@ -176,7 +176,7 @@ class PlannedModel(ModelWrapper):
             repairs=reply.repairs if reply else (),
         )
 
-    def _made(self, call_id: PlanCallId, name: str, arguments: Mapping[str, object]) -> ToolCall:
+    def _plan_call(self, call_id: PlanCallId, name: str, arguments: Mapping[str, object]) -> ToolCall:
         own = str(replace(call_id, nonce=self._nonce))
         text = json.dumps(arguments, ensure_ascii=False)
         return ToolCall(call_id=own, model_call_id=own, name=name, arguments=text)

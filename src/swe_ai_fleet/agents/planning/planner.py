@@ -84,13 +84,13 @@ class Operations:
 
     def checked(self, drafted: DraftStep) -> PlanStep | str | None:
         """The step as it will be carried out; what is wrong with it; None for an answer, which a plan cannot know."""
-        reading = self._named(drafted)
+        reading = self._read_name(drafted)
         if reading.name == FINAL_ANSWER.name:
             return None
         if reading.name not in self._found:
             name = f"{drafted.tool} {drafted.operation}".strip()[:80]
-            near = [found for found in reading.near if found in self._found]
-            guess = f" Did you mean {' or '.join(self._signature(found) for found in near[:2])}?" if near else ""
+            near = [name for name in reading.near if name in self._found]
+            guess = f" Did you mean {' or '.join(self._signature(name) for name in near[:2])}?" if near else ""
             return f"there is no operation {name!r}.{guess}"
         toolkit, definition = self._found[reading.name]
         spec = definition.spec
@@ -115,14 +115,14 @@ class Operations:
             expect=drafted.expect,
         )
 
-    def _named(self, drafted: DraftStep) -> Reading:
+    def _read_name(self, drafted: DraftStep) -> Reading:
         tool, operation = drafted.tool.strip(), drafted.operation.strip()
         written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
         for name in written:
             if name in self._found or name == FINAL_ANSWER.name:
                 return Reading(name=name)
         readings = [
-            self._names.read(name, lambda found, alias: self._fits(found, drafted.params, alias)) for name in written
+            self._names.read(name, lambda name, alias: self._fits(name, drafted.params, alias)) for name in written
         ]
         return next((reading for reading in readings if reading.name), readings[0])
 

@@ -74,15 +74,19 @@ def contradicts(step: PlanStep, result: ToolResult) -> str:
     exit_code = _EXIT.fullmatch(step.expect.strip())
     if exit_code is not None:
         code = result.exit_code if result.exit_code is not None else int(not result.success)
-        return "" if code == int(exit_code[1]) else f"expected {exit_code[0]}, it was {code}. {_said(result)}".rstrip()
+        return (
+            ""
+            if code == int(exit_code[1])
+            else f"expected {exit_code[0]}, it was {code}. {_outcome_text(result)}".rstrip()
+        )
     if not result.success:
-        return _said(result)
+        return _outcome_text(result)
     if step.expect and step.expect not in result.content and not result.truncated:
         return f"its result does not show {step.expect[:_MOST_REASON_CHARS]!r}"
     return ""
 
 
-def _said(result: ToolResult) -> str:
+def _outcome_text(result: ToolResult) -> str:
     return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_REASON_CHARS].split())
 
 

@@ -75,9 +75,9 @@ def read_draft(text: str) -> Draft:
     Steps are numbered from 1 as they were written.
     """
     for value in _values(text):
-        found = _plan_in(value, _DEEPEST)
-        if found is not None:
-            return found
+        plan = _plan_in(value, _DEEPEST)
+        if plan is not None:
+            return plan
     return Draft(problems=("the reply is not a JSON object with a list of steps",))
 
 
@@ -113,9 +113,9 @@ def _plan_in(value: object, depth: int) -> Draft | None:
         return _draft([fields], reasoning)
     if depth:
         for part in fields.values():
-            found = _plan_in(cast("object", part), depth - 1) if isinstance(part, dict) else None
-            if found is not None:
-                return found
+            plan = _plan_in(cast("object", part), depth - 1) if isinstance(part, dict) else None
+            if plan is not None:
+                return plan
     return None
 
 

@@ -98,7 +98,7 @@ def assess(request: str) -> Complexity:
 
 
 def _verbs(orders: list[str]) -> tuple[float, str]:
-    opens, changes, reads = _found(orders, _OPEN), _found(orders, _CHANGE), _found(orders, _READ)
+    opens, changes, reads = _verbs_in(orders, _OPEN), _verbs_in(orders, _CHANGE), _verbs_in(orders, _READ)
     if opens:
         return min(0.9, 0.75 + 0.05 * (len(opens) + len(changes) - 1)), f"open-ended work: {', '.join(opens[:4])}"
     if changes:
@@ -106,7 +106,7 @@ def _verbs(orders: list[str]) -> tuple[float, str]:
     return min(0.3, 0.1 * max(0, len(reads) - 1)), "several things to look at"
 
 
-def _found(words: list[str], verbs: Set[str]) -> list[str]:
+def _verbs_in(words: list[str], verbs: Set[str]) -> list[str]:
     return list(dict.fromkeys(word for word in words if word in verbs))
 
 
@@ -125,15 +125,15 @@ def _length(words: int) -> tuple[float, str]:
 
 
 def _soft(known: Set[str]) -> tuple[float, str]:
-    found = sorted(known & _SOFT)
-    return (0.2, f"a cause to be found: {', '.join(found[:3])}") if found else (0.0, "")
+    words = sorted(known & _SOFT)
+    return (0.2, f"a cause to be found: {', '.join(words[:3])}") if words else (0.0, "")
 
 
 def _selection(orders: list[str], known: Set[str]) -> tuple[float, str]:
     """Weight of a search by qualities, each of which is to be judged: what fits is known only once it was looked at."""
-    found = sorted(known & _QUALITIES) if _found(orders, _SEARCH_VERBS) and not _found(orders, _CHANGE) else []
-    weight = 0.0 if not found else 0.4 if len(found) == 1 else 0.75
-    return weight, f"a choice by qualities: {', '.join(found[:4])}"
+    words = sorted(known & _QUALITIES) if _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE) else []
+    weight = 0.0 if not words else 0.4 if len(words) == 1 else 0.75
+    return weight, f"a choice by qualities: {', '.join(words[:4])}"
 
 
 def _question(prose: str, words: list[str], known: Set[str]) -> tuple[float, str]:
@@ -190,27 +190,27 @@ _SUM = _shape(
 )
 
 
-def _read(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
-    path = found["path"]
+def _read(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
+    path = match["path"]
     # A bare word may be anything, unless it was said to be a file.
-    told = bool(found["said"]) or "/" in path.strip("./") or ("." in path.strip(".") and not path[-1:].isdigit())
-    return ("files_read_file", {"path": path}) if told and path[-1:] not in ("", "/") else None
+    explicit = bool(match["said"]) or "/" in path.strip("./") or ("." in path.strip(".") and not path[-1:].isdigit())
+    return ("files_read_file", {"path": path}) if explicit and path[-1:] not in ("", "/") else None
 
 
-def _list(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
-    path = found["path"]
+def _list(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
+    path = match["path"]
     if path is not None and path.lower() in ("repository", "repo", "project", "workspace"):
         path = None
     return "files_list_files", {"path": path} if path else {}
 
 
-def _log(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
-    return "git_log", {"limit": int(found["count"])} if found["count"] else {}
+def _log(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
+    return "git_log", {"limit": int(match["count"])} if match["count"] else {}
 
 
-def _search(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
-    needle, path = found["needle"], found["path"]
-    if needle.lower() in _VAGUE and not found["quote"]:
+def _search(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
+    needle, path = match["needle"], match["path"]
+    if needle.lower() in _VAGUE and not match["quote"]:
         return None
     if path is not None and path.lower() in ("repository", "repo", "project", "workspace", "code", "files"):
         path = None
@@ -219,8 +219,8 @@ def _search(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
     return "files_search_in_files", {"pattern": pattern, "path": path or "."}
 
 
-def _sum(found: re.Match[str]) -> tuple[str, dict[str, object]] | None:
-    expression = found["sum"].strip()
+def _sum(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
+    expression = match["sum"].strip()
     return None if _DATE.search(expression) else ("calculator", {"expression": expression})
 
 

@@ -50,10 +50,10 @@ class Naming:
         """What a call that succeeded was about, and what it gave."""
         if not result.success:
             return
-        found = named_by(call, result)
-        for member in found.single:
+        named = named_by(call, result)
+        for member in named.single:
             self._alone(member, call.name)
-        for members in found.lists:
+        for members in named.lists:
             self._list(members, call.name)
 
     def answer(self, text: str) -> None:
@@ -61,7 +61,7 @@ class Naming:
         entries = last_list(text)
         members: list[Member] = []
         for line in entries:
-            meant = self._meant(line)
+            meant = self._thing_meant(line)
             if meant is None:
                 members.append(entry(line))
             else:
@@ -75,7 +75,7 @@ class Naming:
             if len(mentioned := _mentioned(text, self.things)) == 1:
                 self._alone(Member.of(mentioned[0]), ANSWER)
 
-    def _meant(self, entry: str) -> NamedThing | None:
+    def _thing_meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
         known = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}
         for alias in (_name, _beginning, _label):
@@ -92,7 +92,10 @@ class Naming:
         thing = NamedThing(
             kind=member.kind, name=name, turn=self._turn, source=source, label=as_name(member.label), nouns=member.nouns
         )
-        same = any(replace(one, label=thing.label if not one.noun else one.label) == thing for one in self.things)
+        same = any(
+            replace(thing_known, label=thing.label if not thing_known.noun else thing_known.label) == thing
+            for thing_known in self.things
+        )
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
@@ -140,8 +143,8 @@ def _mentions(text: str, name: str) -> bool:
 
 def _mentioned(text: str, things: Sequence[NamedThing]) -> list[NamedThing]:
     """Those with a noun whose name stands in a text; a name of two different things is nobody's."""
-    text, found = text[:MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
+    text, mentioned = text[:MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
     for thing in things:
         if thing.noun and len(thing.name) > 1 and _mentions(text, thing.name.casefold()):
-            found.setdefault((thing.noun, thing.name), {})[thing.label] = thing
-    return [thing for same in found.values() if len(same) == 1 for thing in same.values()]
+            mentioned.setdefault((thing.noun, thing.name), {})[thing.label] = thing
+    return [thing for same in mentioned.values() if len(same) == 1 for thing in same.values()]

@@ -175,20 +175,20 @@ class _WithNouns:
 @lru_cache(maxsize=64)
 def _with_nouns(own: frozenset[str]) -> _WithNouns:
     """Those of the kinds, and a conversation's own (plain small letters)."""
-    one = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
+    nouns = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
     many = "|".join(sorted({*_PLURALS, *map(plural, own)}, key=len, reverse=True))
     stepped = "|".join([*_STEPPED, *sorted(own)])
     return _WithNouns(
         _pattern(rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({many})\b|{_END})"),
         _pattern(
-            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({one})\b|{_END})|\bthe (?:penultimate|last but one)"
-            rf"(?: ({one})\b|{_END})"
+            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({nouns})\b|{_END})|\bthe (?:penultimate|last but one)"
+            rf"(?: ({nouns})\b|{_END})"
         ),
-        _pattern(rf"\bthe ({_NTH}|last)(?: ({one})\b{_OF_THEM}|{_END}{_OF_THEM})"),
-        _pattern(rf"\b({one}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b"),
-        _pattern(rf"\bthe other ({one})\b|\bthe other{_END}"),
+        _pattern(rf"\bthe ({_NTH}|last)(?: ({nouns})\b{_OF_THEM}|{_END}{_OF_THEM})"),
+        _pattern(rf"\b({nouns}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b"),
+        _pattern(rf"\bthe other ({nouns})\b|\bthe other{_END}"),
         _pattern(rf"\bthe (next|previous) ({stepped})\b"),
-        _pattern(rf"\b(?:that|this|the same) ({one})\b(?! of\b)"),
+        _pattern(rf"\b(?:that|this|the same) ({nouns})\b(?! of\b)"),
         _pattern(rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({many})\b"),
         _pattern(rf"\bboth(?: of them| (?:the )?({many}))?\b"),
     )
@@ -234,20 +234,20 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
     text = request[:MAX_CHARS]
     own = {noun: noun for noun in list(dict.fromkeys(nouns))[-MAX_NOUNS:] if noun not in _NOUNS}
     patterns, own = _with_nouns(frozenset(own)), own | {plural(noun): noun for noun in own}
-    found: list[tuple[int, int, Phrase]] = []
+    matches: list[tuple[int, int, Phrase]] = []
 
     def take(
         match: re.Match[str], pointing: Pointing, noun: str | None, number: int = 0, *, vague: bool = False
     ) -> None:
         start, end = match.span(1) if pointing is Pointing.IT else match.span()
-        if any(start < other_end and other_start < end for other_start, other_end, _ in found):
+        if any(start < other_end and other_start < end for other_start, other_end, _ in matches):
             return
         word = (noun or "").lower()
         phrase = Phrase(
             text=text[start:end].strip(), pointing=pointing, kinds=_NOUNS.get(_PLURALS.get(word, word), _ANY),
             noun=own.get(word, ""), number=number, start=start, vague=vague,
         )  # fmt: skip
-        found.append((start, end, phrase))
+        matches.append((start, end, phrase))
 
     for match in patterns.ranges.finditer(text):
         count = _count(match[2])
@@ -269,7 +269,7 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
         take(match, Pointing.THOSE, match[1])
     for match in patterns.both.finditer(text):
         take(match, Pointing.BOTH, match[1])
-    for match in () if found else _MORE.finditer(text):
+    for match in () if matches else _MORE.finditer(text):
         # "More details on the second" is about the second.
         take(match, Pointing.MORE, None, vague=True)
     for match in _HIM.finditer(text):
@@ -278,7 +278,7 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
         take(match, Pointing.IT, None, vague=True)
     for match in _THEM.finditer(text):
         take(match, Pointing.THEM, None, vague=True)
-    return tuple(phrase for _, _, phrase in sorted(found, key=lambda one: one[0])[:MAX_PHRASES])
+    return tuple(phrase for _, _, phrase in sorted(matches, key=lambda match: match[0])[:MAX_PHRASES])
 
 
 def _ordinal(word: str) -> int:

@@ -117,32 +117,32 @@ def title_of(key: str, operation: str, server: str) -> str:
 
 def named_by(call: ToolCall, result: ToolResult) -> Found:
     """What a call that succeeded was about, and what it gave."""
-    words, found = _words(call.name, str(result.metadata.get("server", ""))), Found()
+    words, things = _words(call.name, str(result.metadata.get("server", ""))), Found()
     fields = fields_of(result)
     if fields:
-        _walk(fields, found, 0, words)
+        _walk(fields, things, 0, words)
     else:
-        _walk_text(result.content, found)
+        _walk_text(result.content, things)
     # A record says what it is about better than the argument by which it was asked for.
-    told = {noun for member in found.single for noun in member.nouns}
-    asked = [member for member in _arguments(call) if not told & set(member.nouns)]
-    found.single = [*asked, *found.single[:MAX_LIST]]
-    return found
+    nouns = {noun for member in things.single for noun in member.nouns}
+    asked = [member for member in _arguments(call) if not nouns & set(member.nouns)]
+    things.single = [*asked, *things.single[:MAX_LIST]]
+    return things
 
 
-def _walk(value: Mapping[str, object], found: Found, depth: int, words: Sequence[str]) -> None:
+def _walk(value: Mapping[str, object], things: Found, depth: int, words: Sequence[str]) -> None:
     own = _identity(value, _noun(words, last=False))
     if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
-        found.single.append(own)
+        things.single.append(own)
     for key, part in value.items():
         # What a key does not say, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
         if isinstance(part, list) and part:
             members = _members(key, cast("list[object]", part), _noun(named, last=True))
             if members:
-                found.lists.append(members)
+                things.lists.append(members)
         elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
-            _walk(cast("Mapping[str, object]", part), found, depth + 1, named)
+            _walk(cast("Mapping[str, object]", part), things, depth + 1, named)
 
 
 def _members(key: str, parts: list[object], noun: str) -> list[Member]:
@@ -162,12 +162,12 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
     return members
 
 
-def _walk_text(text: str, found: Found) -> None:
+def _walk_text(text: str, things: Found) -> None:
     entries = last_list(text)
     if entries:
-        found.lists.append([entry(one) for one in entries])
+        things.lists.append([entry(entry_text) for entry_text in entries])
         return
-    found.single += [Member(kind, name) for kind, name in in_words(text)]
+    things.single += [Member(kind, name) for kind, name in in_words(text)]
 
 
 def entry(text: str) -> Member:
@@ -201,20 +201,20 @@ def _label_of(record: Mapping[str, object], name: str) -> str:
 def _facts(record: Mapping[str, object], name: str) -> str:
     """What else a record says of a thing, what tells it from others first."""
     keys = sorted(record, key=lambda key: not set(words_of(key)) & {"address", "id", "chain", "network"})
-    told = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
-    return ", ".join(told[:_FACTS])
+    facts = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
+    return ", ".join(facts[:_FACTS])
 
 
 def _arguments(call: ToolCall) -> list[Member]:
     fields = json_object(call.arguments)
-    found = [Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+    members = [Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
     for key, value in fields.items():
         words = words_of(key)
         about = words[:-1] if len(words) > 1 and words[-1] in _OF_A_THING else words
         noun = _noun(about, last=True) if len(about) == 1 and key not in _KEYS else ""
         if noun and isinstance(value, str) and 1 < len(value) <= MAX_NAME_CHARS and len(value.split()) == 1:
-            found.append(Member(ThingKind.ROW, value, nouns=(noun,)))
-    return found
+            members.append(Member(ThingKind.ROW, value, nouns=(noun,)))
+    return members
 
 
 def _string(value: object) -> str:

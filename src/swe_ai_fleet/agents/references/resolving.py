@@ -83,32 +83,36 @@ def note(references: Sequence[Reference]) -> str:
 
 def question(references: Sequence[Reference]) -> str:
     """What the person is asked, as Markdown; empty where everything is clear enough."""
-    return "\n\n".join(_asked(reference) for reference in references if reference.asks)
+    return "\n\n".join(_question(reference) for reference in references if reference.asks)
 
 
 def vague_question(references: Sequence[Reference]) -> str:
     """What the person may be asked about phrases that often mean nothing, as Markdown; empty where there is nothing."""
-    unclear = [one for one in references if one.vague and one.standing in (Standing.AMBIGUOUS, Standing.STALE)]
-    return "\n\n".join(_asked(reference) for reference in unclear[:1])
+    unclear = [
+        reference
+        for reference in references
+        if reference.vague and reference.standing in (Standing.AMBIGUOUS, Standing.STALE)
+    ]
+    return "\n\n".join(_question(reference) for reference in unclear[:1])
 
 
 def _noted(reference: Reference) -> str:
-    said = f"- “{reference.phrase}”"
-    names = "; ".join(_named(thing) for thing in reference.things[:_MAX_CHOICES])
+    quoted = f"- “{reference.phrase}”"
+    names = "; ".join(_quoted_name(thing) for thing in reference.things[:_MAX_CHOICES])
     match reference.standing:
         case Standing.RESOLVED:
-            return f"{said}: {names}"
+            return f"{quoted}: {names}"
         case Standing.AMBIGUOUS:
-            return f"{said} is ambiguous, it could be: {names}. Do not guess: ask which one is meant."
+            return f"{quoted} is ambiguous, it could be: {names}. Do not guess: ask which one is meant."
         case Standing.STALE:
-            return f"{said} may be {names}, named {reference.turns_ago} turns ago. Do not guess: ask whether it is."
+            return f"{quoted} may be {names}, named {reference.turns_ago} turns ago. Do not guess: ask whether it is."
         case Standing.BEYOND:
-            return f"{said}: the last list has no such place; it has {len(reference.things)}. Ask what is meant."
+            return f"{quoted}: the last list has no such place; it has {len(reference.things)}. Ask what is meant."
         case Standing.UNKNOWN:
-            return f"{said}: nothing that was named earlier fits. If it matters, ask what is meant."
+            return f"{quoted}: nothing that was named earlier fits. If it matters, ask what is meant."
 
 
-def _named(thing: NamedThing) -> str:
+def _quoted_name(thing: NamedThing) -> str:
     place = f", number {thing.position} of {thing.size}" if thing.group else ""
     label = f" ({_quoted(thing.label[:80])})" if thing.label else ""
     return f"{thing.noun or thing.kind} {_quoted(thing.name)}{label}{place}"
@@ -119,16 +123,16 @@ def _quoted(text: str) -> str:
     return disarmed(json.dumps(text, ensure_ascii=visible(text) != text))
 
 
-def _asked(reference: Reference) -> str:
+def _question(reference: Reference) -> str:
     listed = "\n".join(
-        f"{number}. {_shown(thing)}" for number, thing in enumerate(reference.things[:_MAX_CHOICES], start=1)
+        f"{number}. {_display(thing)}" for number, thing in enumerate(reference.things[:_MAX_CHOICES], start=1)
     )
     match reference.standing:
         case Standing.STALE:
             only = len(reference.things) == 1
-            what = _shown(reference.things[0]) if only else f"these?\n\n{listed}"
+            meant_things = _display(reference.things[0]) if only else f"these?\n\n{listed}"
             back = f"That was {reference.turns_ago} messages ago, so I ask first."
-            return f"By “{reference.phrase}”, do you mean {what}{'?' if only else ''} {back}"
+            return f"By “{reference.phrase}”, do you mean {meant_things}{'?' if only else ''} {back}"
         case Standing.BEYOND:
             more = "" if len(reference.things) <= _MAX_CHOICES else "\n(and more)"
             return f"The last list has no “{reference.phrase}”. Which one do you mean?\n\n{listed}{more}"
@@ -136,9 +140,9 @@ def _asked(reference: Reference) -> str:
             return f"What do you mean by “{reference.phrase}”?\n\n{listed}"
 
 
-def _shown(thing: NamedThing) -> str:
-    told = f"{thing.name}, {thing.label}" if thing.noun and thing.label else thing.name
-    name = "".join(f"\\{c}" if c in "\\`*_[]()<>|~#!" else c for c in told)
+def _display(thing: NamedThing) -> str:
+    label = f"{thing.name}, {thing.label}" if thing.noun and thing.label else thing.name
+    name = "".join(f"\\{c}" if c in "\\`*_[]()<>|~#!" else c for c in label)
     kind = thing.noun or ("" if thing.kind in (ThingKind.ITEM, ThingKind.ROW) else thing.kind)
     return f"{name} ({kind})" if kind else name
 
@@ -185,10 +189,10 @@ class _Resolver:
         lists = self._lists(phrase)
         if not lists:
             return _unknown(phrase)
-        found = _distinct([members[place] for members in lists if (place := _place(phrase.number, members)) >= 0])
-        if not found:
+        things = _distinct([members[place] for members in lists if (place := _place(phrase.number, members)) >= 0])
+        if not things:
             return replace(_unknown(phrase), standing=Standing.BEYOND, things=tuple(lists[-1]))
-        return self._decided(phrase, found)
+        return self._decided(phrase, things)
 
     def _some(self, phrase: Phrase) -> Reference:
         lists = self._lists(phrase)
@@ -256,27 +260,27 @@ class _Resolver:
         if not groups:
             return []
         nearest = max(members[0].turn for members in groups.values())
-        found = [members for members in groups.values() if members[0].turn == nearest]
-        seen = [members for members in found if members[0].source in (ANSWER, PERSON)]
-        found = seen[-1:] or found
+        nearest_lists = [members for members in groups.values() if members[0].turn == nearest]
+        seen = [members for members in nearest_lists if members[0].source in (ANSWER, PERSON)]
+        nearest_lists = seen[-1:] or nearest_lists
         # A tool that was asked twice gave one list twice.
-        different = {tuple(thing.name for thing in members): members for members in found}
+        different = {tuple(thing.name for thing in members): members for members in nearest_lists}
         return list(different.values())
 
-    def _decided(self, phrase: Phrase, found: Sequence[NamedThing]) -> Reference:
-        return self._sure(phrase, found) if len(found) == 1 else self._ambiguous(phrase, found)
+    def _decided(self, phrase: Phrase, things: Sequence[NamedThing]) -> Reference:
+        return self._sure(phrase, things) if len(things) == 1 else self._ambiguous(phrase, things)
 
-    def _sure(self, phrase: Phrase, found: Sequence[NamedThing]) -> Reference:
-        ago = self._turn - max(thing.turn for thing in found)
+    def _sure(self, phrase: Phrase, things: Sequence[NamedThing]) -> Reference:
+        ago = self._turn - max(thing.turn for thing in things)
         standing = Standing.STALE if ago > self._stale else Standing.RESOLVED
-        return Reference(phrase=phrase.text, standing=standing, things=tuple(found), turns_ago=ago, vague=phrase.vague)
+        return Reference(phrase=phrase.text, standing=standing, things=tuple(things), turns_ago=ago, vague=phrase.vague)
 
-    def _ambiguous(self, phrase: Phrase, found: Sequence[NamedThing]) -> Reference:
+    def _ambiguous(self, phrase: Phrase, things: Sequence[NamedThing]) -> Reference:
         return Reference(
             phrase=phrase.text,
             standing=Standing.AMBIGUOUS,
-            things=tuple(_distinct(found)),
-            turns_ago=self._turn - max((thing.turn for thing in found), default=self._turn),
+            things=tuple(_distinct(things)),
+            turns_ago=self._turn - max((thing.turn for thing in things), default=self._turn),
             vague=phrase.vague,
         )
 

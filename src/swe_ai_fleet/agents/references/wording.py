@@ -31,23 +31,23 @@ def last_list(text: str) -> tuple[str, ...]:
             lists.append([])
         lists[-1].append(_bare(entry[2]))
         number = at
-    found = [one for one in lists if len(one) >= 2]
-    return tuple(found[-1][:MAX_LIST]) if found else ()
+    long_lists = [names for names in lists if len(names) >= 2]
+    return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
 
 
 def in_words(text: str) -> list[tuple[ThingKind, str]]:
     """Files, addresses and ids among words, each once, in order."""
     text = text[:MAX_TEXT_CHARS]
-    found: dict[tuple[ThingKind, str], None] = {}
+    things: dict[tuple[ThingKind, str], None] = {}
     for word in text.split():
         bare = word.strip(_WRAPPING).rstrip(".")
         if address := _URL.match(bare):
-            found.setdefault((ThingKind.LINK, address[0].rstrip(".,;:)")))
+            things.setdefault((ThingKind.LINK, address[0].rstrip(".,;:)")))
         elif _ID.fullmatch(bare):
-            found.setdefault((ThingKind.EXECUTION, bare))
+            things.setdefault((ThingKind.EXECUTION, bare))
         elif _is_file(bare):
-            found.setdefault((ThingKind.FILE, bare))
-    return list(found)[:MAX_LIST]
+            things.setdefault((ThingKind.FILE, bare))
+    return list(things)[:MAX_LIST]
 
 
 def kind_of(text: str) -> ThingKind:

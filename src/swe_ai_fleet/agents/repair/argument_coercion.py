@@ -20,25 +20,25 @@ _MOST_CHOICES = 64
 
 def choices_of(schema: Schema, root: Schema) -> list[Schema]:
     """The alternatives of a schema, its references followed; of a boundless one, the first."""
-    waiting, found = [schema], list[Schema]()
+    waiting, choices = [schema], list[Schema]()
     for _ in range(_MOST_CHOICES):
         if not waiting:
             break
-        one = waiting.pop(0)
-        reference = one.get("$ref")
+        schema_choice = waiting.pop(0)
+        reference = schema_choice.get("$ref")
         if isinstance(reference, str):
             target = _mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
             waiting.append(cast("Schema", target) if isinstance(target, Mapping) else {})
             continue
-        parts = one.get("anyOf", one.get("oneOf"))
-        kind = one.get("type")
+        parts = schema_choice.get("anyOf", schema_choice.get("oneOf"))
+        kind = schema_choice.get("type")
         if isinstance(parts, list):
             waiting += [cast("Schema", part) for part in cast("list[object]", parts) if isinstance(part, Mapping)]
         elif isinstance(kind, list):
-            found += [{**one, "type": each} for each in cast("list[object]", kind)]
+            choices += [{**schema_choice, "type": each} for each in cast("list[object]", kind)]
         else:
-            found.append(one)
-    return found or [{}]
+            choices.append(schema_choice)
+    return choices or [{}]
 
 
 def types_of(schema: Schema, root: Schema) -> set[str]:
@@ -49,7 +49,7 @@ def types_of(schema: Schema, root: Schema) -> set[str]:
 def enum_of(choices: Sequence[Schema]) -> list[object]:
     """The values that alternatives list; empty where they list none."""
     listed = [choice.get("enum") for choice in choices]
-    return [one for values in listed if isinstance(values, list) for one in cast("list[object]", values)]
+    return [choice for values in listed if isinstance(values, list) for choice in cast("list[object]", values)]
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
@@ -269,7 +269,9 @@ class _Coercion:
                 self.note(f"type_{kind}: {place}")
                 value = changed
         if isinstance(value, str) and (enum := enum_of(choices)) and value not in enum:
-            alike = [one for one in enum if isinstance(one, str) and one.casefold() == value.strip().casefold()]
+            alike = [
+                choice for choice in enum if isinstance(choice, str) and choice.casefold() == value.strip().casefold()
+            ]
             if len(alike) == 1:
                 self.note(f"enum_spelling: {place}")
                 return alike[0]

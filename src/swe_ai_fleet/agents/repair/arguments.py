@@ -126,11 +126,11 @@ def _beginning(text: str, start: int, repairs: dict[str, None]) -> int:
     rest = text[start : start + 200].lstrip()
     if rest[:1] in ("[", "{") or (rest[:1] == "(" and rest[1:].lstrip()[:1] != "{"):
         return start
-    found = text.find("{", start)
-    if found < 0:
+    place = text.find("{", start)
+    if place < 0:
         raise Unreadable("there is no JSON object in it", 0)
     repairs["json_text_before"] = None
-    return found
+    return place
 
 
 def _after(text: str, end: int, value: object, repairs: dict[str, None]) -> None:

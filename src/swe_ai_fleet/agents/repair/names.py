@@ -201,9 +201,9 @@ class Names:
         if bare in self._specs:
             return Reading(name=bare, repair=f"name_cleaned: {bare}")
         for folded in _spellings(bare):
-            found = self._folded.get(folded, ())
-            if len(found) == 1:
-                return Reading(name=found[0], repair=f"name_folded: {found[0]}")
+            names = self._folded.get(folded, ())
+            if len(names) == 1:
+                return Reading(name=names[0], repair=f"name_folded: {names[0]}")
         for folded in _spellings(bare):
             reading = self._by_operation(folded, fits) or self._by_alias(folded, fits)
             if reading is not None:
@@ -212,10 +212,10 @@ class Names:
 
     def _by_operation(self, folded: str, fits: Fits) -> Reading | None:
         """An operation without its toolkit's name. One word alone says too little: the arguments must fit as well."""
-        found = self._operations.get(folded, ())
-        if len(found) != 1:
-            return Reading(near=found) if found else None
-        only = found[0]
+        operations = self._operations.get(folded, ())
+        if len(operations) != 1:
+            return Reading(near=operations) if operations else None
+        only = operations[0]
         plain = (only,) if "_" in self._specs[only].operation else ()
         if folded in _ALIASES or not plain:
             plain = (only,) if fits(only, None) else ()
@@ -224,7 +224,7 @@ class Names:
                 return Reading(near=tuple(sorted({*plain, *meant})))
         if len(plain) == 1:
             return Reading(name=plain[0], repair=f"name_prefixed: {plain[0]}")
-        return None if folded in _ALIASES else Reading(near=found)
+        return None if folded in _ALIASES else Reading(near=operations)
 
     def _by_alias(self, folded: str, fits: Fits) -> Reading | None:
         meanings = [alias for alias in _ALIASES.get(folded, ()) if alias.target in self._specs]

@@ -174,7 +174,7 @@ class TolerantReader:
         digits = {"u": 4, "x": 2 if quote == "'" else 0}.get(character, 0)
         if digits:
             code = self._text[at + 2 : at + 2 + digits]
-            if len(code) == digits and all(one in "0123456789abcdefABCDEF" for one in code):
+            if len(code) == digits and all(digit in "0123456789abcdefABCDEF" for digit in code):
                 return chr(int(code, 16)), at + 2 + digits
         if character and character in _LITERAL_ESCAPES:
             self._mend("json_escape")

@@ -123,8 +123,8 @@ def _letters(value: object) -> list[str]:
     """
     texts = cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else [value]
     short = [_TITLE.sub(" ", text) for text in texts if isinstance(text, str) and len(text) <= _MOST_READ]
-    found = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
-    return list(dict.fromkeys(found))
+    letters = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
+    return list(dict.fromkeys(letters))
 
 
 def _as_letter(value: object) -> str:
@@ -176,17 +176,17 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
     problems: list[str] = []
     for shape in sorted((ComparisonShape, CritiqueShape), key=lambda shape: shape is not answer_shape(shown)):
         try:
-            said = read(shape, *texts)
+            answer = read(shape, *texts)
         except ValueError as error:
             problems.append(str(error))
             continue
-        if isinstance(said, CritiqueShape):
+        if isinstance(answer, CritiqueShape):
             if len(asked) == 1:
-                return ReviewAnswer(critiques={asked[0]: said})
+                return ReviewAnswer(critiques={asked[0]: answer})
             continue
-        critiques = {review.candidate: review for review in said.reviews if review.candidate in asked}
+        critiques = {review.candidate: review for review in answer.reviews if review.candidate in asked}
         if critiques:
-            return ReviewAnswer(critiques=critiques, order=said.order, reason=said.reason)
+            return ReviewAnswer(critiques=critiques, order=answer.order, reason=answer.reason)
         problems.insert(0, f"it reviews none of the candidates {', '.join(asked)}")
     raise ValueError(problems[0])
 
@@ -217,17 +217,17 @@ def review_of(
         if subject.settled:
             continue
         empty = _critique(assignment, subject)
-        if (one := said.critiques.get(letter)) is None:
+        if (critique := said.critiques.get(letter)) is None:
             critiques.append(replace(empty, error="the reviewer did not review this candidate"))
             continue
         changed = frozenset(subject.candidate.artifacts.files_changed)
-        findings = sorted(one.findings, key=lambda finding: not finding.must_fix)[:MAX_FINDINGS]
+        findings = sorted(critique.findings, key=lambda finding: not finding.must_fix)[:MAX_FINDINGS]
         critiques.append(
             replace(
                 empty,
-                verdict=one.verdict,
-                score=round(one.score, 4),
-                content=_shown(one.content, mask, MAX_CONTENT_CHARS),
+                verdict=critique.verdict,
+                score=round(critique.score, 4),
+                content=_safe_text(critique.content, mask, MAX_CONTENT_CHARS),
                 findings=tuple(_finding(finding, changed, tree, mask) for finding in findings),
             )
         )
@@ -239,8 +239,8 @@ def no_review(
     assignment: ReviewAssignment, shown: Sequence[Subject], error: str, *, mask: SecretMask, usage: Usage
 ) -> Review:
     """A review that came to nothing, and why."""
-    error = _shown(error, mask, MAX_ERROR_CHARS) or "the review came to nothing"
-    critiques = [replace(_critique(assignment, one), error=error) for one in shown if not one.settled]
+    error = _safe_text(error, mask, MAX_ERROR_CHARS) or "the review came to nothing"
+    critiques = [replace(_critique(assignment, subject), error=error) for subject in shown if not subject.settled]
     vote = replace(_ballot(assignment, shown), error=error) if len(shown) > 1 else None
     return Review(critiques=_spent(critiques, usage), vote=vote)
 
@@ -263,39 +263,39 @@ def _ballot(assignment: ReviewAssignment, shown: Sequence[Subject]) -> Vote:
     return Vote(judge_id=assignment.reviewer_id, sample=1, order=order)
 
 
-def _vote(said: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Subject], mask: SecretMask) -> Vote:
+def _vote(answer: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Subject], mask: SecretMask) -> Vote:
     """The vote for the first candidate in the reviewer's order."""
     vote = _ballot(assignment, shown)
-    named = [at for letter in said.order if (at := LETTERS.find(letter)) < len(shown)]
+    named = [at for letter in answer.order if (at := LETTERS.find(letter)) < len(shown)]
     if not named:
         return replace(vote, error="the reviewer named no order of the candidates")
-    return replace(vote, choice=vote.order[named[0]], reason=_shown(said.reason, mask, MAX_ERROR_CHARS))
+    return replace(vote, choice=vote.order[named[0]], reason=_safe_text(answer.reason, mask, MAX_ERROR_CHARS))
 
 
-def _finding(said: FindingShape, changed: frozenset[str], tree: Tree, mask: SecretMask) -> Finding:
-    file, text = _path(said.file), said.text
+def _finding(shape: FindingShape, changed: frozenset[str], tree: Tree, mask: SecretMask) -> Finding:
+    file, text = _path(shape.file), shape.text
     if file and file not in changed and not _there(file, tree):
-        text, file = f"{said.file}: {text}", ""
+        text, file = f"{shape.file}: {text}", ""
     return Finding(
-        text=_shown(text, mask, MAX_FINDING_CHARS),
-        file=_shown(file, mask, MAX_FILE_CHARS),
-        line=said.line if file else 0,
-        must_fix=said.must_fix,
-        proof=_proof(said) if said.must_fix else None,
+        text=_safe_text(text, mask, MAX_FINDING_CHARS),
+        file=_safe_text(file, mask, MAX_FILE_CHARS),
+        line=shape.line if file else 0,
+        must_fix=shape.must_fix,
+        proof=_proof(shape) if shape.must_fix else None,
     )
 
 
-def _proof(said: FindingShape) -> Proof | None:
+def _proof(shape: FindingShape) -> Proof | None:
     """The proof that a reviewer offers, not yet tried; a command that is too long, or none, is no proof."""
-    command = well_formed(said.command).strip()
+    command = well_formed(shape.command).strip()
     if not command or "\0" in command or len(command) > MAX_COMMAND_CHARS:
         return None
-    return Proof(command=command, expected=shortened(well_formed(said.expected).strip(), MAX_COMMAND_CHARS))
+    return Proof(command=command, expected=shortened(well_formed(shape.expected).strip(), MAX_COMMAND_CHARS))
 
 
-def _path(said: str) -> str:
+def _path(text: str) -> str:
     """The path as git writes it; models put the mount, `./` or a diff's `a/` and `b/` in front."""
-    path = said.strip().strip("`'\"")
+    path = text.strip().strip("`'\"")
     for prefix in ("/workspace/", "./"):
         path = path.removeprefix(prefix)
     return path if 0 < len(path) <= MAX_FILE_CHARS and "\0" not in path else ""
@@ -309,5 +309,5 @@ def _there(path: str, tree: Tree) -> bool:
     return True
 
 
-def _shown(text: str, mask: SecretMask, limit: int) -> str:
+def _safe_text(text: str, mask: SecretMask, limit: int) -> str:
     return shortened(mask(well_formed(text)).strip(), limit)

@@ -51,26 +51,32 @@ def review_messages(
         mask: Hides secrets.
     """
     task = assignment.task
-    known = [one.candidate for one in shown]
-    digests = sorted(one.artifacts.patch.digest for one in known if one.artifacts.patch is not None)
-    fence = Fence(mask, task.execution_id, *sorted(one.candidate_id for one in known), *digests)
+    known = [subject.candidate for subject in shown]
+    digests = sorted(candidate.artifacts.patch.digest for candidate in known if candidate.artifacts.patch is not None)
+    fence = Fence(mask, task.execution_id, *sorted(candidate.candidate_id for candidate in known), *digests)
     # At about four characters a token: a quarter of the context for the diffs, half of that for the evidence.
     room = min(MAX_CHARS, MAX_DIFF_CHARS * len(shown), context_tokens or MAX_DIFF_CHARS)
     diffs = [
-        "" if one.settled else patches.get(one.candidate.candidate_id, b"").decode("utf-8", "replace") for one in shown
+        "" if subject.settled else patches.get(subject.candidate.candidate_id, b"").decode("utf-8", "replace")
+        for subject in shown
     ]
     shares = fair_shares([len(diff) for diff in diffs], room)
-    part = max(_LEAST_CHARS, room // sum(not one.settled for one in shown))
+    part = max(_LEAST_CHARS, room // sum(not subject.settled for subject in shown))
     sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
     if assignment.unshown:
-        sections.append(("Asked for, and shown by nothing that ran", _unshown(mask(one) for one in assignment.unshown)))
+        sections.append(
+            (
+                "Asked for, and shown by nothing that ran",
+                _unshown(mask(requirement) for requirement in assignment.unshown),
+            )
+        )
     for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
         lines = ["Its changes could not be applied to the clone."]
         if subject.candidate.candidate_id in applied:
             lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
         lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
         sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
-    if any(one.earlier is not None and not one.settled for one in shown):
+    if any(subject.earlier is not None and not subject.settled for subject in shown):
         sections.append(("Your second look", _SECOND_LOOK))
     sections.append(("Your perspective", assignment.perspective.instructions))
     facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
@@ -108,8 +114,8 @@ def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence)
 
 def _settled(subject: Subject, fence: Fence) -> list[str]:
     """A candidate that the reviewer has said all about."""
-    said = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
-    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, said]
+    earlier = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
+    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
 
 
 def size_of(left: Artifacts) -> str:

@@ -82,19 +82,19 @@ class Proving:
             for finding in critique.findings:
                 if finding.proof is not None and finding.must_fix and left:
                     left -= 1
-                    proof = await self._tried(finding.proof, patches[critique.candidate_id])
+                    proof = await self._run_proof(finding.proof, patches[critique.candidate_id])
                     others = {name: patch for name, patch in patches.items() if name != critique.candidate_id}
                     finding = replace(finding, proof=await self._elsewhere(proof, others))
                 findings.append(finding)
             critiques.append(replace(critique, findings=tuple(findings)))
         return replace(review, critiques=tuple(critiques))
 
-    async def _tried(self, proof: Proof, patch: BlobRef | None) -> Proof:
+    async def _run_proof(self, proof: Proof, patch: BlobRef | None) -> Proof:
         seen = ""
         try:
             for _ in range(_RUNS):
                 result = await self._run(proof, patch)
-                seen = self._seen(result)
+                seen = self._output_of(result)
                 if result.ok:
                     # One that fails only now and then shows nothing.
                     return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
@@ -108,7 +108,7 @@ class Proving:
             else:
                 outcome = ProofOutcome.FAILS_EVERYWHERE
         except FleetError as error:
-            return replace(proof, outcome=ProofOutcome.NOT_RUN, seen=self._shown(str(error)))
+            return replace(proof, outcome=ProofOutcome.NOT_RUN, seen=self._safe_text(str(error)))
         return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
 
     async def _elsewhere(self, proof: Proof, patches: Mapping[str, BlobRef | None]) -> Proof:
@@ -156,16 +156,16 @@ class Proving:
         if patch is not None:
             data = await self.blobs.get(patch)
             repository = await self.workspaces.patched(assignment.execution_id, repository, data)
-            found = await self.workspaces.environment(repository, assignment.task.environment)
-            environment = replace(found, network=environment.network)
+            clone_environment = await self.workspaces.environment(repository, assignment.task.environment)
+            environment = replace(clone_environment, network=environment.network)
         name = f"proof-{sha256(assignment.agent_id.encode()).hexdigest()[:_NAME_CHARS]}"
         async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
             yield clone
 
-    def _seen(self, result: CommandResult) -> str:
+    def _output_of(self, result: CommandResult) -> str:
         end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
         printed = result.stdout.text().strip()
-        return self._shown(f"{end}\n{printed[-MAX_SEEN_CHARS:]}" if printed else end)
+        return self._safe_text(f"{end}\n{printed[-MAX_SEEN_CHARS:]}" if printed else end)
 
-    def _shown(self, text: str) -> str:
+    def _safe_text(self, text: str) -> str:
         return shortened(self.mask(well_formed(text)), MAX_SEEN_CHARS)

@@ -109,7 +109,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         assignment, shown, mask = self._assignment, self._shown, self._run.equipment.mask
         error = ""
         try:
-            said = await run_agent(self, self._run)
+            answer = await run_agent(self, self._run)
         except (ModelError, InvalidRequest, NotFound, ValueError) as fault:
             review = no_review(assignment, shown, str(fault), mask=mask, usage=self.budget.total())
             error = review.critiques[0].error
@@ -117,7 +117,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             self._stop = StopReason.FINAL_ANSWER
             tree = Tree(self._clone.root, self._clone.mount)
             review = await asyncio.to_thread(
-                review_of, said, assignment, shown, tree=tree, mask=mask, usage=self.budget.total()
+                review_of, answer, assignment, shown, tree=tree, mask=mask, usage=self.budget.total()
             )
             review = await self._proving.tried(review) if self._may_run else review
         return Ending(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)

@@ -62,8 +62,8 @@ def offered(
     """Those of the named operations that are there, that the run's policy allows and, as a rule, that only read."""
     specs = [definition.spec for kit in toolkits.values() for definition in kit.definitions.values()]
     looks = {spec.name for spec in specs if spec.read_only and not spec.executes}
-    found = {spec.name for spec in specs if pipeline.policy.offers(spec)}
-    return tuple(name for name in names if name in found and (name in looks or not read_only))
+    offered_names = {spec.name for spec in specs if pipeline.policy.offers(spec)}
+    return tuple(name for name in names if name in offered_names and (name in looks or not read_only))
 
 
 async def explore(
@@ -215,18 +215,18 @@ def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolRe
     sources = _sources(explored.trajectory)
     if explored.conclusion is None and not (sources and explored.answer):
         return unfinished("research", explored.trajectory, did)
-    found = explored.conclusion or ResearchShape(summary=explored.answer, answers=[], data_points=[])
-    answers = {key_of(answer.gap): answer.answer for answer in found.answers if answer.answer}
+    conclusion = explored.conclusion or ResearchShape(summary=explored.answer, answers=[], data_points=[])
+    answers = {key_of(answer.gap): answer.answer for answer in conclusion.answers if answer.answer}
     closed = [gap for gap in gaps if sources and answers.get(key_of(gap))]
     coverage = round(100 * len(closed) / len(gaps), 1)
-    lines = [found.summary, ""]
-    lines += [f"{gap}: {answers.get(key_of(gap)) or 'nothing was found'}" for gap in gaps] if found.answers else []
-    lines += [f"- {fact}" for fact in found.data_points]
+    lines = [conclusion.summary, ""]
+    lines += [f"{gap}: {answers.get(key_of(gap)) or 'nothing was found'}" for gap in gaps] if conclusion.answers else []
+    lines += [f"- {fact}" for fact in conclusion.data_points]
     lines += ["", f"Coverage of the gaps: {coverage:g} %.", *(f"Source: {source}" for source in sources)]
     fields: dict[str, object] = {
-        "summary": found.summary,
+        "summary": conclusion.summary,
         "sources": sources,
-        "data_points": found.data_points,
+        "data_points": conclusion.data_points,
         "coverage": coverage,
         "open": [gap for gap in gaps if gap not in closed],
     }

@@ -140,22 +140,22 @@ class RepositoryMemory:
 
 def asked_texts(texts: Sequence[str], kind: str) -> list[str]:
     """The texts without blanks and repetitions. Raises ToolFailure for too many or too long ones."""
-    found = list(dict.fromkeys(" ".join(text.split()) for text in texts))
-    found = [text for text in found if text]
-    if len(found) > MAX_ASKED:
-        raise ToolFailure(f"{len(found)} were asked for at once; at most {MAX_ASKED} are searched")
-    for text in found:
+    unique = list(dict.fromkeys(" ".join(text.split()) for text in texts))
+    unique = [text for text in unique if text]
+    if len(unique) > MAX_ASKED:
+        raise ToolFailure(f"{len(unique)} were asked for at once; at most {MAX_ASKED} are searched")
+    for text in unique:
         if len(text) > MAX_ASKED_CHARS:
             raise ToolFailure(f"{kind} has {len(text)} characters; at most {MAX_ASKED_CHARS} are searched for")
-    return found
+    return unique
 
 
 def _read(result: CommandResult) -> _Recalled:
     if result.timed_out:
         raise ToolTimeout(f"the search did not end within {TIMEOUT_SECONDS:g} seconds")
     if not result.ok:
-        said = result.stderr.text().strip().rpartition("\n")[2][:300]
-        raise ToolFailure(f"the search failed: {said or f'exit code {result.exit_code}'}")
+        stderr = result.stderr.text().strip().rpartition("\n")[2][:300]
+        raise ToolFailure(f"the search failed: {stderr or f'exit code {result.exit_code}'}")
     try:
         return _Recalled.model_validate_json(result.stdout.head + result.stdout.tail)
     except ValidationError:

@@ -159,9 +159,9 @@ def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
         for value in _decoded(candidate[:_MAX_READ_CHARS]):
             yield from objects_in(value)
     elif isinstance(candidate, Mapping):
-        found = cast("Mapping[str, object]", candidate)
-        yield found
-        for part in found.values():
+        fields = cast("Mapping[str, object]", candidate)
+        yield fields
+        for part in fields.values():
             if isinstance(part, Mapping):
                 yield cast("Mapping[str, object]", part)
             elif isinstance(part, str) and part.lstrip().startswith(("{", "```")):

@@ -309,8 +309,8 @@ class SubAgentTools(Toolkit):
     ) -> ToolResult:
         """Have an output made out of data, in a format."""
         messages = opening("sub_generator", [("Format", format), ("Data", data)])
-        made, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
-        return result("call_generator", made.output, {"output": made.output, "format": format}, did)
+        output, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
+        return result("call_generator", output.output, {"output": output.output, "format": format}, did)
 
     async def _ask(
         self,

@@ -51,7 +51,10 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
         table: The table.
         width: Columns of the terminal that a line may take.
     """
-    names, rows = [_cell(name) for name in table.columns], [[_cell(cell) for cell in row] for row in _shown(table)]
+    names, rows = (
+        [_cell(name) for name in table.columns],
+        [[_cell(cell) for cell in row] for row in _shown_cells(table)],
+    )
     widths = [
         max([_width(name), *(_width(row[number]) for row in rows)]) for number, name in enumerate(names[:MAX_COLUMNS])
     ]
@@ -74,13 +77,13 @@ def piped(table: Table) -> str:
     lines = [
         f"| {' | '.join(_bar(cell) for cell in shown)} |",
         f"|{'|'.join(' --- ' for _ in shown)}|",
-        *(f"| {' | '.join(_bar(cell) for cell in row[:MAX_COLUMNS])} |" for row in _shown(table)),
+        *(f"| {' | '.join(_bar(cell) for cell in row[:MAX_COLUMNS])} |" for row in _shown_cells(table)),
     ]
     notes = _notes(table, [_cell(name) for name in table.columns[MAX_COLUMNS:]])
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 
 
-def _shown(table: Table) -> Sequence[tuple[str, ...]]:
+def _shown_cells(table: Table) -> Sequence[tuple[str, ...]]:
     return table.rows[:MAX_ROWS]
 
 

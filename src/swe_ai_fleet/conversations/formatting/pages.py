@@ -63,7 +63,7 @@ class PlainText:
 
     def line(self, spans: Sequence[Span], kind: Kind) -> str:
         """One line; a link is followed by its target."""
-        text = "".join(_shown(spans, number) for number in range(len(spans)))
+        text = "".join(_list_item(spans, number) for number in range(len(spans)))
         return f"> {text}" if kind is Kind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
@@ -75,7 +75,7 @@ class PlainText:
         return text
 
 
-def _shown(spans: Sequence[Span], number: int) -> str:
+def _list_item(spans: Sequence[Span], number: int) -> str:
     span = spans[number]
     ends = number + 1 == len(spans) or spans[number + 1].link != span.link
     address = span.link.removeprefix("mailto:")

@@ -35,7 +35,7 @@ class MarkdownV2:
         written: list[str] = [">"] if kind is Kind.QUOTE else []
         opened: list[tuple[Mark | None, str]] = []
         for span in spans:
-            wanted = _wanted(span, kind)
+            wanted = _entities_of(span, kind)
             same = 0
             while same < min(len(opened), len(wanted)) and opened[same] == wanted[same]:
                 same += 1
@@ -58,7 +58,7 @@ class MarkdownV2:
         return text.translate(_CODE)
 
 
-def _wanted(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
+def _entities_of(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
     """The entities around a piece, the outermost first; a link has a target instead of a mark."""
     if Mark.CODE in span.marks:
         return [] if kind is Kind.QUOTE else [(Mark.CODE, "")]

@@ -209,7 +209,7 @@ def _needs(config: _Config, folder: Path) -> str:
         "a container for its verifier's collect commands": verifier.collect,
         "an image for its verifier": other.get("docker_image") or (folder / "tests/Dockerfile").exists(),
     }
-    return next((what for what, needed in wanted.items() if needed), "")
+    return next((need for need, needed in wanted.items() if needed), "")
 
 
 def _notes(config: _Config, dockerfile: _Dockerfile) -> Iterable[str]:
@@ -225,25 +225,25 @@ def _notes(config: _Config, dockerfile: _Dockerfile) -> Iterable[str]:
 
 def _dockerfile(text: str) -> _Dockerfile:
     """What of a Dockerfile can be honoured. Raises _Unable for a place that can't be had."""
-    made = _Dockerfile()
+    dockerfile = _Dockerfile()
     workdir = PurePosixPath("/")
     for line in _instructions(text):
         word, rest = line.partition(" ")[0].upper(), line.partition(" ")[2].strip()
-        if word == "FROM" and not made.base:
-            made.base = rest.split()[0][:200] if rest else "?"
+        if word == "FROM" and not dockerfile.base:
+            dockerfile.base = rest.split()[0][:200] if rest else "?"
         elif word == "WORKDIR" and "$" not in rest:
             workdir /= rest.strip("\"'")
-            made.workdir = str(workdir)
+            dockerfile.workdir = str(workdir)
         elif word in ("COPY", "ADD"):
-            made.copies += _copied(line, rest, workdir)
+            dockerfile.copies += _copied(line, rest, workdir)
         elif word == "ENV" and "$" not in rest:
-            made.variables |= _pairs(rest)
+            dockerfile.variables |= _pairs(rest)
         elif _WITHOUT_EFFECT.fullmatch(word):
-            made.idle.append(word)
+            dockerfile.idle.append(word)
         else:
-            made.needs = made.needs or f"an image made of its Dockerfile, for {line[:120]!r}"
-    check_variables(made.variables, field="environment/Dockerfile")
-    return made
+            dockerfile.needs = dockerfile.needs or f"an image made of its Dockerfile, for {line[:120]!r}"
+    check_variables(dockerfile.variables, field="environment/Dockerfile")
+    return dockerfile
 
 
 def _instructions(text: str) -> list[str]:
@@ -382,7 +382,7 @@ def read_rewards(directory: Path) -> dict[str, float]:
             rewards = mapping(value) or {"reward": value}
         except (ValueError, OverflowError):
             rewards = {}
-        numbers = {key[:200]: float(one) for key, one in rewards.items() if _is_finite(one)}
+        numbers = {key[:200]: float(reward) for key, reward in rewards.items() if _is_finite(reward)}
         if not rewards or len(numbers) < len(rewards):
             raise InvalidRequest(f"{name} holds no finite number: {data[:80]!r}")
         return numbers

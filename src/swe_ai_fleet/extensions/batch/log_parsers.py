@@ -45,7 +45,7 @@ def _pytest(name: Callable[[str], str], replaced: Mapping[str, str]) -> Callable
     """A parser of pytest's short summary (`-rA`); `name` turns a test's id into the one that records have."""
 
     def parse(log: str) -> Statuses:
-        found: Statuses = {}
+        statuses: Statuses = {}
         for line in _lines(log):
             for old, new in replaced.items():
                 line = line.replace(old, new)
@@ -53,8 +53,8 @@ def _pytest(name: Callable[[str], str], replaced: Mapping[str, str]) -> Callable
                 continue
             words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split()
             if len(words) > 1 and not _skip_count(words):
-                found[name(words[1])] = words[0]
-        return found
+                statuses[name(words[1])] = words[0]
+        return statuses
 
     return parse
 
@@ -77,18 +77,18 @@ def _short_option(name: str) -> str:
 
 def _pytest_v2(log: str) -> Statuses:
     """Of later versions: names hold spaces, a line may be coloured, and the status may stand behind."""
-    found: Statuses = {}
+    statuses: Statuses = {}
     for line in _lines(log):
         line = re.sub(r"\[(\d+)m", "", line).translate(dict.fromkeys(range(1, 32)))
         if line.startswith(_STATUSES):
             words = (line.split(" - ", 1)[0] if line.startswith(FAILED) else line).split()
             if len(words) > 1 and not _skip_count(words):
-                found[" ".join(words[1:])] = words[0]
+                statuses[" ".join(words[1:])] = words[0]
         elif line.endswith(_STATUSES):
             words = line.split()
             if len(words) > 1:
-                found[" ".join(words[:-1])] = words[-1]
-    return found
+                statuses[" ".join(words[:-1])] = words[-1]
+    return statuses
 
 
 _DJANGO_ENDS = (
@@ -104,67 +104,67 @@ _DJANGO_INTERRUPTED = re.compile(
 
 
 def _django(log: str) -> Statuses:
-    found: Statuses = {}
+    statuses: Statuses = {}
     earlier = ""
     for line in map(str.strip, _lines(log)):
         if "--version is equivalent to version" in line:
-            found["--version is equivalent to version"] = PASSED
+            statuses["--version is equivalent to version"] = PASSED
         if " ... " in line:
             earlier = line.split(" ... ")[0]
         for end, status in _DJANGO_ENDS:
             if line.endswith(end):
                 line = line.removeprefix("Applying sites.0002_alter_domain_unique...")
-                found[line.rsplit(end, 1)[0] if status == PASSED else line.split(end)[0]] = status
+                statuses[line.rsplit(end, 1)[0] if status == PASSED else line.split(end)[0]] = status
                 break
         if " ... skipped" in line:
-            found[line.split(" ... skipped")[0]] = SKIPPED
+            statuses[line.split(" ... skipped")[0]] = SKIPPED
         for start, status in _DJANGO_STARTS:
             if line.startswith(start) and len(line.split()) > 1:
-                found[line.split()[1]] = status
+                statuses[line.split()[1]] = status
         if line.startswith("ok") and earlier:
             # The test printed something between its name and its status.
-            found[earlier] = PASSED
-    found |= {match[1]: PASSED for match in _DJANGO_INTERRUPTED.finditer("\n".join(_lines(log)))}
-    return found
+            statuses[earlier] = PASSED
+    statuses |= {match[1]: PASSED for match in _DJANGO_INTERRUPTED.finditer("\n".join(_lines(log)))}
+    return statuses
 
 
 def _seaborn(log: str) -> Statuses:
-    found: Statuses = {}
+    statuses: Statuses = {}
     for line in _lines(log):
         words = line.split()
         if len(words) < 2:
             continue
         if line.startswith((FAILED, PASSED)):
-            found[words[1]] = FAILED if line.startswith(FAILED) else PASSED
+            statuses[words[1]] = FAILED if line.startswith(FAILED) else PASSED
         elif words[1] == PASSED and f" {PASSED} " in line:
-            found[words[0]] = PASSED
-    return found
+            statuses[words[0]] = PASSED
+    return statuses
 
 
 def _sympy(log: str) -> Statuses:
-    found: Statuses = {}
+    statuses: Statuses = {}
     ends = {" E": ERROR, " F": FAILED, " ok": PASSED}
     for line in _lines(log):
         # A headline: `_____ sympy/core/tests/test_x.py:test_y _____`.
         file, module, rest = line.partition(" ")[2].rpartition(".py:")
         test, space, _ = rest.rpartition(" ")
         if module and space:
-            found[f"{file}.py:{test}"] = FAILED
+            statuses[f"{file}.py:{test}"] = FAILED
         line = line.strip()
         if line.startswith("test_"):
-            found |= {line.split()[0]: status for end, status in ends.items() if line.endswith(end)}
-    return found
+            statuses |= {line.split()[0]: status for end, status in ends.items() if line.endswith(end)}
+    return statuses
 
 
 def _phpunit(log: str) -> Statuses:
-    found: Statuses = {}
+    statuses: Statuses = {}
     suite = "None"
     for line in _lines(log):
         if match := re.fullmatch(r"(\w.+) \(.+\)", line):
             suite = match[1]
         elif match := re.fullmatch(r"\s*([✔✘↩])\s*(.*)", line):
-            found[f"{suite} > {match[2]}"] = {"✔": PASSED, "✘": FAILED}.get(match[1], SKIPPED)
-    return found
+            statuses[f"{suite} > {match[2]}"] = {"✔": PASSED, "✘": FAILED}.get(match[1], SKIPPED)
+    return statuses
 
 
 _plain = _pytest(str, {})
@@ -215,8 +215,8 @@ def recording_exit_code(script: str) -> str:
     lines = script.strip().split("\n")
     for number, line in enumerate(lines):
         if END in line:
-            told = f'echo "{EXIT_CODE}: $FLEET_TEST_EXIT_CODE"'
-            return "\n".join([*lines[:number], "FLEET_TEST_EXIT_CODE=$?", line, told, *lines[number + 1 :], ""])
+            exit_line = f'echo "{EXIT_CODE}: $FLEET_TEST_EXIT_CODE"'
+            return "\n".join([*lines[:number], "FLEET_TEST_EXIT_CODE=$?", line, exit_line, *lines[number + 1 :], ""])
     return script
 
 
@@ -241,8 +241,8 @@ def _status(test: str, statuses: Mapping[str, str]) -> str:
     """A test's status, empty where there is none; ids that records cut within their parameters are completed."""
     if test in statuses or test.count("[") <= test.count("]"):
         return statuses.get(test, "")
-    found = [status for name, status in statuses.items() if name.startswith(test)]
-    return found[0] if found and len({status in (PASSED, XFAIL) for status in found}) == 1 else ""
+    matching = [status for name, status in statuses.items() if name.startswith(test)]
+    return matching[0] if matching and len({status in (PASSED, XFAIL) for status in matching}) == 1 else ""
 
 
 def grade(

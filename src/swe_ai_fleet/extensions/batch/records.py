@@ -130,7 +130,7 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
 def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
     """The lines of a file, or the task folders of a directory; of a folder that is one itself, it."""
     if path.is_dir():
-        below = (one for one in path.iterdir() if (one / CONFIG).is_file() and not one.is_symlink())
+        below = (task for task in path.iterdir() if (task / CONFIG).is_file() and not task.is_symlink())
         yield from enumerate([path] if (path / CONFIG).is_file() else sorted(below), start=1)
         return
     with path.open("rb") as file:
@@ -139,7 +139,9 @@ def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
 
 def chosen(records: Iterable[Record], *, only: tuple[str, ...], limit: int) -> list[Record]:
     """The first records (`limit` 0: all) whose ids fit one of the patterns (none: all)."""
-    fitting = [record for record in records if not only or any(fnmatchcase(record.instance_id, one) for one in only)]
+    fitting = [
+        record for record in records if not only or any(fnmatchcase(record.instance_id, pattern) for pattern in only)
+    ]
     return fitting[: limit or None]
 
 
@@ -277,14 +279,14 @@ def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
     """Multi-SWE-bench: tests are listed by what became of them, the statement is the issues that were resolved."""
     repo = f"{string(own.get('org'))}/{string(own.get('repo'))}"
     issues = mappings(own.get("resolved_issues")) or [own]
-    told = (f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues)
+    texts = (f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues)
     image = f"mswebench/{repo.replace('/', '_m_').lower()}:pr-{own.get('number')}"
     language = string(own.get("lang")) or string(own.get("language"))
     return {
         "repo": repo,
         "instance_id": own.get("instance_id") or f"{repo.replace('/', '__')}-{own.get('number')}",
         "base_commit": mapping(own, "base").get("sha"),
-        "problem_statement": "\n\n".join(told),
+        "problem_statement": "\n\n".join(texts),
         "FAIL_TO_PASS": [test for key in ("f2p_tests", "s2p_tests", "n2p_tests") for test in mapping(own.get(key))],
         "PASS_TO_PASS": list(mapping(own.get("p2p_tests"))),
         "image": own.get("image") or image,
@@ -298,8 +300,8 @@ def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
 
 def _pro(own: Mapping[str, object]) -> Mapping[str, object]:
     """SWE-bench Pro: agents are told requirements and the interface, too."""
-    told = ((key.title(), string(own.get(key))) for key in ("requirements", "interface"))
-    parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for title, text in told if text.strip())]
+    sections = ((key.title(), string(own.get(key))) for key in ("requirements", "interface"))
+    parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for title, text in sections if text.strip())]
     return {
         "problem_statement": "\n\n".join(parts),
         "FAIL_TO_PASS": own.get("fail_to_pass") or own.get("FAIL_TO_PASS"),

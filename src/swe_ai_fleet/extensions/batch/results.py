@@ -144,7 +144,7 @@ def write_predictions(path: Path, rows: Iterable[Row], *, model: str, form: str 
         if row.done
     }
     if form == "jsonl":
-        text = "".join(f"{json.dumps(one)}\n" for one in predictions.values())
+        text = "".join(f"{json.dumps(prediction)}\n" for prediction in predictions.values())
     else:
         text = json.dumps(predictions if form == "dict" else list(predictions.values()), indent=1) + "\n"
     write_whole(path, text)

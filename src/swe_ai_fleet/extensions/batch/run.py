@@ -93,7 +93,7 @@ async def batch(
         records = [without_image(record) for record in records]
     bench = await open_bench() if plan.evaluate or any(record.made for record in records) else None
     with open_results(plan.results) as results:
-        unmade = await _made(plan, records, results, bench) if bench is not None else {}
+        unmade = await _make_repositories(plan, records, results, bench) if bench is not None else {}
         works, refused = planned(plan, records, results, unmade)
         bad = sorted([*bad, *refused], key=lambda line: line.line)
         for line in bad:
@@ -140,7 +140,7 @@ async def batch(
         return _conclude(screen, plan, rows, bad=bad, left=left, not_run=not_run, stopped=stopped)
 
 
-async def _made(plan: Plan, records: Sequence[Record], results: Results, bench: Bench) -> dict[str, str]:
+async def _make_repositories(plan: Plan, records: Sequence[Record], results: Results, bench: Bench) -> dict[str, str]:
     """Make the repositories that tasks bring; why some could not be made, by their tasks' ids."""
     unmade: dict[str, str] = {}
     for record in records:
@@ -205,13 +205,13 @@ class _Batch:
                         await room.acquire()
                         if number:
                             await asyncio.sleep(self.plan.stagger)
-                        task = group.create_task(self._one(client, work))
+                        task = group.create_task(self._run_task(client, work))
                         task.add_done_callback(lambda _: room.release())
         except BaseExceptionGroup as faults:
             # The first failure is reported for all of them.
             raise innermost(faults) from None
 
-    async def _one(self, client: FleetClient, work: Work) -> None:
+    async def _run_task(self, client: FleetClient, work: Work) -> None:
         row = work.ended or await self._ended(client, work)
         if self.bench is not None and row.done and work.record.hidden:
             row = await self._evaluated(self.bench, work, row)

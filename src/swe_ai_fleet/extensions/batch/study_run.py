@@ -108,7 +108,7 @@ async def study(
         for variant, repeat in wanted.parts():
             screen.note(f"candidates: {variant}, repeat {repeat} of {wanted.repeats}")
             part = wanted.part(variant, repeat)
-            code = await batch(quiet, _held(client), part, open_bench)
+            code = await batch(quiet, _shared_client(client), part, open_bench)
             await _detailed(client, wanted.details, part)
             if code is Exit.STOPPED:
                 stopped = True
@@ -120,7 +120,7 @@ async def study(
 
 
 @asynccontextmanager
-async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
+async def _shared_client(client: FleetClient) -> AsyncGenerator[FleetClient]:
     """A client that outlives each batch."""
     yield client
 

@@ -230,7 +230,7 @@ class Bench:
                 brought, environment=environment, network=self.network or None
             ) as workspace:
                 result = await workspace.run(_bash(_APPLYING, hidden.workdir, *patches))
-        log = _kept(result, folder)
+        log = _save_output(result, folder)
         if result.timed_out:
             return Evaluation(resolved=False, told=_end(result))
         statuses = await asyncio.to_thread(read_log, log, hidden.log_parser)
@@ -270,18 +270,18 @@ class Bench:
                     result = await workspace.run(
                         replace(command, variables=variables, timeout_seconds=task.verifier_seconds)
                     )
-            _kept(result, folder)
+            _save_output(result, folder)
             if result.timed_out:
                 return Evaluation(resolved=False, told=_end(result))
             try:
-                found = harbor.read_rewards(rewards)
+                reward_values = harbor.read_rewards(rewards)
             except InvalidRequest as fault:
                 return Evaluation(resolved=None, told=fault.message)
         finally:
             remove_tree(tests)
-        resolved = harbor.passed(found)
-        told = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
-        return Evaluation(resolved=resolved, told=told, rewards=found)
+        resolved = harbor.passed(reward_values)
+        reason = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
+        return Evaluation(resolved=resolved, told=reason, rewards=reward_values)
 
 
 def folder_name(instance_id: str) -> str:
@@ -333,7 +333,7 @@ def _bash(script: str, *arguments: str) -> Command:
     )
 
 
-def _kept(result: CommandResult, folder: Path) -> str:
+def _save_output(result: CommandResult, folder: Path) -> str:
     """What a script printed, kept in the task's folder."""
     text = result.stdout.text()
     (folder / LOG).write_text(text)

@@ -302,12 +302,12 @@ class TelegramBot:
             if command == "/new":
                 await self._answers.forget(session_id)
                 return (escaped(_NEW),)
-            return await self._answered(session_id, update, seen=seen)
+            return await self._answer_of(session_id, update, seen=seen)
         except FleetError as fault:
             _log.warning("telegram.not_answered", reason=fault.message, update_id=update.update_id)
             return (escaped(_FAILED.format(why=fault.message[:500])),)
 
-    async def _answered(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
+    async def _answer_of(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
         """The answer, retried while the fleet is unavailable or the session busy. Raises FleetError."""
         for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
             try:

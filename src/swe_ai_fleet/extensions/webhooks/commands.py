@@ -39,9 +39,9 @@ def webhook_document(answer: pb.CreateWebhookResponse) -> dict[str, object]:
 
 
 def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -> None:
-    made = answer.webhook
-    form = enum_word(pb.WebhookFormat, made.format)
-    screen.line(f"{made.webhook_id}  {form}  {', '.join(made.events)}")
+    webhook = answer.webhook
+    form = enum_word(pb.WebhookFormat, webhook.format)
+    screen.line(f"{webhook.webhook_id}  {form}  {', '.join(webhook.events)}")
     if answer.already_existed:
         screen.note("it already existed; its secret was shown when it was created")
     else:

@@ -245,12 +245,12 @@ def _about(event: Event, task: Task) -> dict[str, object]:
     }
 
 
-def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
+def _approval_event_id(event: Event, stage: str, approval_id: str) -> str:
     """The same id for every repetition of the event: an orchestrator that takes over asks again.
 
     It has no full stops, unlike an approval's id, since full stops separate the parts of what is signed.
     """
-    return f"{event.execution_id}/approval-{what}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
+    return f"{event.execution_id}/approval-{stage}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
 
 
 def _safe(text: str, limit: int, mask: SecretMask) -> str:
@@ -271,10 +271,10 @@ async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) 
         case ExecutionFinished():
             return finished(event, await _state(stored, log), mask)
         case ApprovalAwaited(request=request):
-            first, _ = await _asked(stored, log, request.approval_id)
+            first, _ = await _first_request(stored, log, request.approval_id)
             return requested(event, await _task(event, log), request, mask) if first else None
         case ApprovalResolved(resolution=resolution):
-            first, request = await _asked(stored, log, resolution.approval_id)
+            first, request = await _first_request(stored, log, resolution.approval_id)
             return resolved(event, await _task(event, log), resolution, request, mask) if first else None
         case _:
             return None
@@ -302,7 +302,7 @@ async def _task(event: Event, log: EventLog) -> Task:
     raise NotFound(f"the beginning of {event.execution_id} is no longer in the log")
 
 
-async def _asked(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:
+async def _first_request(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:
     """Whether an event is the first of its kind about an approval, and what was asked.
 
     An orchestrator that takes over asks again, and a timeout may decide just after a person: only the first counts.

@@ -104,7 +104,7 @@ class WebhookNotifier:
         last = reply.gone or not sequence
         wait = None if reply.delivered or last else self.schedule.wait(number, reply, self.chance)
         failed = DeliveryStatus.DEAD if wait is None else DeliveryStatus.RETRYING
-        made = Attempt(
+        attempt_made = Attempt(
             sequence=sequence,
             event_id=notification.event_id,
             type=notification.type,
@@ -117,24 +117,24 @@ class WebhookNotifier:
             duration_ms=round((ended - at).total_seconds() * 1000),
             next_at="" if wait is None else (ended + timedelta(seconds=wait)).isoformat(),
         )
-        if made.status is DeliveryStatus.RETRYING:
+        if attempt_made.status is DeliveryStatus.RETRYING:
             # Recorded first, since this process may end at any time: the number of attempts must survive.
-            await self.deliveries.failed(webhook, sequence, Pending(attempts=number, next_at=made.next_at))
-        await self.deliveries.note(webhook, made)
-        return reply, made
+            await self.deliveries.failed(webhook, sequence, Pending(attempts=number, next_at=attempt_made.next_at))
+        await self.deliveries.note(webhook, attempt_made)
+        return reply, attempt_made
 
     async def test(self, webhook: Webhook) -> tuple[Attempt, bool]:
         """Send a test message once; and whether the webhook was disabled and is not any more. Raises Unavailable."""
         sender = self.sender()
         try:
             notification = trial(webhook, name=uuid.uuid4().hex, at=self.now().isoformat())
-            reply, made = await self.attempt(webhook, notification, sender, number=1, sequence=0)
+            reply, delivery = await self.attempt(webhook, notification, sender, number=1, sequence=0)
         finally:
             await sender.close()
         enabled = reply.delivered and not webhook.active
         if enabled:
             await self.webhooks.enable(webhook, start_sequence=await self.log.last_sequence() + 1)
-        return made, enabled
+        return delivery, enabled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +163,11 @@ class Listener:
         number = await self._number(webhook, work)
         if not number:
             return
-        reply, made = await notifier.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
-        if made.status is DeliveryStatus.RETRYING:
-            raise RetryAfter(self._until(made.next_at))
+        reply, delivery = await notifier.attempt(
+            webhook, notification, self.sender, number=number, sequence=work.sequence
+        )
+        if delivery.status is DeliveryStatus.RETRYING:
+            raise RetryAfter(self._until(delivery.next_at))
         # The count of a dead letter is kept: if the dead letter got lost, all attempts would start again.
         if reply.delivered:
             if number > 1:

@@ -70,8 +70,8 @@ class NotificationServicer(NotificationServiceServicer):
         return pb.DeleteWebhookResponse(existed=webhook is not None)
 
     async def TestWebhook(self, request: pb.TestWebhookRequest, context: Context) -> pb.TestWebhookResponse:
-        made, enabled = await self._notifier.test(await self._notifier.webhooks.get(request.webhook_id, tenant()))
-        return pb.TestWebhookResponse(delivery=to_message(pb.Delivery, made), enabled=enabled)
+        delivery, enabled = await self._notifier.test(await self._notifier.webhooks.get(request.webhook_id, tenant()))
+        return pb.TestWebhookResponse(delivery=to_message(pb.Delivery, delivery), enabled=enabled)
 
     async def ListDeliveries(self, request: pb.ListDeliveriesRequest, context: Context) -> pb.ListDeliveriesResponse:
         webhook = await self._notifier.webhooks.get(request.webhook_id, tenant())

@@ -116,24 +116,24 @@ class WebhookStore:
         keys = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
         if len(keys) >= MAX_WEBHOOKS and webhook.key not in keys:
             raise ResourceExhausted(f"there are {len(keys)} webhooks, the limit", hint="delete one first")
-        made = replace(
+        webhook_added = replace(
             webhook,
             created_at=self._at(),
             consumer=_consumer(webhook.key),
             start_sequence=start_sequence,
         )
         try:
-            await self._store.put(webhook.key, to_json(made), revision=0)
+            await self._store.put(webhook.key, to_json(webhook_added), revision=0)
         except Fenced:
             there = await self.get(webhook.webhook_id, webhook.tenant)
-            if _content(there, secret=same_secret) != _content(made, secret=same_secret):
+            if _content(there, secret=same_secret) != _content(webhook_added, secret=same_secret):
                 raise AlreadyExists(
                     f"a webhook {webhook.webhook_id} already exists",
                     field="webhook_id",
                     hint="delete it first, or choose another id",
                 ) from None
             return there, True
-        return made, False
+        return webhook_added, False
 
     async def remove(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook | None:
         """Delete a tenant's webhook; returns it, None where there was none. Raises InvalidRequest, Unavailable."""

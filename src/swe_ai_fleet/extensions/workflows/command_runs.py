@@ -81,7 +81,10 @@ def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
         wanted += [f"a model profile {config.model!r}"] if config.model else []
         wanted += ["a context service, for use_memory"] if config.use_memory else []
         wanted += ["a repository of the run, to deliver on"] if config.mode is AgentMode.ORCHESTRATE else []
-        faults += [WorkflowFault(message=f"whether there is {what}", node=node.id, line=node.line) for what in wanted]
+        faults += [
+            WorkflowFault(message=f"whether there is {expectation}", node=node.id, line=node.line)
+            for expectation in wanted
+        ]
     return sorted(faults, key=lambda fault: fault.line)
 
 
@@ -142,12 +145,12 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
                     finally:
                         following.cancel()
                 following.result()
-            return await _shown(screen, client, accepted.execution_id)
+            return await _show(screen, client, accepted.execution_id)
 
 
 async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
     """Print a run as it stands. As of `fleet show`, the exit code is about the command."""
-    await _shown(screen, client, await client.find(name))
+    await _show(screen, client, await client.find(name))
     return Exit.ACCEPTED
 
 
@@ -159,7 +162,7 @@ class NodeProgress(Progress):
         return nodes_table(node_row(node) for node in nodes)
 
 
-async def _shown(screen: Screen, client: FleetClient, execution_id: str) -> Exit:
+async def _show(screen: Screen, client: FleetClient, execution_id: str) -> Exit:
     run = (await client.calls.one("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
     outputs = run.outputs_json
     if run.HasField("output_artifact"):

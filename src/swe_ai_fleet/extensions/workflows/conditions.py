@@ -99,11 +99,11 @@ def holds(condition: Condition, scope: Scope) -> bool:
         case "not" if condition.value is not None:
             return not all(holds(each, scope) for each in _inner(condition))
         case "exists":
-            return _found(condition, scope)[0]
+            return _resolve(condition, scope)[0]
         case "empty":
-            return _found(condition, scope)[1] in (None, "", [], {})
+            return _resolve(condition, scope)[1] in (None, "", [], {})
         case "truthy" | "not":
-            return bool(_found(condition, scope)[1]) is (condition.op == "truthy")
+            return bool(_resolve(condition, scope)[1]) is (condition.op == "truthy")
         case _:
             return _compared(condition.op, resolved(condition.ref, scope), resolved(condition.value, scope))
 
@@ -120,7 +120,7 @@ def _inner(condition: Condition) -> Iterator[Condition]:
             return
 
 
-def _found(condition: Condition, scope: Scope) -> tuple[bool, JsonValue]:
+def _resolve(condition: Condition, scope: Scope) -> tuple[bool, JsonValue]:
     (reference,) = references_in(condition.ref)
     try:
         return True, looked_up(reference, scope)

@@ -58,7 +58,7 @@ class WorkflowDrive:
         order = self.work.task.workflow
         if order is None:
             raise InvalidRequest("the task has no workflow", field="workflow")
-        known, steering = await self._known(), Steering()
+        known, steering = await self._earlier_nodes(), Steering()
         results = NodeResults(work=self.work, known=known)
         nodes = self._nodes = FleetNodes(
             work=self.work,
@@ -89,7 +89,7 @@ class WorkflowDrive:
             await asyncio.gather(following, return_exceptions=True)
         await nodes.cancel_rest(ended.nodes, LEFT_OVER)
         if ended.status is ExecutionStatus.COMPLETED and self.work.known.output is None:
-            text, blob = await self._kept(json.dumps(dict(ended.outputs), ensure_ascii=False))
+            text, blob = await self._store_text(json.dumps(dict(ended.outputs), ensure_ascii=False))
             await self.work.journal.append(WorkflowFinished(output=text, output_blob=blob))
         return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
 
@@ -110,20 +110,20 @@ class WorkflowDrive:
             heard = len(requests)
 
     async def _record(self, update: NodeUpdated) -> None:
-        text, blob = await self._kept(update.output)
+        text, blob = await self._store_text(update.output)
         inputs = update.inputs
         if len(inputs.encode()) > MAX_INLINE_BYTES:
             inputs = json.dumps({"left_out": f"{len(inputs)} characters of JSON"})
         await self.work.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
 
-    async def _kept(self, text: str) -> tuple[str, BlobRef | None]:
+    async def _store_text(self, text: str) -> tuple[str, BlobRef | None]:
         """A text if it is short, otherwise the blob that stores it."""
         data = text.encode()
         if len(data) <= MAX_INLINE_BYTES:
             return text, None
         return "", await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
 
-    async def _known(self) -> Mapping[str, NodeUpdated]:
+    async def _earlier_nodes(self) -> Mapping[str, NodeUpdated]:
         """The nodes as an earlier driver left them, their outputs loaded."""
         nodes: dict[str, NodeUpdated] = {}
         for node_id, update in self.work.known.nodes.items():

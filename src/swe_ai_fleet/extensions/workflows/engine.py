@@ -230,7 +230,7 @@ class WorkflowRun:
         def sources(edges: Sequence[Edge]) -> Iterator[str]:
             """The sources of the edges that were taken; a branch has no output, so its own sources stand for it."""
             for edge in edges:
-                if not _taken(edge, values[edge.source]):
+                if not _is_taken(edge, values[edge.source]):
                     continue
                 if nodes[edge.source].type is NodeType.BRANCH:
                     yield from sources(into[edge.source])
@@ -239,7 +239,7 @@ class WorkflowRun:
 
         async def step(node: Node, group: asyncio.TaskGroup) -> None:
             edges = into[node.id]
-            if not edges or any(_taken(edge, values[edge.source]) for edge in edges):
+            if not edges or any(_is_taken(edge, values[edge.source]) for edge in edges):
                 within = replace(level, before=tuple(dict.fromkeys(sources(edges))))
                 value = await self._node(node, f"{prefix}{node.id}", within, may_reject=node.id in decides)
             else:
@@ -364,5 +364,5 @@ def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
         work.close()  # a task group that is stopped takes nothing more
 
 
-def _taken(edge: Edge, source: NodeValue) -> bool:
+def _is_taken(edge: Edge, source: NodeValue) -> bool:
     return source.status != NodeStatus.SKIPPED and edge.label in ("", source.label)

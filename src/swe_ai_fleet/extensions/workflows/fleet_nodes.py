@@ -128,7 +128,7 @@ class FleetNodes:
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
         with _cut_off():
             prompt = approval.prompt or approval.description
-            return await self._asked(approval.node_id, prompt, seconds=seconds, asked=asked)
+            return await self._ask_model(approval.node_id, prompt, seconds=seconds, asked=asked)
 
     def _try(self, node_id: str, attempt: int) -> int:
         """The try of an attempt: an interrupted try resumes as a new attempt, but as the same try."""
@@ -218,11 +218,11 @@ class FleetNodes:
             return
         if policy is ApprovalPolicy.RISKY and spec is not None and spec.risk is Risk.LOW:
             return
-        reply = await self._asked(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
+        reply = await self._ask_model(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
         if reply.decision is not ApprovalDecision.APPROVED:
             raise InvalidRequest(f"{reply.approver or 'somebody'} refused the call: {reply.text or reply.decision}")
 
-    async def _asked(
+    async def _ask_model(
         self,
         node_id: str,
         prompt: str,

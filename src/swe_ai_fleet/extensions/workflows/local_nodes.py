@@ -103,7 +103,7 @@ class LLMAgent:
         if not isinstance(query, str) or not query.strip():
             raise InvalidRequest("an agent needs a query", field="query")
         if not self.use_memory:
-            return await self._answered(query, query, log)
+            return await self._answer(query, query, log)
         if self._memory is not None:
             return await self._remembering(self._memory, query, log)
         async with MemoryManager(self.node.id, settings=self._settings) as memory:
@@ -112,11 +112,11 @@ class LLMAgent:
     async def _remembering(self, memory: MemoryManager, query: str, log: Log | None) -> NodeOutcome:
         memories = await memory.get_context_for_prompt(query)
         task = f"{_MEMORY_NOTE}\n\n{memories}\n\nThe task:\n{query}" if memories else query
-        outcome = await self._answered(query, task, log)
+        outcome = await self._answer(query, task, log)
         await memory.add_interaction(query, str(outcome.output["answer"]), save_to_longterm=True)
         return outcome
 
-    async def _answered(self, query: str, task: str, log: Log | None) -> NodeOutcome:
+    async def _answer(self, query: str, task: str, log: Log | None) -> NodeOutcome:
         called: list[str] = []
         final: dict[str, Any] = {}
         answer = ""

@@ -227,7 +227,7 @@ def workflow_schema() -> Schema:
 _MOST = 100
 
 
-def _meant(key: str, strange: list[str]) -> str:
+def _nearest_key(key: str, strange: list[str]) -> str:
     close = get_close_matches(key, [name[:64] for name in strange], n=1, cutoff=0.6)
     return f"is {close[0]!r} meant to be it?" if close else ""
 
@@ -254,16 +254,19 @@ def _problems(error: Any) -> list[Problem]:
     match error.validator:
         case "additionalProperties":
             names = [*error.schema["properties"]]
-            whose = _whose(path, instance)
+            whose = _owner_of(path, instance)
             return [
                 Problem(path=(*path, key), message=f"{whose} has no {key[:60]!r}", hint=nearest(key, names))
                 for key in cast("Mapping[str, Any]", instance)
                 if key not in names
             ]
         case "required":
-            whose, strange = _whose(path, instance), [key for key in instance if key not in error.schema["properties"]]
+            whose, strange = (
+                _owner_of(path, instance),
+                [key for key in instance if key not in error.schema["properties"]],
+            )
             return [
-                Problem(path=path, message=f"{whose} needs {key!r}", hint=_meant(key, strange))
+                Problem(path=path, message=f"{whose} needs {key!r}", hint=_nearest_key(key, strange))
                 for key in wanted
                 if key not in instance
             ]
@@ -290,7 +293,7 @@ def _problems(error: Any) -> list[Problem]:
             return [Problem(path=path, message=f"{name}: {error.message[:200]}")]
 
 
-def _whose(path: Path, instance: JsonValue) -> str:
+def _owner_of(path: Path, instance: JsonValue) -> str:
     fields = cast("Mapping[str, Any]", instance if isinstance(instance, Mapping) else {})
     match path:
         case ():

@@ -56,7 +56,9 @@ _SHARED = (
 )  # fmt: skip
 """What a run has in common with an orchestration, whose nodes they are."""
 _PLAIN = frozenset(
-    one.name for one in pb.RunWorkflowRequest.DESCRIPTOR.fields if one.message_type is None and not one.has_presence
+    field.name
+    for field in pb.RunWorkflowRequest.DESCRIPTOR.fields
+    if field.message_type is None and not field.has_presence
 )
 
 
@@ -160,7 +162,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         )
 
     async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
-        entry = await self._named(request.name)
+        entry = await self._entry(request.name)
         return pb.GetWorkflowResponse(
             summary=summary(entry.workflow, built_in=entry.built_in),
             definition=entry.text,
@@ -206,7 +208,7 @@ class WorkflowServicer(WorkflowServiceServicer):
             raise NotFound(f"execution {state.execution_id} is not a workflow run", field="execution_id")
         return pb.GetRunResponse(run=run_message(state, state.task.workflow))
 
-    async def _named(self, name: str) -> CatalogEntry:
+    async def _entry(self, name: str) -> CatalogEntry:
         return (await asyncio.to_thread(self._catalog)).get(name)
 
     async def _read(self, definition: str) -> Workflow:
@@ -221,7 +223,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         """The task of a run. Raises InvalidRequest, NotFound naming the field."""
         match request.WhichOneof("workflow"):
             case "name":
-                workflow = (await self._named(request.name)).workflow
+                workflow = (await self._entry(request.name)).workflow
             case "definition":
                 workflow = await self._read(request.definition)
             case _:

@@ -60,9 +60,9 @@ class StateFile:
 
     async def append(self, update: NodeUpdated) -> None:
         """Keep a change. Raises OSError."""
-        await asyncio.to_thread(self._written, update)
+        await asyncio.to_thread(self._save, update)
 
-    def _written(self, update: NodeUpdated) -> None:
+    def _save(self, update: NodeUpdated) -> None:
         _write(self._descriptor, to_json(replace(update, inputs=self._mask(update.inputs))) + b"\n")
 
 

@@ -97,17 +97,17 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
     """
     failed = [result for result in results if result.required and not result.passed and not result.skipped_reason]
     if failed:
-        return Verdict.REFUTED, _told(f"{result.name}: {result.message or 'failed'}" for result in failed)
+        return Verdict.REFUTED, _distinct(f"{result.name}: {result.message or 'failed'}" for result in failed)
     shown = [result for result in results if result.shown]
     rest = [result for result in results if result.kind in _RUNS and not result.shown]
     if shown:
-        return Verdict.VERIFIED, _told(f"{result.name}: {result.message}" for result in (*shown, *rest))
+        return Verdict.VERIFIED, _distinct(f"{result.name}: {result.message}" for result in (*shown, *rest))
     if not rest:
         return Verdict.UNVERIFIED, ("no check ran",)
-    return Verdict.UNVERIFIED, _told(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
+    return Verdict.UNVERIFIED, _distinct(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
 
 
-def _told(reasons: Iterable[str]) -> tuple[str, ...]:
+def _distinct(reasons: Iterable[str]) -> tuple[str, ...]:
     texts = islice(reasons, _MOST_REASONS)
     return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
 

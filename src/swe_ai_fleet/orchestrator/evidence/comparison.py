@@ -80,7 +80,7 @@ def compare(
     earlier = _ByFunction(before)
     without = _ByFunction(own) if own is not None else None
     kinds = ("broken", "own_failing", "named", "otherwise", "old", "unable")
-    found: dict[str, list[str]] = {name: [] for name in kinds}
+    by_kind: dict[str, list[str]] = {name: [] for name in kinds}
     for test in after.failing:
         result = after.results[test]
         was = earlier.result(test)
@@ -98,24 +98,24 @@ def compare(
             kind = "old"  # nobody knows how it stood before
         else:
             kind = "own_failing" if mine or was is None else "broken"
-        found[kind].append(test)
+        by_kind[kind].append(test)
     if before.reported and (more := _unnamed_failures(after) - _unnamed_failures(before)) > 0:
-        found["broken"].append(f"{more} tests that are only counted")
+        by_kind["broken"].append(f"{more} tests that are only counted")
     if _ends_badly(after, before):
-        found["broken"].append(WHOLE_RUN)
+        by_kind["broken"].append(WHOLE_RUN)
     passing = after.passing
     fixed = [*(test for test in passing if earlier.failed(test)), *_only_counted(after, before)]
     fresh = [test for test in passing if without is not None and touched.has_or_feeds(test) and without.failed(test)]
     if own is not None:
         fresh += [test for test in _only_counted(after, own) if touched.has_or_feeds(test)]
-    new = [test for test in (*passing, *found["own_failing"]) if test not in before.results]
+    new = [test for test in (*passing, *by_kind["own_failing"]) if test not in before.results]
     added = [test for test in new if touched.has_or_feeds(test)]
     return Comparison(
         shown=_once(fixed, fresh),
         vanished=_vanished(after, before, touched),
         own=_once(added, fresh),
         own_shown=tuple(fresh),
-        **{kind: tuple(tests) for kind, tests in found.items()},
+        **{kind: tuple(tests) for kind, tests in by_kind.items()},
     )
 
 
@@ -240,9 +240,9 @@ class _ByFunction:
 
     def result(self, test: str) -> TestResult | None:
         """How a test ended; a file that cannot be collected stands for its tests, and they for it."""
-        found = self._results.get(test) or self._functions.get(function_of(test))
-        if found is not None:
-            return found
+        known_result = self._results.get(test) or self._functions.get(function_of(test))
+        if known_result is not None:
+            return known_result
         return self._results.get(test.partition("::")[0]) if "::" in test else self._files.get(test)
 
     def failed(self, test: str) -> bool:
@@ -281,13 +281,15 @@ def result_of(run: TestRun, test: str) -> TestResult | None:
     result = run.results.get(test) or run.results.get(test.partition("::")[0])
     if result is not None:
         return result
-    return next((one for name, one in run.results.items() if function_of(name) == function_of(test)), None)
+    return next(
+        (test_result for name, test_result in run.results.items() if function_of(name) == function_of(test)), None
+    )
 
 
 def _only_counted(after: TestRun, earlier: TestRun) -> list[str]:
     """Tests that failed by name in an earlier run and are among those that a later one only counted as passed."""
-    gone = [test for test in earlier.failing if test not in after.results and passes(after, test)]
-    return gone if after.unnamed.passed - earlier.unnamed.passed >= len(gone) else []
+    uncounted = [test for test in earlier.failing if test not in after.results and passes(after, test)]
+    return uncounted if after.unnamed.passed - earlier.unnamed.passed >= len(uncounted) else []
 
 
 def _unnamed_failures(run: TestRun) -> int:
@@ -299,15 +301,15 @@ def _vanished(after: TestRun, before: TestRun, touched: Touched) -> tuple[str, .
         return ()  # the same set of tests on both sides is what can be compared
     there = {function_of(test) for test in after.results}
     uncollected = {test for test in after.failing if "::" not in test}
-    gone: dict[str, None] = {}
+    vanished: dict[str, None] = {}
     for test in before.passing:
         function = function_of(test)
         if function in there or touched.has(test) or test.partition("::")[0] in uncollected:
             continue
-        gone[function] = None
-    if after.unnamed.passed < before.unnamed.passed and not touched.files and not gone and not after.failing:
-        gone[f"{before.unnamed.passed - after.unnamed.passed} tests that are only counted"] = None
-    return tuple(gone)
+        vanished[function] = None
+    if after.unnamed.passed < before.unnamed.passed and not touched.files and not vanished and not after.failing:
+        vanished[f"{before.unnamed.passed - after.unnamed.passed} tests that are only counted"] = None
+    return tuple(vanished)
 
 
 def _once(*lists: Collection[str]) -> tuple[str, ...]:
@@ -323,4 +325,4 @@ def counts(run: TestRun) -> str:
         "cannot run": summary.errors,
         "skipped": summary.skipped,
     }
-    return ", ".join(f"{number} {what}" for what, number in parts.items() if number) or "no test ran"
+    return ", ".join(f"{number} {outcome}" for outcome, number in parts.items() if number) or "no test ran"

@@ -74,8 +74,8 @@ _ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected
 
 def missing_names(message: str) -> list[str]:
     """The names that a test's message says are not there."""
-    found = (next(filter(None, match.groups())) for match in _MISSING.finditer(message))
-    return [_WORD.findall(name)[-1] for name in found if _WORD.search(name)]
+    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(message))
+    return [_WORD.findall(name)[-1] for name in names if _WORD.search(name)]
 
 
 def asks_otherwise(message: str, called: Collection[str]) -> bool:
@@ -151,24 +151,25 @@ class Examining:
         sets = _sets(parts)
         if requirements := self.assignment.requirements:
             words = frozenset(word for requirement in requirements for word in _WORD.findall(requirement.probe))
-            sets.append(_Own(words=words, probes={one.name: one.probe for one in requirements}))
+            sets.append(_Own(words=words, probes={requirement.name: requirement.probe for requirement in requirements}))
             parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
         pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
         runs = await self._all(pairs)
-        asked = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._asked(own, run)}
-        unknown = asked - await self._known(asked)
+        asked = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._names_asked_for(own, run)}
+        unknown = asked - await self._names_in_source(asked)
         crossings = [
             (own.names, self._crossing(own, part, run, unknown)) for (own, part), run in zip(pairs, runs, strict=True)
         ]
         examination = Examination(
-            candidates=tuple(sorted(one.candidate_id for one in self.assignment.examinees)),
+            candidates=tuple(sorted(examinee.candidate_id for examinee in self.assignment.examinees)),
             sets=tuple(
                 TestSet(
                     candidates=own.names,
                     tests=own.all,
                     crossings=tuple(
                         sorted(
-                            (one for names, one in crossings if names == own.names), key=lambda one: one.candidate_id
+                            (crossing for names, crossing in crossings if names == own.names),
+                            key=lambda crossing: crossing.candidate_id,
                         )
                     ),
                 )
@@ -211,11 +212,13 @@ class Examining:
 
     async def _subject(self, name: str, data: bytes, environment: Subject | None = None) -> Subject:
         """The untouched commit with a patch, in an environment of its own or in that of another one. Raises of both."""
-        made = await self.workspaces.patched(self.assignment.execution_id, self.base.repository, data)
-        found = await self.workspaces.environment(made, self.assignment.task.environment)
+        patched = await self.workspaces.patched(self.assignment.execution_id, self.base.repository, data)
+        environment_found = await self.workspaces.environment(patched, self.assignment.task.environment)
         if environment is not None:
-            found = replace(environment.environment, tree=found.tree)
-        return Subject(name=name, repository=made, environment=replace(found, network=self.base.environment.network))
+            environment_found = replace(environment.environment, tree=environment_found.tree)
+        return Subject(
+            name=name, repository=patched, environment=replace(environment_found, network=self.base.environment.network)
+        )
 
     def _chosen(self, pairs: list[tuple[_Own, _Part]], parts: Sequence[_Part]) -> list[tuple[_Own, _Part]]:
         """The pairs that are run: those among the best candidates first, as many as there may be."""
@@ -295,9 +298,9 @@ class Examining:
                     ran.unsaid.append(name)
                 elif not results[0].ok:
                     seen = results[0].stdout.text().strip() or f"exit code {results[0].exit_code}"
-                    said = "it ran out of time" if results[0].timed_out else seen[-_SEEN_CHARS:]
-                    short = said[-_MESSAGE_CHARS:]
-                    ran.failed[name] = TestResult(outcome=TestOutcome.FAILED, message=short, traceback=said)
+                    output = "it ran out of time" if results[0].timed_out else seen[-_SEEN_CHARS:]
+                    short = output[-_MESSAGE_CHARS:]
+                    ran.failed[name] = TestResult(outcome=TestOutcome.FAILED, message=short, traceback=output)
                 elif part.changed and (await self._probe(command, part.subject, spoiled=part.changed)).ok:
                     ran.unsaid.append(name)
                 else:
@@ -318,30 +321,30 @@ class Examining:
             line = proof_command(command, task, clone.environment)
             return await clone.run(replace(line, cwd=task.repo.subdirectory or "."))
 
-    def _asked(self, own: _Own, run: _Ran | str) -> set[str]:
+    def _names_asked_for(self, own: _Own, run: _Ran | str) -> set[str]:
         """The names that failing tests ask for: words of theirs that the task does not hold."""
         if isinstance(run, str):
             return set()
         task, words = self._task_words, own.words
-        said = [name for result in run.failed.values() for name in missing_names(_said(result))]
-        return {name for name in said if name in words and name not in task}
+        missing = [name for result in run.failed.values() for name in missing_names(_message_of(result))]
+        return {name for name in missing if name in words and name not in task}
 
     @property
     def _task_words(self) -> frozenset[str]:
         return _task_words(self.assignment.task)
 
-    async def _known(self, names: Iterable[str]) -> set[str]:
+    async def _names_in_source(self, names: Iterable[str]) -> set[str]:
         """Those of the names that stand anywhere in the untouched source."""
         wanted = sorted(names)[:_MOST_NAMES]
         if not wanted:
             return set()
-        found: set[str] = set()
+        names_known: set[str] = set()
         async with self.bench.clone("examine", self.base) as clone:
             for name in wanted:
                 argv = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", name)
                 if (await clone.run(Command(argv=argv, light=True, timeout_seconds=30.0))).ok:
-                    found.add(name)
-        return found
+                    names_known.add(name)
+        return names_known
 
     def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
         name = part.name
@@ -367,10 +370,10 @@ class Examining:
 
     def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
         """Whether a failing test asks for what only its author's source has, or lacks something of its environment."""
-        said, words = _said(result), own.words
-        if names := [name for name in missing_names(said) if name in words]:
+        message, words = _message_of(result), own.words
+        if names := [name for name in missing_names(message) if name in words]:
             return any(name in unknown for name in names)
-        return asks_otherwise(said, words) or lacks_environment(result)
+        return asks_otherwise(message, words) or lacks_environment(result)
 
 
 @dataclass(slots=True)
@@ -406,12 +409,12 @@ class _Ran:
 
 def _sets(parts: Sequence[_Part]) -> list[_Own]:
     """The sets of tests; candidates that bring equal test files bring one."""
-    found: dict[str, list[_Part]] = {}
+    by_digest: dict[str, list[_Part]] = {}
     for part in parts:
         if part.files and any(part.own.values()):
-            found.setdefault(hashlib.sha256(part.tests).hexdigest(), []).append(part)
+            by_digest.setdefault(hashlib.sha256(part.tests).hexdigest(), []).append(part)
     sets: list[_Own] = []
-    for same in found.values():
+    for same in by_digest.values():
         tests = {
             suite: tuple(test for test in tests if all(test in part.own.get(suite, ()) for part in same))
             for suite, tests in same[0].own.items()
@@ -432,7 +435,7 @@ def _task_words(task: Task) -> frozenset[str]:
     return frozenset(word for text in task.texts for word in _WORD.findall(text))
 
 
-def _said(result: TestResult) -> str:
+def _message_of(result: TestResult) -> str:
     return f"{result.message}\n{result.traceback}"
 
 

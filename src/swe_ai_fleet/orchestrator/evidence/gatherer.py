@@ -190,10 +190,10 @@ class _Gathering:
         started_at = time.monotonic()
         patch, violations = await asyncio.to_thread(self._policy, data)
         judged = _elapsed(started_at)
-        applied, made = await self._applied(data)
-        if made is None:
+        applied, patched = await self._applied(data)
+        if patched is None:
             return [applied, *await self._kept_all(policy_results(violations, self._task, duration_ms=judged))], ""
-        base, candidate = await self._subjects(made)
+        base, candidate = await self._subjects(patched)
         async with self._bench.clone("check", candidate) as clone:
             files = CloneFiles(clone)
             started_at = time.monotonic()
@@ -214,7 +214,7 @@ class _Gathering:
             results += await self._dynamic(patch, files, base, candidate)
             if self._own.rubric is not None:
                 rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
-                results += [await self._kept(rubric)] if rubric is not None else []
+                results += [await self._with_whole_output(rubric)] if rubric is not None else []
         return results, candidate.environment.tree
 
     async def _of_commit(self) -> tuple[list[CheckResult], str]:
@@ -226,9 +226,9 @@ class _Gathering:
             results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
         return results, candidate.environment.tree
 
-    async def _subjects(self, made: PinnedRepository) -> tuple[Subject, Subject]:
+    async def _subjects(self, patched: PinnedRepository) -> tuple[Subject, Subject]:
         base = await self._own.subject("baseline", self._assignment.repository, self._task)
-        return base, await self._own.subject("candidate", made, self._task)
+        return base, await self._own.subject("candidate", patched, self._task)
 
     def _policy(self, data: bytes) -> tuple[Patch, list[Violation]]:
         if violation := oversized(data, self._own.rules):
@@ -242,12 +242,12 @@ class _Gathering:
     async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
         """Whether the patch can be applied, and the commit with it."""
         started_at = time.monotonic()
-        made: PinnedRepository | None = None
+        patched: PinnedRepository | None = None
         message = "" if patch.strip() else "the candidate has no changes"
         if not message:
             assignment = self._assignment
             try:
-                made = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
+                patched = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
             except PatchRejected as error:
                 message = self._own.mask(error.message)
         result = CheckResult(
@@ -258,7 +258,7 @@ class _Gathering:
             message=message,
             duration_ms=_elapsed(started_at),
         )
-        return result, made
+        return result, patched
 
     async def _dynamic(self, patch: Patch, files: CloneFiles, base: Subject, candidate: Subject) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
@@ -273,7 +273,7 @@ class _Gathering:
                 base_commit=base.repository.commit,
             )
             if faults:
-                return [await self._kept(_not_built(faults, _elapsed(started_at)))]
+                return [await self._with_whole_output(_not_built(faults, _elapsed(started_at)))]
         if not suites:
             reason = "no test command was found in the repository, and the task names no check"
             return [CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason=reason)]
@@ -294,8 +294,10 @@ class _Gathering:
         async def by_old_rules() -> Subject | None:
             if not settings:
                 return candidate
-            made = await self._patched(base, patch.without(settings))
-            return replace(candidate, name="old-rules", repository=made[0], environment=made[1]) if made else None
+            patched = await self._patched(base, patch.without(settings))
+            return (
+                replace(candidate, name="old-rules", repository=patched[0], environment=patched[1]) if patched else None
+            )
 
         results: list[CheckResult] = []
         for suite in suites:
@@ -311,35 +313,35 @@ class _Gathering:
                 by_old_rules=by_old_rules,
                 whole_seconds=self._own.whole_rerun_seconds,
             )
-            results.append(await self._kept(await trial.result(files)))
+            results.append(await self._with_whole_output(await trial.result(files)))
         return results
 
     async def _with_own_tests(self, patch: Patch, base: Subject, inline: Mapping[str, bytes]) -> Subject | None:
         """The untouched source with the candidate's test files; None where it changes none, or nothing else."""
         source = [file.path for file in patch.files if not is_test(file.path)]
         data = patch.without(source) + b"".join(inline.values())
-        made = await self._patched(base, data) if source else None
-        if made is None:
+        patched = await self._patched(base, data) if source else None
+        if patched is None:
             return None
         # The environment is the untouched commit's: what the change brings there belongs to the change.
-        environment = replace(base.environment, tree=made[1].tree)
-        return Subject(name="own-tests", repository=made[0], environment=environment)
+        environment = replace(base.environment, tree=patched[1].tree)
+        return Subject(name="own-tests", repository=patched[0], environment=environment)
 
     async def _patched(self, base: Subject, data: bytes) -> tuple[PinnedRepository, Environment] | None:
         """The untouched commit with a part of the patch, and its environment; None where that part is none."""
         if not data.strip():
             return None
         try:
-            made = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
-            environment = await self._own.workspaces.environment(made, self._task.environment)
+            patched = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
+            environment = await self._own.workspaces.environment(patched, self._task.environment)
         except FleetError:
             return None  # a part of a patch need not apply
-        return made, replace(environment, network=base.environment.network)
+        return patched, replace(environment, network=base.environment.network)
 
     def _base_clone(self, name: str, base: Subject) -> AbstractAsyncContextManager[Clone]:
         return self._bench.clone(name, base)
 
-    async def _kept(self, result: CheckResult, whole: str = "") -> CheckResult:
+    async def _with_whole_output(self, result: CheckResult, whole: str = "") -> CheckResult:
         assignment = self._assignment
         return await kept(
             result,
@@ -349,16 +351,16 @@ class _Gathering:
         )
 
     async def _kept_all(self, results: Sequence[CheckResult]) -> list[CheckResult]:
-        return [await self._kept(result) for result in results]
+        return [await self._with_whole_output(result) for result in results]
 
 
 def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:
     """Of source files that hold tests themselves, what the patch does to those, by path."""
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     for file in patch.files:
         if not is_test(file.path) and not file.is_new and (line := inline_tests(file.path, text(file.path))):
-            found[file.path] = file.from_line(line)
-    return {path: data for path, data in found.items() if data}
+            sources[file.path] = file.from_line(line)
+    return {path: data for path, data in sources.items() if data}
 
 
 def _not_built(faults: Sequence[str], duration_ms: int) -> CheckResult:

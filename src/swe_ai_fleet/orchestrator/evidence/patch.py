@@ -84,8 +84,8 @@ class FilePatch:
         """What goes and what comes where the file is moved or copied, as a patch without moves says it; else itself."""
         if self.path == self.old_path:
             return (self,)
-        gone = replace(self, path=self.old_path, is_deleted=True, moved_to=self.path)
-        return gone, replace(self, old_path=self.path, is_new=True)
+        removal = replace(self, path=self.old_path, is_deleted=True, moved_to=self.path)
+        return removal, replace(self, old_path=self.path, is_new=True)
 
     def lines(self, signs: str) -> Iterator[Line]:
         """The lines of these signs, in their order."""
@@ -194,8 +194,8 @@ class _Reader:
     def _check_names(self, old: bytes, new: bytes, *, is_new: bool, is_deleted: bool) -> None:
         for mark, prefix, name, absent in ((b"--- ", b"a/", old, is_new), (b"+++ ", b"b/", new, is_deleted)):
             line = self._next()
-            said = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
-            if not line.startswith(mark) or said != (_NOWHERE if absent else prefix + name):
+            name_told = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
+            if not line.startswith(mark) or name_told != (_NOWHERE if absent else prefix + name):
                 raise self._unreadable("the names of a file differ")
 
     def _hunk(self) -> Hunk:

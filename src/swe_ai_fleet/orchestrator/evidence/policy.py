@@ -91,7 +91,7 @@ def _sources_of_lock(path: str) -> tuple[str, ...]:
 
 def _sources_of_code(path: str) -> tuple[str, ...]:
     name = PurePosixPath(path).name
-    return tuple(source for made, source in _MADE if fnmatchcase(name, made))
+    return tuple(source for pattern, source in _MADE if fnmatchcase(name, pattern))
 
 
 def _any_fits(names: set[str], patterns: tuple[str, ...]) -> bool:
@@ -201,8 +201,8 @@ def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: 
     """What rules a candidate out as one check, and what is only warned of, if anything is, as another."""
     allowed = allowed_concerns(task.constraints)
     counted = [weighed(violation, allowed) for violation in violations]
-    required = [one for one in counted if one.required]
-    warned = [one for one in counted if not one.required]
+    required = [policy for policy in counted if policy.required]
+    warned = [policy for policy in counted if not policy.required]
     verdict = _verdict("policy", required, required=True, duration_ms=duration_ms)
     return (verdict, _verdict("policy warnings", warned, required=False)) if warned else (verdict,)
 
@@ -262,17 +262,17 @@ def _secrets(file: FilePatch, mask: SecretMask) -> Iterator[Violation]:
 
 
 def _verdict(name: str, violations: Sequence[Violation], *, required: bool, duration_ms: int = 0) -> CheckResult:
-    said = tuple(dict.fromkeys(str(violation) for violation in violations))
+    messages = tuple(dict.fromkeys(str(violation) for violation in violations))
     return CheckResult(
         kind=CheckKind.POLICY,
         name=name,
-        passed=not said,
+        passed=not messages,
         required=required,
-        score=float(not said) if required or _without_effect(violations) else 1 / (1 + len(said)),
-        message="; ".join(said[:5]),
-        problems=said[:_MAX_PROBLEMS],
-        warnings=0 if required else len(said),
-        details={"concerns": ", ".join(sorted({violation.concern for violation in violations}))} if said else {},
+        score=float(not messages) if required or _without_effect(violations) else 1 / (1 + len(messages)),
+        message="; ".join(messages[:5]),
+        problems=messages[:_MAX_PROBLEMS],
+        warnings=0 if required else len(messages),
+        details={"concerns": ", ".join(sorted({violation.concern for violation in violations}))} if messages else {},
         duration_ms=duration_ms,
     )
 

@@ -57,8 +57,8 @@ def readers(data: Collection[str], paths: Collection[str], text: Callable[[str],
     for words in (names, sorted(directories)):
         if words:
             named = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, words[:100]))})(?![\w-])")
-            if found := [path for path in tests if named.search(text(path))]:
-                return tuple(found) if len(found) <= _MAX_READERS else ()
+            if reading := [path for path in tests if named.search(text(path))]:
+                return tuple(reading) if len(reading) <= _MAX_READERS else ()
     return ()
 
 

@@ -48,10 +48,10 @@ async def rubric_check(
     started_at = time.monotonic()
     diff = b"".join(file.raw for file in patch.files).decode("utf-8", "replace")
     opinion = await judge.opinion(assignment, items, diff, report)
-    took = round((time.monotonic() - started_at) * 1000)
+    duration_ms = round((time.monotonic() - started_at) * 1000)
     if opinion.error:
-        return _skipped(f"the model gave no usable answer: {opinion.error}", opinion, took)
-    return _told(items, opinion, _Quotes(patch, files), took)
+        return _skipped(f"the model gave no usable answer: {opinion.error}", opinion, duration_ms)
+    return _result_of(items, opinion, _Quotes(patch, files), duration_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,22 @@ class _Quotes:
         return line in text or (line[:1] in ("+", "-") and bool(line[1:].strip()) and line[1:].strip() in text)
 
 
-def _told(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, took: int) -> CheckResult:
+def _result_of(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, duration_ms: int) -> CheckResult:
     by_item = {verdict.item: verdict for verdict in reversed(opinion.verdicts)}
     judged = [_judge(item, by_item.get(number), quotes) for number, item in enumerate(items, start=1)]
-    met = sum(1 for one in judged if one.worth == 1)
+    met = sum(1 for item in judged if item.worth == 1)
     return CheckResult(
         kind=CheckKind.RUBRIC,
         name="rubric",
         passed=met == len(items),
         required=False,
-        score=round(sum(one.worth for one in judged) / len(items), 4),
+        score=round(sum(item.worth for item in judged) / len(items), 4),
         message=f"{met} of {len(items)} items met",
-        output="\n".join(f"{number}. {one.text}" for number, one in enumerate(judged, start=1)),
-        problems=tuple(one.text for one in judged if one.worth < 1),
+        output="\n".join(f"{number}. {item.text}" for number, item in enumerate(judged, start=1)),
+        problems=tuple(item.text for item in judged if item.worth < 1),
         details={"model": opinion.model},
         usage=opinion.usage,
-        duration_ms=took,
+        duration_ms=duration_ms,
     )
 
 
@@ -117,13 +117,13 @@ def _judge(item: str, verdict: ItemVerdict | None, quotes: _Quotes) -> _Judged:
     if word not in _WORTH:
         return _Judged(0.0, f"{title}: no readable verdict{because}")
     if worth and not quotes.stands(verdict):
-        said = f"the quote {quote!r} is not there" if quote else "without a quote"
-        return _Judged(0.0, f"{title}: said to be {word}, but {said}{because}")
+        why = f"the quote {quote!r} is not there" if quote else "without a quote"
+        return _Judged(0.0, f"{title}: said to be {word}, but {why}{because}")
     shown = f" by {quote!r}" if worth else ""
     return _Judged(worth, f"{title}: {'not met' if word == 'not' else f'{word}'}{shown}{because}")
 
 
-def _skipped(reason: str, opinion: RubricOpinion | None = None, took: int = 0) -> CheckResult:
+def _skipped(reason: str, opinion: RubricOpinion | None = None, duration_ms: int = 0) -> CheckResult:
     return CheckResult(
         kind=CheckKind.RUBRIC,
         name="rubric",
@@ -132,7 +132,7 @@ def _skipped(reason: str, opinion: RubricOpinion | None = None, took: int = 0) -
         skipped_reason=reason,
         details={"model": opinion.model} if opinion else {},
         usage=opinion.usage if opinion else Usage(),
-        duration_ms=took,
+        duration_ms=duration_ms,
     )
 
 

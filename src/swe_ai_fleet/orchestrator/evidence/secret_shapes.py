@@ -70,14 +70,14 @@ def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[S
     def number(offset: int) -> int:
         return lines[bisect_right(starts, offset) - 1].number
 
-    for what, shape in _SHAPES:
+    for kind, shape in _SHAPES:
         for match in shape.finditer(text):
             if "EXAMPLE" not in match[0]:
-                yield Secret(line=number(match.start()), what=what)
+                yield Secret(line=number(match.start()), what=kind)
     # Marks of a cut make the mask take the beginning of a secret for one: in code they are an ellipsis.
-    if _known(mask, text):
-        found = [line.number for line in lines if _known(mask, line.text)]
-        yield Secret(line=found[0] if found else lines[0].number, what="a secret of the fleet")
+    if _is_ours(mask, text):
+        secret_lines = [line.number for line in lines if _is_ours(mask, line.text)]
+        yield Secret(line=secret_lines[0] if secret_lines else lines[0].number, what="a secret of the fleet")
     assigned = [_ASSIGNED]
     if path.endswith(_LISTING_SUFFIXES) or "/.env" in f"/{path}":
         assigned.append(_LISTED)
@@ -87,7 +87,7 @@ def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[S
                 yield Secret(line=number(match.start(1)), what="a random value under a secret's name", certain=False)
 
 
-def _known(mask: SecretMask, text: str) -> bool:
+def _is_ours(mask: SecretMask, text: str) -> bool:
     plain = f"\n{_CUT_MARKS.sub(' ', text)}\n"
     return mask(plain) != plain
 

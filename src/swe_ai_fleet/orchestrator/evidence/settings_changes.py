@@ -97,9 +97,9 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
         text_of: The text of a file with the patch applied, empty where it cannot be read.
     """
     for file in _sides(patch):
-        if what := _changed(file, text_of):
+        if setting := _changed(file, text_of):
             line = next((line.number for line in file.lines("+-")), 0)
-            text = f"changes {what}, which decides what checks say"
+            text = f"changes {setting}, which decides what checks say"
             yield Violation(concern=Concern.SETTINGS, path=file.path, line=line, text=text, required=False)
 
 

@@ -64,11 +64,11 @@ def may_be_compiled_from(output: str, source: str) -> bool:
 
     `dist/esm/test/a.test.js` and `src/test/a.test.ts`.
     """
-    made, written = PurePosixPath(output), PurePosixPath(source)
-    if not _TYPESCRIPT.fullmatch(written.suffix) or not _JAVASCRIPT.fullmatch(made.suffix):
+    compiled, written = PurePosixPath(output), PurePosixPath(source)
+    if not _TYPESCRIPT.fullmatch(written.suffix) or not _JAVASCRIPT.fullmatch(compiled.suffix):
         return False
     # Where the sources or what is made of them stand at the top, there is no directory that both have.
-    return made.stem == written.stem and (made.parent.name == written.parent.name or len(written.parts) < 3)
+    return compiled.stem == written.stem and (compiled.parent.name == written.parent.name or len(written.parts) < 3)
 
 
 def is_compiled(path: str, given: Collection[str]) -> bool:

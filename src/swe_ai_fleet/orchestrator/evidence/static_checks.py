@@ -86,13 +86,15 @@ class LintCheck:
         unknown = {part.name for part in before if part.failure}
         compared = [finding for part in after if part.name not in unknown for finding in part.findings]
         left = _counted(compared) - _counted(finding for part in before for finding in part.findings)
-        new = [finding for finding in here if _taken(finding, left)]
+        new = [finding for finding in here if _take_one(finding, left)]
         failures = [part.failure for part in after if part.failure]
         failures += [f"before the patch, {part.failure}" for part in before if part.failure not in ("", *failures)]
         details = {
             "linters": ", ".join(dict.fromkeys(part.name for part in after if not part.failure)),
             "settings": f"as they were before the patch, which changes {', '.join(settings[:5])}" if settings else "",
-            "new elsewhere": "; ".join([str(found) for found in elsewhere if _taken(found, left)][:_MAX_ELSEWHERE]),
+            "new elsewhere": "; ".join(
+                [str(finding) for finding in elsewhere if _take_one(finding, left)][:_MAX_ELSEWHERE]
+            ),
             "not run": "; ".join(failures)[:1_000],
         }
         return CheckResult(
@@ -117,7 +119,7 @@ def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str, str]]:
     return Counter(map(_identity, findings))
 
 
-def _taken(finding: Finding, left: Counter[tuple[str, str, str]]) -> bool:
+def _take_one(finding: Finding, left: Counter[tuple[str, str, str]]) -> bool:
     """Whether there are more findings like this one than before; takes it off them."""
     left[_identity(finding)] -= 1
     return left[_identity(finding)] >= 0
@@ -171,10 +173,10 @@ async def compile_faults(
     builds, is left to the tests.
     """
     python = [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
-    found = await _python(files.clone, base_commit, python[:_MAX_FILES]) if python else ()
+    faults = await _python(files.clone, base_commit, python[:_MAX_FILES]) if python else ()
     if any(file.path.endswith((".go", "go.mod")) for file in patch.files):
-        found = (*found, *await _go(files, clean_clone))
-    return found[:_MAX_FAULTS]
+        faults = (*faults, *await _go(files, clean_clone))
+    return faults[:_MAX_FAULTS]
 
 
 async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple[str, ...]:
@@ -183,21 +185,21 @@ async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple
     if not result.ok:
         return ()  # no such interpreter, or none of its time: the tests will say more
     try:
-        said: object = json.loads(result.stdout.text())
+        answer: object = json.loads(result.stdout.text())
     except ValueError:
         return ()
-    return tuple(str(fault)[:500] for fault in cast("list[object]", said)) if isinstance(said, list) else ()
+    return tuple(str(fault)[:500] for fault in cast("list[object]", answer)) if isinstance(answer, list) else ()
 
 
 async def _go(files: CloneFiles, clean_clone: CleanClone) -> tuple[str, ...]:
     modules = sorted(
         str(PurePosixPath(path).parent) for path in await files.paths() if PurePosixPath(path).name == "go.mod"
     )
-    broken = [(module, said) for module in modules[:10] if (said := await _built(files.clone, module))]
+    broken = [(module, errors) for module in modules[:10] if (errors := await _built(files.clone, module))]
     if not broken:
         return ()
     async with clean_clone("build-base") as base:
-        return tuple([line for module, said in broken if not await _built(base, module) for line in said])
+        return tuple([line for module, errors in broken if not await _built(base, module) for line in errors])
 
 
 async def _built(clone: Clone, module: str) -> tuple[str, ...]:

@@ -136,26 +136,26 @@ class TestRuns:
             return None
         try:
             entry = await self._store.get(key)
-            found = from_json(TestRun, zlib.decompress(entry.value)) if entry is not None else None
+            kept_run = from_json(TestRun, zlib.decompress(entry.value)) if entry is not None else None
         except (FleetError, ValueError, zlib.error) as error:
             _log.warning("evidence.test_run_not_read", reason=str(error)[:200])
             return None
-        if found is not None:
-            self._keep(key, found)
-        return found
+        if kept_run is not None:
+            self._keep(key, kept_run)
+        return kept_run
 
     async def of(self, execution_id: str, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
         """The run under a key: known, being made for the same execution, or made now.
 
         It goes on while anybody waits for it. Raises what `run` raises; only a run that reported tests is kept.
         """
-        if (found := await self.find(key)) is not None:
-            return found
+        if (known_run := await self.find(key)) is not None:
+            return known_run
         # The clone belongs to the execution: when that is over, nobody else may be looking at it.
         name = (execution_id, key)
         shared = self._running.get(name)
         if shared is None:
-            shared = self._running[name] = _Shared(asyncio.create_task(self._made(key, run)))
+            shared = self._running[name] = _Shared(asyncio.create_task(self._run_and_keep(key, run)))
         shared.waiting += 1
         try:
             return await asyncio.shield(shared.task)
@@ -167,19 +167,19 @@ class TestRuns:
                 # Its clone is gone when this returns, however it ended; the awaited result was given above.
                 await asyncio.gather(shared.task, return_exceptions=True)
 
-    async def _made(self, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
-        made = await run()
-        if made.reported:
-            self._keep(key, made)
-            await self._put(key, made)
-        return made
+    async def _run_and_keep(self, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
+        run_made = await run()
+        if run_made.reported:
+            self._keep(key, run_made)
+            await self._store_run(key, run_made)
+        return run_made
 
     def _keep(self, key: str, run: TestRun) -> None:
         self._known[key] = run
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
 
-    async def _put(self, key: str, run: TestRun) -> None:
+    async def _store_run(self, key: str, run: TestRun) -> None:
         if self._store is None:
             return
         data = await asyncio.to_thread(_packed, run)

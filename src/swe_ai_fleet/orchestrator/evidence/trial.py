@@ -212,9 +212,9 @@ class Trial:
 
         def stays(test: str) -> bool:
             return all(
-                again is not None and test in again.failing and alike(again.results[test].message, said.message)
-                for again, said in ((with_it, after.results[test]), (without, before.results.get(test)))
-                if said is not None
+                again is not None and test in again.failing and alike(again.results[test].message, result.message)
+                for again, result in ((with_it, after.results[test]), (without, before.results.get(test)))
+                if result is not None
             )
 
         still = tuple(test for test in doubted if with_it is not None and without is not None and stays(test))
@@ -336,8 +336,8 @@ class Trial:
         if notes := notes_of(after, before):
             details["notes"] = "\n".join(notes)
         if not self.suite.strict:
-            said = f" ({counts(after)} with the change)" if after.reported else ""
-            skipped = self._skipped(f"no baseline: {reason}{said}")
+            outcome = f" ({counts(after)} with the change)" if after.reported else ""
+            skipped = self._skipped(f"no baseline: {reason}{outcome}")
             return replace(skipped, output=after.output, details=details, duration_ms=after.duration_ms)
         passed = after.exit_code == self.suite.expected_exit_code and not after.stopped
         message = "" if passed else after.stopped or f"exit code {after.exit_code}"

@@ -95,17 +95,17 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
         for file in patch.files
         if (dialect := _dialect_of(file)) is not None
     ]
-    gone = {file.path: before.names - after.names for file, _, before, after in sides}
+    names_gone = {file.path: before.names - after.names for file, _, before, after in sides}
     come = {file.path: after.names - before.names for file, _, before, after in sides}
-    arrived, left = _together(come.values()), _together(gone.values())
+    arrived, left = _together(come.values()), _together(names_gone.values())
     for file, dialect, before, after in sides:
         if file.is_new:
             continue
-        lost = gone[file.path] - arrived
+        lost = names_gone[file.path] - arrived
         fresh = come[file.path] - left
         if lost:
             yield _lost(file, lost, fresh)
-        elif not gone[file.path] and (dialect.attribute is None or before.names):
+        elif not names_gone[file.path] and (dialect.attribute is None or before.names):
             # Tests that moved took their assertions along; where tests stand beside the code, it has some of its own.
             yield from _fewer_assertions(file, dialect)
         yield from _switched_off(file, before, after)
@@ -118,25 +118,25 @@ def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest
         patch: The change.
         text: Gives a file's text with the change.
     """
-    found: list[ChangedTest] = []
+    changed: list[ChangedTest] = []
     for file in patch.files:
         dialect = _dialect_of(file)
         if dialect is None or file.is_new or file.is_deleted or not file.hunks:
             continue
         after = text(file.path)
         old, new = _functions(file.before(after), dialect), _functions(after, dialect)
-        found += (
+        changed += (
             ChangedTest(path=file.path, name=name, before=_cut(was), after=_cut(new[name]))
             for name, was in old.items()
             if name in new and new[name] != was
         )
-    return tuple(found[:MAX_CHANGED_TESTS])
+    return tuple(changed[:MAX_CHANGED_TESTS])
 
 
 def _functions(text: str, dialect: _Dialect) -> dict[str, str]:
     """The tests of a file by name, each from its decorators to the last line that is indented more than its first."""
     lines = text.split("\n")
-    found: dict[str, str] = {}
+    functions: dict[str, str] = {}
     start = 0
     """Where what stands in front of the next test begins."""
     for at, line in enumerate(lines):
@@ -149,9 +149,9 @@ def _functions(text: str, dialect: _Dialect) -> dict[str, str]:
         while end < len(lines) and (not lines[end].strip() or _inside(lines[end], depth)):
             end += 1
         if dialect.attribute is None or any(dialect.attribute.match(mark) for mark in lines[start:at]):
-            found[match["name"]] = "\n".join(lines[start:end]).rstrip()
+            functions[match["name"]] = "\n".join(lines[start:end]).rstrip()
         start = at + 1
-    return found
+    return functions
 
 
 def _inside(line: str, depth: int) -> bool:

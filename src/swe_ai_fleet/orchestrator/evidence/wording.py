@@ -14,32 +14,34 @@ _NAMED_SHORT = 3
 def message_of(
     after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool
 ) -> str:
-    said: list[str] = []
+    sentences: list[str] = []
     if compared.broken:
-        said.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
+        sentences.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
     if compared.own_failing:
-        said.append(f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}")
+        sentences.append(
+            f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}"
+        )
     if compared.named:
-        said.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
+        sentences.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
     if compared.otherwise:
         otherwise = _short(compared.otherwise)
-        said.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
+        sentences.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
     if compared.vanished:
-        said.append(f"no longer run: {_short(compared.vanished)}")
-    if failed_check and not said:
-        said.append(after.stopped or f"exit code {after.exit_code}")
-    if not said:
-        said.append(_shown(after, before, compared))
+        sentences.append(f"no longer run: {_short(compared.vanished)}")
+    if failed_check and not sentences:
+        sentences.append(after.stopped or f"exit code {after.exit_code}")
+    if not sentences:
+        sentences.append(_shown_text(after, before, compared))
     if compared.old:
-        said.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
+        sentences.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
     if compared.unable:
-        said.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
+        sentences.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
     if flaky:
-        said.append(f"{len(flaky)} flaky")
-    return "; ".join(said)
+        sentences.append(f"{len(flaky)} flaky")
+    return "; ".join(sentences)
 
 
-def _shown(after: TestRun, before: TestRun, compared: Comparison) -> str:
+def _shown_text(after: TestRun, before: TestRun, compared: Comparison) -> str:
     """What a run without a fault shows."""
     if compared.by_own_rules and not compared.shown:
         tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"
@@ -47,9 +49,9 @@ def _shown(after: TestRun, before: TestRun, compared: Comparison) -> str:
         return f"{after.summary.passed} passed, but {tests} only as the change itself has tests run: {named}"
     own = f" ({text})" if (text := own_summary(compared)) else ""
     if compared.shown:
-        one = len(compared.shown) == 1
-        tests = "1 test fails" if one else f"{len(compared.shown)} tests fail"
-        passes = f"pass{'es' if one else ''} with it: {_short(compared.shown)}"
+        single = len(compared.shown) == 1
+        tests = "1 test fails" if single else f"{len(compared.shown)} tests fail"
+        passes = f"pass{'es' if single else ''} with it: {_short(compared.shown)}"
         return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
     nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
     return f"{after.summary.passed} passed, {nothing}{own}"

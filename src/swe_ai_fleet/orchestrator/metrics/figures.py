@@ -328,8 +328,8 @@ class History:
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""
-        found = (tier_cells.tier for tier_cells in self.tiers if now - start <= tier_cells.tier.kept_seconds)
-        return next(found, self.tiers[-1].tier)
+        tiers = (tier_cells.tier for tier_cells in self.tiers if now - start <= tier_cells.tier.kept_seconds)
+        return next(tiers, self.tiers[-1].tier)
 
     def first(self) -> int | None:
         """The start of the oldest cell of all; None where nothing was counted."""
@@ -338,21 +338,21 @@ class History:
 
     def cells(self, tier: Tier, start: int, end: int) -> list[Cell]:
         """The cells of a tier that begin in a range, oldest first."""
-        found = self._tier(tier).cells
-        return [Cell(start=at, figures=found[at]) for at in sorted(found) if start <= at < end]
+        cells = self._tier(tier).cells
+        return [Cell(start=at, figures=cells[at]) for at in sorted(cells) if start <= at < end]
 
     def before(self, tier: Tier, start: int) -> dict[Key, Gauges]:
         """What the gauges of each key were at a cell's start."""
         tier_cells = self._tier(tier)
-        found: dict[Key, Gauges] = {}
+        gauges: dict[Key, Gauges] = {}
         for key, was in tier_cells.before.items():
-            found.setdefault(key, Gauges()).merge(was)
+            gauges.setdefault(key, Gauges()).merge(was)
         for at, cell in tier_cells.cells.items():
             if at < start:
                 for key, figures in cell.items():
                     if figures.change.any():
-                        found.setdefault(key, Gauges()).merge(figures.change)
-        return found
+                        gauges.setdefault(key, Gauges()).merge(figures.change)
+        return gauges
 
     def _settle(self) -> None:
         """Put the open cell into the tiers."""

@@ -104,14 +104,14 @@ class OpenRun:
 
     def untold(self, total: Usage) -> Usage:
         """What a run spent beyond what its events said: its sub-agents' calls, and the money."""
-        told = self.told
+        counted_usage = self.told
         return Usage(
-            prompt_tokens=max(0, total.prompt_tokens - told.prompt_tokens),
-            completion_tokens=max(0, total.completion_tokens - told.completion_tokens),
-            cached_tokens=max(0, total.cached_tokens - told.cached_tokens),
-            model_calls=max(0, total.model_calls - told.model_calls),
-            tool_calls=max(0, total.tool_calls - told.tool_calls),
-            cost=max(0.0, total.cost - told.cost),
+            prompt_tokens=max(0, total.prompt_tokens - counted_usage.prompt_tokens),
+            completion_tokens=max(0, total.completion_tokens - counted_usage.completion_tokens),
+            cached_tokens=max(0, total.cached_tokens - counted_usage.cached_tokens),
+            model_calls=max(0, total.model_calls - counted_usage.model_calls),
+            tool_calls=max(0, total.tool_calls - counted_usage.tool_calls),
+            cost=max(0.0, total.cost - counted_usage.cost),
         )
 
 

@@ -252,9 +252,9 @@ async def _points(
     for number, at in enumerate(range(first, last, step)):
         figures = Figures()
         for cell in steps.get(at, ()):
-            for key, found in cell.figures.items():
+            for key, change in cell.figures.items():
                 if wanted(key):
-                    figures.merge(found)
+                    figures.merge(change)
             await asyncio.sleep(0)
         total.merge(figures)
         gauges.merge(figures.change)

@@ -36,14 +36,14 @@ def check(directory: Path) -> tuple[Finding, ...]:
     missing = [Finding(file=path, fault="is missing", mend=again) for path in needed if not path.exists()]
     if not tenants:
         missing.append(Finding(file=layout.accounts, fault="has no tenant", mend=f"{again} --tenants NAME"))
-    found = [*missing, *_open(layout, needed)]
+    faults = [*missing, *_open(layout, needed)]
     if layout.authority.exists():
-        found += _authority(layout, again)
+        faults += _authority(layout, again)
         for server in SERVERS:
-            found += _certificate(layout, server, f"{again} --rotate certificates")
+            faults += _certificate(layout, server, f"{again} --rotate certificates")
     if not missing:
-        found += _accounts(layout, tenants, again)
-    return tuple(found)
+        faults += _accounts(layout, tenants, again)
+    return tuple(faults)
 
 
 def _open(layout: Layout, needed: list[Path]) -> list[Finding]:

@@ -78,13 +78,13 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         "fleet-model.json": _secret("fleet-model", {"api-key": key}),
     }
     of_agents = {"fleet-agents-model": {"FLEET_MODEL_API_KEY": key}, "fleet-agents": {"ca.crt": authority}}
-    files |= {f"{name}.json": _secret(name, told, namespace=AGENTS_NAMESPACE) for name, told in of_agents.items()}
+    files |= {f"{name}.json": _secret(name, values, namespace=AGENTS_NAMESPACE) for name, values in of_agents.items()}
     resources = "".join(f"  - {name}\n" for name in files)
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
     # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
     tenants = {
-        f"tenants/{name}-{tenant}.json": _secret(name, told, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
-        for name, told in of_agents.items()
+        f"tenants/{name}-{tenant}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
+        for name, values in of_agents.items()
         for tenant in layout.tenants()
     }
     digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
@@ -206,10 +206,10 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
     if not certificate.exists():
         if key.exists():
             raise PreconditionFailed(f"{key} has no certificate beside it", field="init", hint=f"restore {certificate}")
-        made = new_authority("SWE AI Fleet")
+        authority = new_authority("SWE AI Fleet")
         # The key first: a certificate whose key was lost on the way could sign nothing.
-        _keep(done, key, made.key)
-        _keep(done, certificate, made.certificate)
+        _keep(done, key, authority.key)
+        _keep(done, certificate, authority.certificate)
     for server in SERVERS:
         path = layout.certificate(server)
         if path.exists() and layout.key(server).exists() and not anew:

@@ -97,23 +97,25 @@ class Layout:
 
     def named_tenants(self) -> tuple[str, ...]:
         """The tenants that the access file names, account or not. Raises PreconditionFailed where it is broken."""
-        return tuple(sorted(self._told("tenants", dict[str, object]())))
+        return tuple(sorted(self._table("tenants", dict[str, object]())))
 
     def named_tokens(self) -> Mapping[str, str]:
         """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is broken."""
-        entries = [cast("dict[str, object]", one) for one in self._told("tokens", list[object]()) if _is_table(one)]
+        entries = [
+            cast("dict[str, object]", entry) for entry in self._table("tokens", list[object]()) if _is_table(entry)
+        ]
         return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
-    def _told(self, name: str, default: _Told) -> _Told:
+    def _table(self, name: str, default: _Told) -> _Told:
         try:
-            found: object = tomllib.loads(self.access.read_text(encoding="utf-8")).get(name, default)
+            value: object = tomllib.loads(self.access.read_text(encoding="utf-8")).get(name, default)
         except FileNotFoundError:
             return default
         except ValueError as error:
             raise PreconditionFailed(f"{self.access} is not TOML: {error}", field="access_file") from None
-        if not isinstance(found, type(default)):
+        if not isinstance(value, type(default)):
             raise PreconditionFailed(f"{name} of {self.access} is none", field="access_file", hint="see docs/access.md")
-        return found
+        return value
 
 
 def _is_table(entry: object) -> bool:

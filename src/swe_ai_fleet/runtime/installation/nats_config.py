@@ -137,20 +137,26 @@ def _user(user: NatsUser, public_key: str) -> dict[str, object]:
 
 def _exports(tenant: str) -> list[Mapping[str, object]]:
     accounts = [account_name(tenant)]
-    heard = [{"stream": one.fleet, "accounts": accounts} for one in heard_by_tenant(tenant)]
-    return [*heard, *({"service": one.fleet, "accounts": accounts} for one in sent_by_tenant(tenant))]
+    heard = [{"stream": subject.fleet, "accounts": accounts} for subject in heard_by_tenant(tenant)]
+    return [*heard, *({"service": subject.fleet, "accounts": accounts} for subject in sent_by_tenant(tenant))]
 
 
 def _imports(tenant: str) -> list[Mapping[str, object]]:
-    heard = [{"stream": {"account": ACCOUNT, "subject": one.fleet}, "to": one.short} for one in heard_by_tenant(tenant)]
-    sent = [{"service": {"account": ACCOUNT, "subject": one.fleet}, "to": one.short} for one in sent_by_tenant(tenant)]
+    heard = [
+        {"stream": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
+        for subject in heard_by_tenant(tenant)
+    ]
+    sent = [
+        {"service": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
+        for subject in sent_by_tenant(tenant)
+    ]
     return [*heard, *sent]
 
 
 def _of_tenant(tenant: str) -> dict[str, object]:
-    hears = [one.short for one in heard_by_tenant(tenant)]
+    hears = [subject.short for subject in heard_by_tenant(tenant)]
     return {
-        "publish": {"allow": [one.short for one in sent_by_tenant(tenant)]},
+        "publish": {"allow": [subject.short for subject in sent_by_tenant(tenant)]},
         "subscribe": {"allow": [*hears, "_INBOX.>"]},
     }
 

@@ -237,9 +237,9 @@ def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
         f"{board}.{run}.pinned",
         f"{KV}{TEST_RUNS_BUCKET}.{shared}.*",
         *read,
-        *(f"agent.ask.{what}.{name}.{execution}" for what in (Ask.EVENTS, Ask.RESULT, Ask.DESCRIBE)),
+        *(f"agent.ask.{question}.{name}.{execution}" for question in (Ask.EVENTS, Ask.RESULT, Ask.DESCRIBE)),
         # Bundles and patches of other executions are shared.
-        *(f"agent.ask.{what}.{name}.*" for what in (Ask.INFO, Ask.CONTENT)),
+        *(f"agent.ask.{question}.{name}.*" for question in (Ask.INFO, Ask.CONTENT)),
     )
 
 

@@ -57,9 +57,9 @@ class AgentHost:
 
     async def run_assignment(self, kind: str, assignment: bytes, login: str = "") -> bytes:
         """Carry out an assignment; what it gives. Cancelling the call ends what works on it, and its processes."""
-        worker, told = await self._open(login), from_json(ASSIGNMENT_TYPES[AssignmentKind(kind)], assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.run(told))
+        worker, parsed = await self._open(login), from_json(ASSIGNMENT_TYPES[AssignmentKind(kind)], assignment)
+        with self._telemetry.continuing(parsed.task.traceparent):
+            return to_json(await worker.run(parsed))
 
     async def measure(self) -> bytes:
         """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""
@@ -83,8 +83,10 @@ class AgentHost:
         async with self._opening:
             if self._worker is None:
                 async with AsyncExitStack() as opening:
-                    told = open_telemetry(self._settings, service="fleet-agent-host", serves=False, mask=self._mask)
-                    self._telemetry = await opening.enter_async_context(told)
+                    telemetry = open_telemetry(
+                        self._settings, service="fleet-agent-host", serves=False, mask=self._mask
+                    )
+                    self._telemetry = await opening.enter_async_context(telemetry)
                     settings = self._settings.model_copy(update={"nats_login": login}) if login else self._settings
                     self._worker = await opening.enter_async_context(self._open_worker(settings, host=self._name))
                     self._stack = opening.pop_all()

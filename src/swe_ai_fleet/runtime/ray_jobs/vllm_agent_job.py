@@ -99,8 +99,8 @@ class VLLMAgentJobActor(AgentHost):
                 async with asyncio.timeout(_END_SECONDS):
                     await self._publish(payload)
             raise
-        told = {"status": str(result.stop_reason), "duration_ms": _since(began), "timestamp": now()}
-        payload = result_head(task_id, agent.execution_id, self._agent_id) | result.to_dict() | told
+        ending = {"status": str(result.stop_reason), "duration_ms": _since(began), "timestamp": now()}
+        payload = result_head(task_id, agent.execution_id, self._agent_id) | result.to_dict() | ending
         await self._publish(payload)
         return payload
 

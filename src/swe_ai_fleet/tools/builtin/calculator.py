@@ -42,7 +42,7 @@ def evaluate(expression: str) -> Number:
         tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
         return _checked(_value(tree.body, 0))
     except SyntaxError as error:
-        raise ToolFailure(f"{_shown(expression)} is not an arithmetic expression: {error.msg}") from None
+        raise ToolFailure(f"{_shortened(expression)} is not an arithmetic expression: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise ToolFailure("the expression is nested too deeply; split it") from None
     except ZeroDivisionError:
@@ -50,7 +50,7 @@ def evaluate(expression: str) -> Number:
     except OverflowError:
         raise ToolFailure("a number is too large") from None
     except (TypeError, ValueError) as error:
-        raise ToolFailure(f"{_shown(expression)} cannot be computed: {error}") from None
+        raise ToolFailure(f"{_shortened(expression)} cannot be computed: {error}") from None
 
 
 def _value(node: ast.expr, depth: int) -> Number:
@@ -182,10 +182,10 @@ def _sum(*numbers: Number) -> Number:
 
 
 def _lcm(*numbers: Number) -> int:
-    found = 1
+    multiple = 1
     for number in numbers:
-        found = int(_checked(math.lcm(found, _whole(number))))
-    return found
+        multiple = int(_checked(math.lcm(multiple, _whole(number))))
+    return multiple
 
 
 def _whole(number: Number) -> int:
@@ -198,7 +198,7 @@ def _too_large() -> ToolFailure:
     return ToolFailure(f"the number would have more than {MAX_DIGITS} digits")
 
 
-def _shown(expression: str) -> str:
+def _shortened(expression: str) -> str:
     return repr(expression if len(expression) <= 80 else expression[:77] + "...")
 
 
@@ -214,9 +214,9 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: lambda one, other: one / other,
-    ast.FloorDiv: lambda one, other: one // other,
-    ast.Mod: lambda one, other: one % other,
+    ast.Div: lambda left, other: left / other,
+    ast.FloorDiv: lambda left, other: left // other,
+    ast.Mod: lambda left, other: left % other,
     ast.Pow: _power,
 }
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {

@@ -250,11 +250,11 @@ async def fetch(
 
     Raises ToolRefusal for what the policy forbids; ToolFailure for what is no text, and for any answer but a good one.
     """
-    found = await download(url, policy, network, accept=accept, redirects=redirects)
-    text = None if found.body.encoding else as_text(found.kind, found.body.data)
+    answer = await download(url, policy, network, accept=accept, redirects=redirects)
+    text = None if answer.body.encoding else as_text(answer.kind, answer.body.data)
     if text is None:
-        raise ToolFailure(f"there is no text at this address but {described(found.kind, found.body, 'not computed')}")
-    return Fetched(url=found.url, kind=found.kind.partition(";")[0].strip().lower(), text=text, cut=found.body.cut)
+        raise ToolFailure(f"there is no text at this address but {described(answer.kind, answer.body, 'not computed')}")
+    return Fetched(url=answer.url, kind=answer.kind.partition(";")[0].strip().lower(), text=text, cut=answer.body.cut)
 
 
 async def download(
@@ -296,10 +296,10 @@ async def ask(address: str, parameters: Mapping[str, str | int], network: Networ
     url = parse_url(address)
     policy = HttpPolicy(allowed_hosts=(), private_hosts=(url.host,), ports=(port_of(url),))
     asked = url.copy_merge_params(dict(parameters))
-    found = await fetch(asked, policy, network, accept="application/json", redirects=0)
-    answer = None if found.cut else json_or_none(found.text)
+    fetched = await fetch(asked, policy, network, accept="application/json", redirects=0)
+    answer = None if fetched.cut else json_or_none(fetched.text)
     if not isinstance(answer, dict):
-        raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {found.kind or 'something'}")
+        raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {fetched.kind or 'something'}")
     return cast("dict[str, object]", answer)
 
 

@@ -96,8 +96,8 @@ class PythonExecutor(BaseTool):
         fields = mapping(value)
         error = str(fields.get("error", ""))
         lines = "\n".join(map(str, cast("list[object]", fields["output"])))
-        said = {"output": lines, "result": fields["result"]}
-        parts = {name: part for name, part in said.items() if part not in (None, "")}
+        shown = {"output": lines, "result": fields["result"]}
+        parts = {name: part for name, part in shown.items() if part not in (None, "")}
         if parts or error:
             text = as_text(parts)
         else:
@@ -154,9 +154,9 @@ class _Report:
     def of(cls, result: CommandResult, seconds: float) -> _Report:
         if result.timed_out:
             return cls(error=f"{_TIME_IS_UP} {seconds:g} seconds, its time limit; do less at a time")
-        said = _parsed(result.stderr.tail or result.stderr.head)
-        if said is not None:
-            return said
+        parsed_report = _parsed(result.stderr.tail or result.stderr.head)
+        if parsed_report is not None:
+            return parsed_report
         if result.exit_code == _KILLED:
             return cls(error="killed: it used more memory or processes than the sandbox allows")
         if result.exit_code:
@@ -170,11 +170,11 @@ def _parsed(data: bytes) -> _Report | None:
     line = data.rstrip(b"\n").rpartition(b"\n")[2]
     if len(line) > _MAX_REPORT_BYTES:
         return None
-    said = json_object(line, finite=True)
-    error = said.get("error")
-    if said.get("kind") not in ("json", "repr", "unset") or "result" not in said or not isinstance(error, str):
+    fields = json_object(line, finite=True)
+    error = fields.get("error")
+    if fields.get("kind") not in ("json", "repr", "unset") or "result" not in fields or not isinstance(error, str):
         return None
-    return _Report(result=said["result"], error=_with_hint(error))
+    return _Report(result=fields["result"], error=_with_hint(error))
 
 
 def _with_hint(error: str) -> str:

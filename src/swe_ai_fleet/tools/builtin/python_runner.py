@@ -74,13 +74,13 @@ def main() -> None:
     """Keep the report's way to ourselves, run, report."""
     report = os.dup(2)
     os.dup2(1, 2)
-    found = run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    outcome = run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BaseException:  # noqa: BLE001, S112 (the code may have closed or replaced it)
             continue
-    data = b"\n" + json.dumps(found).encode() + b"\n"
+    data = b"\n" + json.dumps(outcome).encode() + b"\n"
     while data:
         data = data[os.write(report, data) :]
 

@@ -63,7 +63,7 @@ class WebSearch(BaseTool):
             if "HTTP 403" in failure.message:
                 raise ToolFailure(f"{failure.message}: it may not allow the format json (search.formats)") from None
             raise
-        found = [
+        results = [
             {
                 "title": _cut(result.get("title"), _TITLE_CHARS),
                 "url": _cut(result.get("url"), _URL_CHARS),
@@ -72,7 +72,7 @@ class WebSearch(BaseTool):
             for result in mappings(answer.get("results"))
             if isinstance(result.get("url"), str)
         ]
-        return {"query": query, "results": found[:num_results]}
+        return {"query": query, "results": results[:num_results]}
 
     def present(self, value: object) -> ToolResult:
         return _listed(self.name, value, "Nothing was found.")
@@ -114,7 +114,7 @@ class SearchWikipedia(BaseTool):
         if fault := mapping(answer, "error"):
             raise ToolFailure(f"the server refuses the search: {_cut(fault.get('info'), _TITLE_CHARS)}")
         articles = sorted(mappings(mapping(answer, "query").get("pages")), key=_rank)
-        found = [
+        results = [
             {
                 "title": _cut(article.get("title"), _TITLE_CHARS),
                 "url": _cut(article.get("fullurl"), _URL_CHARS),
@@ -122,7 +122,7 @@ class SearchWikipedia(BaseTool):
             }
             for article in articles[:_ARTICLES]
         ]
-        return {"query": query, "results": found}
+        return {"query": query, "results": results}
 
     def present(self, value: object) -> ToolResult:
         return _listed(self.name, value, "No article was found.")
@@ -155,19 +155,19 @@ class ReadWebpage(BaseTool):
 
     async def execute(self, url: str) -> dict[str, object]:
         """What the page says. Raises ToolRefusal for a forbidden address, ToolFailure for what is no text."""
-        found = await fetch(
+        fetched = await fetch(
             parse_url(url), self._policy, self._network, accept="text/html,application/xhtml+xml,text/*;q=0.9,*/*;q=0.5"
         )
-        page: dict[str, object] = {"url": found.url}
-        if found.kind in _HTML:
-            read = await asyncio.to_thread(page_text, found.text, url=found.url, max_chars=self._max_chars)
+        page: dict[str, object] = {"url": fetched.url}
+        if fetched.kind in _HTML:
+            read = await asyncio.to_thread(page_text, fetched.text, url=fetched.url, max_chars=self._max_chars)
             cut = read.cut
             links = [{"text": label, "url": target} for label, target in read.links]
             page |= {"title": read.title, "content": read.text, "links": links}
         else:
-            cut = len(found.text) > self._max_chars
-            page |= {"title": "", "content": found.text[: self._max_chars], "links": list[object]()}
-        if cut or found.cut:
+            cut = len(fetched.text) > self._max_chars
+            page |= {"title": "", "content": fetched.text[: self._max_chars], "links": list[object]()}
+        if cut or fetched.cut:
             page["truncated"] = True
         return page
 

@@ -64,8 +64,8 @@ async def query(
         if not read_only:
             await transaction.commit()
     counters = {name: value for name, value in vars(summary.counters).items() if isinstance(value, int) and value}
-    said = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counters.items())
-    return collector.rows(said, {"counters": counters})
+    counts_told = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counters.items())
+    return collector.rows(counts_told, {"counters": counters})
 
 
 async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
@@ -149,7 +149,7 @@ def _readable(value: object, *, within: bool = False) -> object:
         case Relationship():
             return f"[{' '.join(filter(None, (f':{value.type}', _properties(value))))}]"
         case Path():
-            return "".join(_drawn(value))
+            return "".join(_path_lines(value))
         case dict():
             items = cast("dict[str, object]", value).items()
             return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in items) + "}"
@@ -167,7 +167,7 @@ def _properties(entity: Mapping[str, object]) -> str:
     return str(_readable(dict(entity.items()))) if len(entity) else ""
 
 
-def _drawn(path: object) -> Iterator[str]:
+def _path_lines(path: object) -> Iterator[str]:
     from neo4j.graph import Path
 
     assert isinstance(path, Path)
@@ -210,7 +210,7 @@ async def _transaction(
                 transaction.cancel()
                 raise
     except Neo4jError as error:
-        raise _answered(error) from None
+        raise _failure_of(error) from None
     except IncompleteCommit:
         raise ToolFailure("Neo4j: the connection failed at the commit: look whether it happened") from None
     except DriverError as error:
@@ -219,7 +219,7 @@ async def _transaction(
         raise ToolFailure("Neo4j: the connection failed: the server's answer cannot be read") from None
 
 
-def _answered(error: Neo4jError) -> Exception:
+def _failure_of(error: Neo4jError) -> Exception:
     from neo4j.exceptions import AuthError
 
     code = error.code or ""

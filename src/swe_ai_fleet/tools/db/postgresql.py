@@ -94,17 +94,17 @@ async def query(
     async with _session(url, read_only=read_only, timeout_seconds=timeout_seconds) as connection:
         if read_only:
             await _prove(connection, called)
-        found = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
+        rows = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
         if not read_only:
             await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
-        return found
+        return rows
 
 
 async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
     """Tables and views with their columns and constraints."""
     async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
-        found = await _stream(connection, _SCHEMA, (), max_rows=max_rows, drain=False)
-    return Rows(columns=("table", "name", "definition"), rows=found.rows, complete=found.complete)
+        rows = await _stream(connection, _SCHEMA, (), max_rows=max_rows, drain=False)
+    return Rows(columns=("table", "name", "definition"), rows=rows.rows, complete=rows.complete)
 
 
 async def explain(url: str, sql: str, *, max_rows: int, timeout_seconds: float) -> Rows:
@@ -118,10 +118,10 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     """Refuse what the lists above name; the names of the functions that are called. Raises ToolFailure."""
     if "\0" in sql:
         raise ToolFailure("the statement contains a NUL character")
-    found = list(tokens(sql))
-    if any(token.kind is Kind.UNCLOSED for token in found):
+    words_of = list(tokens(sql))
+    if any(token.kind is Kind.UNCLOSED for token in words_of):
         raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
-    word = _first(found)
+    word = _first(words_of)
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
@@ -131,28 +131,28 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
         )
     # What is created can give a function another name.
     everywhere = word in ("create", "alter")
-    for name in _names(found, everywhere=everywhere, depth=0):
+    for name in _names(words_of, everywhere=everywhere, depth=0):
         if REFUSED_FUNCTIONS.fullmatch(name):
             raise ToolRefusal(f"{name} is refused here: it reaches the server's files, sessions or other databases")
-    return frozenset(_calls(found))
+    return frozenset(_calls(words_of))
 
 
-def _first(found: Sequence[Token]) -> str:
+def _first(words_of: Sequence[Token]) -> str:
     """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
-    first = next((token for token in found if token.text != "(" or token.kind is not Kind.SIGN), None)
+    first = next((token for token in words_of if token.text != "(" or token.kind is not Kind.SIGN), None)
     return "" if first is None or first.kind is Kind.UNCLOSED else first.text
 
 
-def _calls(found: Sequence[Token]) -> Iterator[str]:
-    for token, following in pairwise(found):
+def _calls(words_of: Sequence[Token]) -> Iterator[str]:
+    for token, following in pairwise(words_of):
         if token.kind is Kind.NAME and following.kind is Kind.SIGN and following.text == "(":
             yield token.text
 
 
-def _names(found: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
+def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
     """The functions that a statement calls, also in the statements and bodies that its strings may be."""
-    yield from (token.text for token in found if token.kind is Kind.NAME) if everywhere else _calls(found)
-    for token in found:
+    yield from (token.text for token in words_of if token.kind is Kind.NAME) if everywhere else _calls(words_of)
+    for token in words_of:
         if token.kind is Kind.STRING and depth < _MAX_DEPTH:
             yield from _names(list(tokens(token.text)), everywhere=False, depth=depth + 1)
 
@@ -219,7 +219,7 @@ async def _stream(
     from psycopg.pq import ExecStatus
 
     pgconn = connection.pgconn
-    collector, columns, said, failure = Collector((), max_rows), (), "", None
+    collector, columns, status, failure = Collector((), max_rows), (), "", None
     facts: dict[str, object] = {}
     try:
         pgconn.send_query_params(sql.encode(), [_text(value) for value in params])
@@ -235,7 +235,7 @@ async def _stream(
                     await connection.cancel_safe(timeout=_CANCEL_SECONDS)
                     break
             elif got.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                said = (got.command_status or b"").decode()
+                status = (got.command_status or b"").decode()
                 if got.command_tuples is not None and not columns:
                     facts["affected"] = got.command_tuples
             else:
@@ -246,7 +246,7 @@ async def _stream(
         raise ToolFailure(f"PostgreSQL: the connection failed: {type(error).__name__}") from None
     if failure:
         raise failure
-    return collector.rows("" if columns else said, facts)
+    return collector.rows("" if columns else status, facts)
 
 
 def _text(value: Value) -> bytes | None:

@@ -83,7 +83,7 @@ def _raw(sql: str) -> Iterator[_Raw]:
             )
             at = end
         elif name := _NAME.match(sql, at):
-            yield _Raw(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda found: found[0].lower(), name[0]))
+            yield _Raw(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
             at = name.end()
         elif tag := _DOLLAR.match(sql, at):
             end = sql.find(tag[0], tag.end())
@@ -146,7 +146,7 @@ def _unescaped(text: str) -> str:
 
 def _with_unicode(text: str, sign: str) -> str:
     escaped = re.compile(rf"{re.escape(sign)}(?:([0-9A-Fa-f]{{4}})|\+([0-9A-Fa-f]{{6}})|{re.escape(sign)})")
-    return escaped.sub(lambda found: _character(found[1] or found[2], 16) if found[1] or found[2] else sign, text)
+    return escaped.sub(lambda match: _character(match[1] or match[2], 16) if match[1] or match[2] else sign, text)
 
 
 def _character(digits: str, base: int) -> str:

@@ -49,12 +49,12 @@ async def query_file(
     with tempfile.TemporaryDirectory(prefix="fleet-sqlite-") as directory:
         copy = Path(directory) / "copy.db"
         before = await _whole(lambda: _copy(tree, path, copy, read_only=read_only))
-        found = await _run(
+        rows = await _run(
             copy, "rw", sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
         )
         if not read_only:
             await _whole(lambda: _put_back(tree, path, copy, before))
-        return found
+        return rows
 
 
 async def query_url(
@@ -137,11 +137,11 @@ async def _run(
         raise ToolFailure(f"SQLite: no process for the statement can be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(timeout_seconds):
-            told = await _exchange(process, json.dumps(request).encode())
+            answer = await _exchange(process, json.dumps(request).encode())
             await process.wait()
     finally:
         await uninterrupted(_end(process, gently=not read_only))
-    return _rows(told, max_rows=max_rows, read_only=read_only)
+    return _rows(answer, max_rows=max_rows, read_only=read_only)
 
 
 async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
@@ -151,12 +151,12 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> byte
         process.stdin.write(request)
         await process.stdin.drain()
         process.stdin.close()
-    told = b""
+    answer = b""
     while chunk := await process.stdout.read(_CHUNK):
-        told += chunk
-        if len(told) > _MAX_ANSWER_BYTES:
+        answer += chunk
+        if len(answer) > _MAX_ANSWER_BYTES:
             raise ToolFailure("SQLite: the rows are too wide; ask for fewer columns")
-    return told
+    return answer
 
 
 async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
@@ -174,9 +174,9 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
     await process.wait()
 
 
-def _rows(told: bytes, *, max_rows: int, read_only: bool) -> Rows:
+def _rows(data: bytes, *, max_rows: int, read_only: bool) -> Rows:
     try:
-        answer = cast("Mapping[str, Any]", json.loads(told))
+        answer = cast("Mapping[str, Any]", json.loads(data))
     except ValueError:
         raise ToolFailure(
             f"SQLite: the statement was stopped before it ended; it may take {MAX_MEMORY_BYTES // 2**20} MiB of memory"
@@ -206,10 +206,10 @@ def _value(cell: object) -> object:
             return cell
 
 
-def _failure(said: str) -> ToolFailure:
-    if "not authorized" in said or "prohibited" in said or "readonly database" in said:
+def _failure(message: str) -> ToolFailure:
+    if "not authorized" in message or "prohibited" in message or "readonly database" in message:
         return ToolRefusal(
-            f"SQLite: {said}: this call may not do that. With read_only=true only reading is allowed; ATTACH, "
+            f"SQLite: {message}: this call may not do that. With read_only=true only reading is allowed; ATTACH, "
             "transactions and most PRAGMAs never are"
         )
-    return ToolFailure(f"SQLite: {said}")
+    return ToolFailure(f"SQLite: {message}")

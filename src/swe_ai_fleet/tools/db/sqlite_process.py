@@ -125,14 +125,14 @@ def _collect(cursor: sqlite3.Cursor, request: Request) -> dict[str, object]:
     rows: list[list[object]] = []
     for row in cursor:
         if len(rows) <= most and room >= 0:
-            rows.append([_told(value, request.cell_chars) for value in row])
+            rows.append([_as_json(value, request.cell_chars) for value in row])
             room -= sum(3 + min(_least(value), request.cell_chars) for value in row)
         elif request.read_only:
             break
     return {"columns": [name for name, *_ in cursor.description], "rows": rows}
 
 
-def _told(value: object, chars: int) -> object:
+def _as_json(value: object, chars: int) -> object:
     """A value as JSON: texts and bytes as their beginning and their size."""
     if isinstance(value, bytes):
         return {"bytes": value[: chars * 4].hex(), "size": len(value)}

@@ -53,16 +53,16 @@ class Connections:
 
     def kind(self, name: str) -> Database:
         """Which database a connection leads to."""
-        found = _SCHEMES.get(_scheme(self._url(name)))
-        if found is None:
+        database_kind = _SCHEMES.get(_scheme(self._url(name)))
+        if database_kind is None:
             raise ToolFailure(f"the settings of the connection {name[:80]!r} name no database that is known here")
-        return found
+        return database_kind
 
     def url(self, name: str, kind: Database) -> str:
         """The URL of a connection to a database of this kind."""
-        found = self.kind(name)
-        if found is not kind:
-            raise ToolFailure(f"the connection {name[:80]!r} leads to {found}, not to {kind}")
+        actual = self.kind(name)
+        if actual is not kind:
+            raise ToolFailure(f"the connection {name[:80]!r} leads to {actual}, not to {kind}")
         return self._url(name)
 
     def _url(self, name: str) -> str:
@@ -301,16 +301,16 @@ class DatabaseTool(Toolkit):
         """The rows as a result without secrets, whoever's mask the pipeline has."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                found = await _whatever_it_swallows(work)
+                rows = await _whatever_it_swallows(work)
         except TimeoutError:
-            said = (
+            error = (
                 f"the statement did not finish within {timeout_seconds:g} seconds: ask for less, or give it more time"
             )
-            return ToolResult(success=False, operation=name, error=said, outcome=Outcome.TIMEOUT)
+            return ToolResult(success=False, operation=name, error=error, outcome=Outcome.TIMEOUT)
         except ToolFailure as failure:
             raise type(failure)(self._mask(failure.message)) from None
-        answer = result(name, found)
-        columns = [self._mask(column) for column in found.columns]
+        answer = result(name, rows)
+        columns = [self._mask(column) for column in rows.columns]
         return replace(answer, content=self._mask(answer.content), metadata={**answer.metadata, "columns": columns})
 
 

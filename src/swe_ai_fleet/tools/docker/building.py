@@ -76,14 +76,14 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
             outcome=Outcome.ERROR,
             truncated=printout.output.elided > 0,
         )
-    made = await names.engine.image(tag)
+    built = await names.engine.image(tag)
     short = tag.removeprefix(f"{names.owner.namespace}/")
-    size = round(made["Size"] / _MIB, 1)
+    size = round(built["Size"] / _MIB, 1)
     return ToolResult(
         success=True,
         operation="docker_build",
         content=f"{printout.text()}\nBuilt {short}, {size} MiB. Run it by that name.",
-        metadata={"image": short, "id": made["Id"], "size_mib": size},
+        metadata={"image": short, "id": built["Id"], "size_mib": size},
         truncated=printout.output.elided > 0,
     )
 

@@ -110,8 +110,8 @@ def match_name(glob: str, name: str) -> bool:
     return fnmatchcase(name, _ESCAPES.sub(_as_python, glob))
 
 
-def _as_python(found: re.Match[str]) -> str:
-    character = found[1]
+def _as_python(match: re.Match[str]) -> str:
+    character = match[1]
     return "[!" if character is None else f"[{character}]" if character in "*?[" else character
 
 
@@ -181,17 +181,17 @@ class _Packer:
             if is_git_directory(name):
                 continue
             inside = f"{path}/{name}" if path else name
-            found = self._ignore.matches(inside, matches)
+            ignore_state = self._ignore.matches(inside, matches)
             info = os.stat(name, dir_fd=handle, follow_symlinks=False)
-            left_out = self._ignore.excludes(found) or inside in self._taken
+            left_out = self._ignore.excludes(ignore_state) or inside in self._taken
             if stat.S_ISDIR(info.st_mode):
-                if self._ignore.prunes(found):
+                if self._ignore.prunes(ignore_state):
                     continue
                 if not left_out:
                     self._entry(inside, tarfile.DIRTYPE, info)
                 below = os.open(name, _DIRECTORY, dir_fd=handle)
                 try:
-                    self.directory(below, inside, found, depth + 1)
+                    self.directory(below, inside, ignore_state, depth + 1)
                 finally:
                     os.close(below)
             elif left_out:

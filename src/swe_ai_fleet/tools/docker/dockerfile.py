@@ -199,8 +199,8 @@ class _Checker:
             return Instruction(word="FROM", rest=image.lower() + suffix, stage=stage)
         return Instruction(word="FROM", rest=_PLACE + suffix, image=checked_image(image), stage=stage)
 
-    def _value(self, found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+    def _value(self, match: re.Match[str]) -> str:
+        name = match[1] or match[2]
         if name not in self._arguments:
             raise ToolFailure(f"FROM uses ${name}, which no ARG before it declares")
         return self._arguments[name]

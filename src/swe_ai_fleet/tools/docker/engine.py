@@ -94,7 +94,7 @@ class Engine:
     async def create(self, config: Mapping[str, object], name: str) -> str:
         """A new container's id; a cancelled caller leaves none behind."""
         asked = self._threads(
-            self._control, self._asked, lambda client: client.create_container_from_config(config, name)
+            self._control, self._ask, lambda client: client.create_container_from_config(config, name)
         )
         try:
             return (await _seen_through(asked, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
@@ -121,7 +121,7 @@ class Engine:
 
     async def wait(self, reference: str, seconds: float) -> None:
         """Return when a container's process has ended."""
-        asked = self._threads(self._streams, self._asked, lambda client: client.wait(reference, timeout=seconds))
+        asked = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
         # A caller who gives up does not wait for this thread: it ends with the container.
         await asyncio.shield(asked)
 
@@ -167,18 +167,18 @@ class Engine:
         self, reference: str, command: Sequence[str], printout: Printout, *, directory: str, seconds: float
     ) -> int | None:
         """The exit code of another command in a running container; None where it still runs."""
-        made = await self._call(
+        created = await self._call(
             lambda client: client.exec_create(reference, list(command), stdin=False, workdir=directory or None)
         )
-        stream = await self._open(f"/exec/{made['Id']}/start", body={"Detach": False, "Tty": False}, seconds=seconds)
+        stream = await self._open(f"/exec/{created['Id']}/start", body={"Detach": False, "Tty": False}, seconds=seconds)
         await self._read(stream, lambda: printout.collect(stream))
-        state = await self._call(lambda client: client.exec_inspect(made["Id"]))
+        state = await self._call(lambda client: client.exec_inspect(created["Id"]))
         return None if state["Running"] else state["ExitCode"]
 
     async def build(self, context: IO[bytes], printout: Printout, *, params: Mapping[str, str], seconds: float) -> str:
         """The error of a build; empty where it succeeded. Leaving it early ends the build."""
         stream = await self._open("/build", params=params, upload=context, seconds=seconds)
-        return await self._read(stream, lambda: _told(stream, printout))
+        return await self._read(stream, lambda: _build_error(stream, printout))
 
     async def close(self) -> None:
         """Let go of the engine. Threads that wait for it end by their own limits."""
@@ -192,7 +192,7 @@ class Engine:
     async def _call(self, ask: Callable[[Any], T], seconds: float | None = None) -> T:
         """Ask in a thread. A cancelled caller waits until the engine has answered: what was begun is then known."""
         limit = (self._call_seconds if seconds is None else seconds) + _SPARE_SECONDS
-        asked = self._threads(self._control, self._asked, ask)
+        asked = self._threads(self._control, self._ask, ask)
         return await _seen_through(asked, limit, self._host)
 
     async def _open(
@@ -221,10 +221,10 @@ class Engine:
             if response.status_code >= 400:
                 message = response.raw.read(_MAX_LINE_BYTES, decode_content=True)
                 response.close()
-                raise _said(response.status_code, message)
+                raise _failure_of(response.status_code, message)
             return Stream(response)
 
-        asked = self._threads(self._streams, self._asked, opened)
+        asked = self._threads(self._streams, self._ask, opened)
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
@@ -253,7 +253,7 @@ class Engine:
             raise ToolFailure("this tool is closed; make another")
         return asyncio.get_running_loop().run_in_executor(threads, work, argument)
 
-    def _asked(self, ask: Callable[[Any], T]) -> T:
+    def _ask(self, ask: Callable[[Any], T]) -> T:
         return self._guarded(lambda: ask(self._connected()))
 
     def _guarded(self, work: Callable[[], T]) -> T:
@@ -266,7 +266,7 @@ class Engine:
         try:
             return work()
         except docker.errors.APIError as error:
-            raise _said(error.status_code or 500, str(error.explanation or error).encode()) from None
+            raise _failure_of(error.status_code or 500, str(error.explanation or error).encode()) from None
         except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._absent(error) from None
 
@@ -327,7 +327,7 @@ def _close_unheard(asked: asyncio.Future[Stream]) -> None:
         asked.result().close()
 
 
-def _said(status: int, body: bytes) -> ToolFailure:
+def _failure_of(status: int, body: bytes) -> ToolFailure:
     text = body.decode("utf-8", "replace").strip()
     with suppress(ValueError, TypeError, KeyError):
         text = str(json.loads(text)["message"])
@@ -336,7 +336,7 @@ def _said(status: int, body: bytes) -> ToolFailure:
     return kind(f"the container engine refused ({status}): {text}")
 
 
-def _told(stream: Stream, printout: Printout) -> str:
+def _build_error(stream: Stream, printout: Printout) -> str:
     """The error out of the JSON objects, one a line, that tell of a build; what it prints goes to the printout."""
     error, pending = "", b""
     for piece in stream.pieces():
@@ -353,7 +353,7 @@ def _told(stream: Stream, printout: Printout) -> str:
 
 def _line(line: bytes) -> tuple[str, str]:
     try:
-        told = json.loads(line)
-        return str(told.get("stream") or ""), str(told.get("error") or "")
+        progress = json.loads(line)
+        return str(progress.get("stream") or ""), str(progress.get("error") or "")
     except (ValueError, AttributeError):
         return "", ""

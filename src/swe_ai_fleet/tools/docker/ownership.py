@@ -110,11 +110,11 @@ class Names:
     async def container(self, name: str) -> Entry:
         """One of the run's containers, by name or by the beginning of its id. Raises ToolFailure."""
         containers = await self.containers()
-        found = _named(containers, name)
-        if found is None:
+        container = _entry_named(containers, name)
+        if container is None:
             names = ", ".join(entry.name for entry in containers) or "none"
             raise ToolFailure(f"this run has no container {name[:80]!r}; its containers: {names}")
-        return found
+        return container
 
     async def images(self) -> list[Entry]:
         """The images that were built in this run and have a name."""
@@ -128,7 +128,7 @@ class Names:
 
     async def own_image(self, name: str) -> Entry | None:
         """An image built in this run, by name or by the beginning of its id; None where there is none."""
-        return _named(await self.images(), name, canonical(name))
+        return _entry_named(await self.images(), name, canonical(name))
 
     async def image(self, name: str, *, pull: bool = False) -> str:
         """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
@@ -165,15 +165,15 @@ class Names:
         return f"{self.owner.namespace}/{canonical(name)}"
 
 
-def _named(entries: list[Entry], *names: str) -> Entry | None:
+def _entry_named(entries: list[Entry], *names: str) -> Entry | None:
     for entry in entries:
         if entry.name in names:
             return entry
     wanted = names[0].removeprefix("sha256:")
     if len(wanted) < _MIN_ID_CHARS:
         return None
-    found = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
-    return found[0] if len({entry.id for entry in found}) == 1 else None
+    matching = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
+    return matching[0] if len({entry.id for entry in matching}) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ async def reap(
         raise InvalidRequest("say which executions have ended, or what age is too old", field="older_than_seconds")
     engine = Engine(policy.host, call_seconds=policy.call_seconds)
     try:
-        left = await _left(engine, "")
+        left = await _leftovers(engine, "")
         if executions is not None:
             left = [item for item in left if item.execution in executions]
         if older_than_seconds is not None:
@@ -216,7 +216,7 @@ async def reap(
 
 async def remove_run(engine: Engine, owner: Owner) -> Reaped:
     """Remove everything of one run. Raises ToolFailure where there is no engine."""
-    return await _remove(engine, await _left(engine, f"={owner.key}"))
+    return await _remove(engine, await _leftovers(engine, f"={owner.key}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class _Item:
     created_at: float
 
 
-async def _left(engine: Engine, owner: str) -> list[_Item]:
+async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
     """What carries the fleet's labels."""
     items: list[_Item] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):

@@ -183,7 +183,7 @@ class DockerTool(Toolkit):
         if detach:
             identifier = await containers.start(self._engine, request, engine_name)
             short = engine_name.removeprefix(f"{self.owner.namespace}-")
-            return _told("run", f"{short} is running.", {"name": short, "id": identifier[:12]})
+            return _succeeded("run", f"{short} is running.", {"name": short, "id": identifier[:12]})
         return await containers.run_to_end(
             self._engine, request, engine_name, seconds=self._seconds(timeout_seconds), limit=self._output_limit
         )
@@ -217,7 +217,7 @@ class DockerTool(Toolkit):
         entries = await self._names.containers()
         rows = [{"name": entry.name, "id": entry.id[:12], "status": str(entry.listed["Status"])} for entry in entries]
         lines = [f"{row['name']}  {row['id']}  {row['status']}" for row in rows]
-        return _told("ps", "\n".join(lines) or "This run has no containers.", {"containers": rows})
+        return _succeeded("ps", "\n".join(lines) or "This run has no containers.", {"containers": rows})
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def logs(
@@ -229,7 +229,7 @@ class DockerTool(Toolkit):
         entry = await self._names.container(container)
         printout = Printout(_LOG_BYTES)
         await self._engine.logs(entry.id, printout, lines=tail)
-        return _told("logs", printout.text() or f"{entry.name} has printed nothing.", {"name": entry.name})
+        return _succeeded("logs", printout.text() or f"{entry.name} has printed nothing.", {"name": entry.name})
 
     @operation(network=True, risk=Risk.MEDIUM, roles=_ROLES, time_limit_seconds=_MAX_STOP_SECONDS + 60.0)
     async def stop(
@@ -243,7 +243,7 @@ class DockerTool(Toolkit):
         entry = await self._names.container(container)
         await self._engine.stop(entry.id, grace_seconds)
         code = (await self._engine.container(entry.id))["State"]["ExitCode"]
-        return _told("stop", f"{entry.name} has stopped with exit code {code}.", {"container_exit_code": code})
+        return _succeeded("stop", f"{entry.name} has stopped with exit code {code}.", {"container_exit_code": code})
 
     @operation(network=True, risk=Risk.MEDIUM, roles=_ROLES)
     async def rm(
@@ -255,12 +255,12 @@ class DockerTool(Toolkit):
         image = await self._names.own_image(name)
         if image is not None and name not in {entry.name for entry in await self._names.containers()}:
             await self._engine.remove_image(f"{self.owner.namespace}/{image.name}")
-            return _told("rm", f"The image {image.name} is removed.", {"image": image.name})
+            return _succeeded("rm", f"The image {image.name} is removed.", {"image": image.name})
         entry = await self._names.container(name)
         if entry.listed.get("State") == "running" and not force:
             raise ToolFailure(f"{entry.name} still runs: stop it with docker_stop, or say force=true")
         await self._engine.remove(entry.id)
-        return _told("rm", f"The container {entry.name} is removed.", {"name": entry.name})
+        return _succeeded("rm", f"The container {entry.name} is removed.", {"name": entry.name})
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def inspect(
@@ -274,7 +274,7 @@ class DockerTool(Toolkit):
             entry = await self._names.container(name)
             facts = safe_facts(await self._engine.container(entry.id), entry.name)
             facts["image"] = str(facts["image"]).removeprefix(f"{self.owner.namespace}/")
-        return _told("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
+        return _succeeded("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def images(self) -> ToolResult:
@@ -286,7 +286,7 @@ class DockerTool(Toolkit):
         lines = [f"{row['name']}  {row['id']}  {row['size_mib']} MiB" for row in rows] or ["No image was built yet."]
         if self.policy.images:
             lines.append(f"Allowed besides: {', '.join(self.policy.images)}")
-        return _told("images", "\n".join(lines), {"images": rows, "allowed": list(self.policy.images)})
+        return _succeeded("images", "\n".join(lines), {"images": rows, "allowed": list(self.policy.images)})
 
     @property
     def _output_limit(self) -> int:
@@ -339,7 +339,7 @@ class DockerTool(Toolkit):
             await self._engine.close()
 
 
-def _told(operation_name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
+def _succeeded(operation_name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
     return ToolResult(success=True, operation=f"docker_{operation_name}", content=content, metadata=metadata)
 
 

@@ -60,16 +60,16 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
                 f"{change.path} would have {len(change.after.data)} bytes; {limit} is the limit of a file"
             )
     absent = [directory for change in changes if change.before is None for directory in _absent(tree, change.path)]
-    made: list[Change] = []
+    changes_made: list[Change] = []
     try:
         for change in changes:
-            _put(tree, change.path, change.after, limit)
-            made.append(change)
+            _write_state(tree, change.path, change.after, limit)
+            changes_made.append(change)
     except BaseException as error:
         stuck: list[str] = []
-        for change in reversed(made):
+        for change in reversed(changes_made):
             try:
-                _put(tree, change.path, change.before, limit)
+                _write_state(tree, change.path, change.before, limit)
             except ToolFailure:
                 stuck.append(change.path)
         for directory in sorted(set(absent), key=len, reverse=True):
@@ -80,7 +80,7 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
         raise
 
 
-def _put(tree: Tree, path: str, state: FileState | None, limit: int) -> None:
+def _write_state(tree: Tree, path: str, state: FileState | None, limit: int) -> None:
     if state is not None:
         tree.write(path, state.data, limit=limit, mode=state.mode)
     else:
@@ -218,7 +218,7 @@ class PatchedFiles:
         for change in changes:
             self._touch(change.path)
         self.groups.append(tuple(changes))
-        self.said.append(_said(file, created=before is None, offsets=offsets))
+        self.said.append(_change_text(file, created=before is None, offsets=offsets))
         if file.target is not None and after is not None:
             self._parse(file.target, before, after)
 
@@ -312,7 +312,7 @@ def _as_patched(text: Text, file: FilePatch) -> Text:
     return text
 
 
-def _said(file: FilePatch, *, created: bool, offsets: tuple[int, ...]) -> str:
+def _change_text(file: FilePatch, *, created: bool, offsets: tuple[int, ...]) -> str:
     counts = f"+{file.added} -{file.removed}"
     if file.target is None:
         return f"Deleted {file.source}."

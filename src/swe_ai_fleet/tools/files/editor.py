@@ -63,9 +63,9 @@ class Editor:
         elif self._tree.size(path):
             old = Text(content="")  # too large to be read
         text, data = rewritten(old, content, path)
-        real = self._put(name, path, before, data)
-        said = f"{'Replaced' if old else 'Created'} {real}: {count(text.lines, 'line')}, {len(data)} bytes."
-        return _written(name, real, said, data, text, before=old.content if old else "")
+        real = self._write(name, path, before, data)
+        sentence = f"{'Replaced' if old else 'Created'} {real}: {count(text.lines, 'line')}, {len(data)} bytes."
+        return _result_of(name, real, sentence, data, text, before=old.content if old else "")
 
     def append(self, path: str, content: str) -> ToolResult:
         """Add text at the end of a file, on a line of its own."""
@@ -74,9 +74,9 @@ class Editor:
         joint = "\n" if old.content and not old.content.endswith("\n") else ""
         text = old.with_content(old.content + joint + content)
         data = text.encode(path)
-        real = self._put("append_file", path, before, data)
-        said = f"Appended to {real}: now {count(text.lines, 'line')}, {len(data)} bytes."
-        return _written("append_file", real, said, data, text, before=old.content)
+        real = self._write("append_file", path, before, data)
+        sentence = f"Appended to {real}: now {count(text.lines, 'line')}, {len(data)} bytes."
+        return _result_of("append_file", real, sentence, data, text, before=old.content)
 
     def edit(self, path: str, edit: Edit, expected_sha256: str | None) -> ToolResult:
         """Replace one passage; an empty one stands for a file that is not there yet."""
@@ -84,12 +84,12 @@ class Editor:
             return self.write(path, edit.new, name="edit_file")
         real, before = self._read(path, expected_sha256)
         edited = _edited(path, before.data, edit)
-        self._put("edit_file", real, before, edited.data)
+        self._write("edit_file", real, before, edited.data)
         replacement = edited.replacement
         passage = replacement.changed[0] if replacement.count == 1 else None
-        said = _said(real, replacement, edited.after.lines)
-        result = _written(
-            "edit_file", real, said, edited.data, edited.after, before=edited.before.content, changed=passage
+        sentence = _edit_text(real, replacement, edited.after.lines)
+        result = _result_of(
+            "edit_file", real, sentence, edited.data, edited.after, before=edited.before.content, changed=passage
         )
         return replace(result, metadata={**result.metadata, "count": replacement.count})
 
@@ -105,11 +105,11 @@ class Editor:
                 raise ToolFailure(f"edit {number} of {len(edits)}, so none was made: {failure.message}") from None
             data, last = edited.data, edited.after
             replaced += edited.replacement.count
-        self._put("multi_edit", real, before, data)
-        said = f"Edited {real}: {count(edits, 'edit')}, {count(range(replaced), 'replacement')}."
+        self._write("multi_edit", real, before, data)
+        text = f"Edited {real}: {count(edits, 'edit')}, {count(range(replaced), 'replacement')}."
         if max(len(first.lines), len(last.lines)) <= MAX_LINES:
-            said += "\n" + unified_diff(first.content, last.content, source=real, target=real).rstrip("\n")
-        result = _written("multi_edit", real, said, data, last, before=first.content)
+            text += "\n" + unified_diff(first.content, last.content, source=real, target=real).rstrip("\n")
+        result = _result_of("multi_edit", real, text, data, last, before=first.content)
         return replace(result, metadata={**result.metadata, "edits": len(edits), "count": replaced})
 
     def patch(self, patch: str, expected: Mapping[str, str], allowed_paths: tuple[str, ...]) -> ToolResult:
@@ -137,8 +137,8 @@ class Editor:
         )
         make_changes(self._tree, changes, limit=self._limit)
         self._history.record("move_file", changes)
-        said = f"Moved {real} to {target}{', replacing what was there' if replaced else ''}."
-        return done("move_file", said, {"source": real, "path": target, "replaced": replaced is not None})
+        sentence = f"Moved {real} to {target}{', replacing what was there' if replaced else ''}."
+        return done("move_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         """Copy one file."""
@@ -148,8 +148,8 @@ class Editor:
         change = Change(path=target, before=replaced, after=after)
         make_changes(self._tree, (change,), limit=self._limit)
         self._history.record("copy_file", (change,))
-        said = f"Copied {real} to {target}{', replacing what was there' if replaced else ''}."
-        return done("copy_file", said, {"source": real, "path": target, "replaced": replaced is not None})
+        sentence = f"Copied {real} to {target}{', replacing what was there' if replaced else ''}."
+        return done("copy_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
 
     def delete(self, path: str) -> ToolResult:
         """Delete a file, a link or an empty directory; a file can be put back."""
@@ -181,14 +181,14 @@ class Editor:
             changes.append(Change(path=version.path, before=now, after=version.before))
         make_changes(self._tree, changes, limit=self._limit)
         self._history.forget(entry)
-        said = [f"Undid the last files_{entry.operation} of {real}."]
+        sentences = [f"Undid the last files_{entry.operation} of {real}."]
         for change in changes:
             if change.after is None:
-                said.append(f"Removed {change.path}, which it had created.")
+                sentences.append(f"Removed {change.path}, which it had created.")
             else:
-                said.append(f"Put back {change.path} as it was before: {len(change.after.data)} bytes.")
+                sentences.append(f"Put back {change.path} as it was before: {len(change.after.data)} bytes.")
         metadata = {"undone": entry.operation, "paths": [change.path for change in changes]}
-        return done("undo_edit", "\n".join(said), metadata)
+        return done("undo_edit", "\n".join(sentences), metadata)
 
     def _read(self, path: str, expected_sha256: str | None) -> tuple[str, FileState]:
         content = self._tree.read(path, limit=self._limit)
@@ -209,7 +209,7 @@ class Editor:
             return None
         return file_state(self._tree, path, limit=self._limit)
 
-    def _put(self, operation: str, path: str, before: FileState | None, data: bytes) -> str:
+    def _write(self, operation: str, path: str, before: FileState | None, data: bytes) -> str:
         unknown = before is None and self._tree.size(path) > 0
         real = self._tree.write(path, data, limit=self._limit)
         if not unknown:
@@ -283,10 +283,10 @@ def _edited(path: str, data: bytes, edit: Edit) -> Edited:
     return Edited(before=before, after=after, data=after.encode(path), replacement=replacement)
 
 
-def _written(
+def _result_of(
     name: str,
     path: str,
-    said: str,
+    sentence: str,
     data: bytes,
     text: Text,
     *,
@@ -298,7 +298,7 @@ def _written(
     if error and before and syntax_error(path, before):
         error = ""  # it was there before
     if error:
-        said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
+        sentence += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
     metadata = {
         "path": path,
         "lines": len(text.lines),
@@ -306,10 +306,10 @@ def _written(
         "sha256": hashlib.sha256(data).hexdigest(),
         "syntax_error": error,
     }
-    return done(name, said, metadata)
+    return done(name, sentence, metadata)
 
 
-def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
+def _edit_text(path: str, replacement: Replacement, lines: list[str]) -> str:
     places = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in replacement.changed)
     more = (
         f" and {replacement.count - len(replacement.changed)} more"
@@ -318,5 +318,5 @@ def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
     )
     noun = "line" if places.isdigit() else "lines"
     how = "; found by overlooking white space at line ends" if replacement.tolerant else ""
-    said = f"Edited {path}, now {noun} {places}{more}{how}."
-    return f"{said}\n{border(lines, *replacement.changed[0])}" if replacement.count == 1 else said
+    sentence = f"Edited {path}, now {noun} {places}{more}{how}."
+    return f"{sentence}\n{border(lines, *replacement.changed[0])}" if replacement.count == 1 else sentence

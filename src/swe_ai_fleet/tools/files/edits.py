@@ -119,13 +119,13 @@ def _occurrences(text: str, old: str) -> list[int]:
 def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
     wanted = [line.rstrip() for line in old.removesuffix("\n").split("\n")]
     lines = text.split("\n")
-    found = _runs([line.rstrip() for line in lines], wanted) if any(wanted) else []
-    if len(found) > 1:
-        places = [number + 1 for number in found[:_PLACES_SHOWN]]
-        raise ToolFailure("apart from white space at line ends, " + _ambiguous(places, len(found)))
-    if not found:
+    runs = _runs([line.rstrip() for line in lines], wanted) if any(wanted) else []
+    if len(runs) > 1:
+        places = [number + 1 for number in runs[:_PLACES_SHOWN]]
+        raise ToolFailure("apart from white space at line ends, " + _ambiguous(places, len(runs)))
+    if not runs:
         raise ToolFailure(_not_found(text, old))
-    first, last = found[0], found[0] + len(wanted) - 1
+    first, last = runs[0], runs[0] + len(wanted) - 1
     start = sum(len(line) + 1 for line in lines[:first])
     end = start + sum(len(line) + 1 for line in lines[first : last + 1]) - 1
     windows = lines[last].endswith("\r")
@@ -141,16 +141,16 @@ def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
 def _runs(lines: list[str], wanted: list[str]) -> list[int]:
     """Where the wanted lines stand in a row. The longest of them is sought first: it is the rarest."""
     offset = max(range(len(wanted)), key=lambda number: len(wanted[number]))
-    found: list[int] = []
+    starts: list[int] = []
     position = -1
     while True:
         try:
             position = lines.index(wanted[offset], position + 1)
         except ValueError:
-            return found
+            return starts
         first = position - offset
         if first >= 0 and lines[first : first + len(wanted)] == wanted:
-            found.append(first)
+            starts.append(first)
 
 
 def _rare_words(text: str, wanted: list[str]) -> list[tuple[str, int]]:

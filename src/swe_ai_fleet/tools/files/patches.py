@@ -87,9 +87,9 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
     try:
         parsed = PatchSet(lines)
     except UnidiffParseError as error:
-        said = str(error).strip()[:300]
+        reason = str(error).strip()[:300]
         raise ToolFailure(
-            f"the patch can't be read: {said}. "
+            f"the patch can't be read: {reason}. "
             "The numbers of an '@@ -start,count +start,count @@' line must fit the lines below it"
         ) from None
     _refuse_leftovers(lines, parsed)
@@ -131,11 +131,11 @@ def _place(lines: list[str], hunk: Hunk, expected: int, first: int, number: int)
     if not old:
         raise ToolFailure(f"hunk {number} inserts at line {expected + 1}, but the file has {len(lines)} lines")
     low, high = max(first, expected - MAX_OFFSET), min(last, expected + MAX_OFFSET)
-    found = [at for at in range(low, high + 1) if lines[at] == old[0] and lines[at : at + len(old)] == old]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        places = ", ".join(str(at + 1) for at in found[:10])
+    exact = [at for at in range(low, high + 1) if lines[at] == old[0] and lines[at : at + len(old)] == old]
+    if len(exact) == 1:
+        return exact[0]
+    if exact:
+        places = ", ".join(str(at + 1) for at in exact[:10])
         raise ToolFailure(
             f"hunk {number} does not stand at line {expected + 1} but at lines {places}; give it more context"
         )
@@ -172,19 +172,19 @@ def _refuse_leftovers(lines: list[str], parsed: PatchSet) -> None:
 
 def _file(file: PatchedFile) -> FilePatch:
     information = [str(line).rstrip("\r\n") for line in file.patch_info or ()]
-    said = {key: line[len(key) :] for line in information for key in _RENAMES if line.startswith(key)}
+    headers = {key: line[len(key) :] for line in information for key in _RENAMES if line.startswith(key)}
     source, target = _name(file.source_file), _name(file.target_file)
     source, target = _without_prefixes(source, target)
-    copy = "copy to " in said
-    renamed = copy or "rename to " in said
+    copy = "copy to " in headers
+    renamed = copy or "rename to " in headers
     if renamed:
-        source = _name(said.get("copy from ") or said.get("rename from ", ""))
-        target = _name(said.get("copy to ") or said.get("rename to ", ""))
+        source = _name(headers.get("copy from ") or headers.get("rename from ", ""))
+        target = _name(headers.get("copy to ") or headers.get("rename to ", ""))
     for line in information:
         mode = _MODE_LINE.match(line)
         if mode and mode[1] not in _MODES:
-            what = _REFUSED_MODES.get(mode[1], "no ordinary file")
-            raise ToolRefusal(f"{shown(target or source or '')}: mode {mode[1]} is {what}; patches change only files")
+            kind = _REFUSED_MODES.get(mode[1], "no ordinary file")
+            raise ToolRefusal(f"{shown(target or source or '')}: mode {mode[1]} is {kind}; patches change only files")
     if source is None and target is None:
         raise ToolFailure("the patch has a file that is /dev/null before and after")
     for path in (source, target):

@@ -91,7 +91,7 @@ class Tree:
 
     def read(self, path: str, *, limit: int) -> Content:
         """The whole of a regular file of at most `limit` bytes."""
-        with _named(path), self._open_file(path) as (handle, place):
+        with _path_errors(path), self._open_file(path) as (handle, place):
             info = os.fstat(handle)
             if info.st_size > limit:
                 raise ToolFailure(_too_large(path, info.st_size, limit))
@@ -110,7 +110,7 @@ class Tree:
         """
         if len(data) > limit:
             raise ToolFailure(_too_large(path, len(data), limit))
-        with _named(path), self._walk(path, create=True) as place:
+        with _path_errors(path), self._walk(path, create=True) as place:
             if place.info is not None and not stat.S_ISREG(place.info.st_mode):
                 raise wrong_kind(place.kind)(f"{shown(path)} is a {place.kind}: only regular files can be written")
             _replace(place, data, mode)
@@ -126,14 +126,14 @@ class Tree:
 
     def find(self, path: str) -> str:
         """The real path beneath the root of something that exists, for a command's argument."""
-        with _named(path), self._walk(path) as place:
+        with _path_errors(path), self._walk(path) as place:
             if place.info is None:
                 raise _missing(path, place)
             return place.path
 
     def info(self, path: str) -> tuple[str, os.stat_result, str]:
         """(kind, stat, target) of a path; a link is not followed, and only a link has a target."""
-        with _named(path), self._walk(path, follow=False) as place:
+        with _path_errors(path), self._walk(path, follow=False) as place:
             if place.info is None:
                 raise _missing(path, place)
             target = os.readlink(place.name, dir_fd=place.directory) if stat.S_ISLNK(place.info.st_mode) else ""
@@ -141,12 +141,12 @@ class Tree:
 
     def count(self, path: str) -> int:
         """How many entries a directory has."""
-        with _named(path), self._walk(path) as place:
+        with _path_errors(path), self._walk(path) as place:
             return len(_names(place.directory, place.name))
 
     def make_directory(self, path: str) -> bool:
         """Create a directory and its parents; False where it already exists."""
-        with _named(path), self._walk(path, create=True) as place:
+        with _path_errors(path), self._walk(path, create=True) as place:
             if place.info is None:
                 _make_directory(place.directory, place.name)
                 return True
@@ -156,7 +156,7 @@ class Tree:
 
     def remove(self, path: str) -> str:
         """Remove a file, a link (not its target) or an empty directory; what kind it was."""
-        with _named(path), self._walk(path, follow=False) as place:
+        with _path_errors(path), self._walk(path, follow=False) as place:
             if place.name == ".":
                 raise ToolRefusal(f"{shown(path)} is the workspace itself or ends in '..'; name what to delete")
             if place.info is None:
@@ -292,7 +292,7 @@ def wrong_kind(kind: str) -> type[ToolFailure]:
 
 
 @contextmanager
-def _named(path: str) -> Generator[None]:
+def _path_errors(path: str) -> Generator[None]:
     """Turn the system's errors into failures that name the path as the model gave it."""
     try:
         yield

@@ -140,9 +140,9 @@ def _command(scope: Scope, argv: tuple[str, ...]) -> Command:
 
 
 def _complaint(result: CommandResult) -> str:
-    said = result.stderr.text().strip()[:1000] or f"the search ended with exit code {result.exit_code}"
-    hint = ". A literal ( [ { . * + ? | ^ $ \\ needs a backslash before it" if "regex" in said.lower() else ""
-    return said + hint
+    message = result.stderr.text().strip()[:1000] or f"the search ended with exit code {result.exit_code}"
+    hint = ". A literal ( [ { . * + ? | ^ $ \\ needs a backslash before it" if "regex" in message.lower() else ""
+    return message + hint
 
 
 def _ripgrep_globs(glob: str) -> tuple[str, ...]:

@@ -173,21 +173,25 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Find lines of files; what .gitignore names is skipped."""
         scope = self._scope(path, glob)
-        found = await search.find_matches(
+        matches_found = await search.find_matches(
             self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results, context=context
         )
-        matches = [line for line in found.items if line.matched]
+        matches = [line for line in matches_found.items if line.matched]
         files = {match.path for match in matches}
-        lines = search.excerpts(found.items) if context else [f"{one.path}:{one.line}:{one.text}" for one in matches]
+        lines = (
+            search.excerpts(matches_found.items)
+            if context
+            else [f"{line.path}:{line.line}:{line.text}" for line in matches]
+        )
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
-        elif found.complete:
+        elif matches_found.complete:
             lines.append(f"[{count(matches, 'match')} in {count(files, 'file')}]")
         else:
             lines.append(
                 f"[the first {count(matches, 'match')}; there are more: narrow the pattern, the path or the glob]"
             )
-        metadata = {"matches": len(matches), "files": len(files), "complete": found.complete}
+        metadata = {"matches": len(matches), "files": len(files), "complete": matches_found.complete}
         return done("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
@@ -200,15 +204,15 @@ class FileTool(Toolkit):
         ] = 1000,
     ) -> ToolResult:
         """List the files below a directory, all levels, in order of path. Skips what .gitignore names."""
-        found = await search.find_files(self.workspace, self._scope(path, glob), limit=max_results)
-        lines = list(found.items)
+        files = await search.find_files(self.workspace, self._scope(path, glob), limit=max_results)
+        lines = list(files.items)
         if not lines:
             lines.append(f"There are no files in {_words(path, glob)}.")
-        elif found.complete:
+        elif files.complete:
             lines.append(f"[{count(lines, 'file')}]")
         else:
             lines.append(f"[the first {count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
-        return done("list_files", "\n".join(lines), {"files": len(found.items), "complete": found.complete})
+        return done("list_files", "\n".join(lines), {"files": len(files.items), "complete": files.complete})
 
     @operation(read_only=True, time_limit_seconds=180.0)
     async def repo_map(
@@ -239,8 +243,8 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Create a directory and its parents. Writing a file creates its directories by itself."""
         created = self._tree.make_directory(path)
-        said = f"Created the directory {path}." if created else f"The directory {path} already exists."
-        return done("mkdir", said, {"path": path, "created": created})
+        sentence = f"Created the directory {path}." if created else f"The directory {path} already exists."
+        return done("mkdir", sentence, {"path": path, "created": created})
 
     @operation(read_only=True)
     async def file_info(self, path: Annotated[str, Field(description="File or directory.")]) -> ToolResult:
@@ -328,14 +332,14 @@ class FileTool(Toolkit):
 
 def _ranges(text: str) -> list[tuple[int, int | None]]:
     """Ranges of lines as in '1-40, 200-': (first, last) from 1, None for the file's last. Raises ToolFailure."""
-    found: list[tuple[int, int | None]] = []
+    ranges: list[tuple[int, int | None]] = []
     for part in re.split(r"[,;\s]+(?!-)", text.strip(" ,;[]")):
         match = _RANGE.fullmatch(part)
         if match is None or not int(match[1]):
             raise ToolFailure(f"{part[:40]!r} is not a range of lines; write them as '1-40, 200-'")
         stop = match[1] if match[2] is None else match[3]
-        found.append((int(match[1]), int(stop) if stop else None))
-    return found
+        ranges.append((int(match[1]), int(stop) if stop else None))
+    return ranges
 
 
 def _closing_note(ranges: Sequence[str], start: int, end: int, total: int) -> str:

@@ -116,16 +116,16 @@ class Repository:
 
     async def identity(self) -> tuple[str, ...]:
         """The settings that name a committer, empty where the repository's own do."""
-        for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
-            if not (await self.run("var", who)).ok:
+        for variable in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+            if not (await self.run("var", variable)).ok:
                 name, email = FALLBACK_IDENTITY
                 return f"user.name={name}", f"user.email={email}"
         return ()
 
     async def merging(self, *arguments: str) -> CommandResult:
         """Run a command that merges contents: with a committer, without the repository's merge drivers and options."""
-        found = await self.run("config", "-z", "--name-only", "--get-regexp", r"^merge\..*\.driver$")
-        if len(names := sorted(set(records(found.stdout)))) > _MAX_MERGE_DRIVERS:
+        drivers = await self.run("config", "-z", "--name-only", "--get-regexp", r"^merge\..*\.driver$")
+        if len(names := sorted(set(records(drivers.stdout)))) > _MAX_MERGE_DRIVERS:
             raise ToolFailure(f"the repository configures more than {_MAX_MERGE_DRIVERS} merge drivers")
         overridden = dict.fromkeys(names, _PLAIN_MERGE)
         branch = (await self.run("symbolic-ref", "--short", "-q", "HEAD")).stdout.text().strip()
@@ -147,18 +147,18 @@ class Repository:
     async def commit_of(self, ref: str) -> tuple[str, int]:
         """The hash of the commit that a ref names, and how many parents it has. Raises ToolFailure."""
         wanted = f"{checked_ref(ref)}^{{commit}}"
-        found = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
-        if not found.ok:
+        parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
+        if not parsed.ok:
             raise ToolFailure(f"there is no commit {ref[:80]!r}; git_log and git_branch show which there are")
-        sha = found.stdout.text().strip()
+        sha = parsed.stdout.text().strip()
         parents = (await self.git("show", "-s", "--format=%P", "--no-show-signature", sha, "--")).stdout.text().split()
         return sha, len(parents)
 
     async def must_match(self, paths: list[str]) -> None:
         """Raises ToolFailure where a path names no tracked file."""
-        found = await self.run("ls-files", "--error-unmatch", "--", *paths)
-        if not found.ok:
-            raise failure("diff", found)
+        listing = await self.run("ls-files", "--error-unmatch", "--", *paths)
+        if not listing.ok:
+            raise failure("diff", listing)
 
     async def git(self, *arguments: str) -> CommandResult:
         """Run one git command. Raises ToolFailure with what git said where it fails."""
@@ -206,8 +206,8 @@ def pathspecs(paths: list[str]) -> list[str]:
 
 def failure(command: str, result: CommandResult) -> ToolFailure:
     """What git said, without its hints for a person at a terminal, and what would work."""
-    said = result.stderr.text().strip() or result.stdout.text().strip()
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("hint:")]
+    output = result.stderr.text().strip() or result.stdout.text().strip()
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("hint:")]
     text = "\n".join(lines).removeprefix("fatal: ").removeprefix("error: ")
     # Nothing outside the workspace's repository is an agent's to look at or to change.
     outside = "is outside repository" in text or "Invalid path '/" in text
@@ -215,9 +215,9 @@ def failure(command: str, result: CommandResult) -> ToolFailure:
     return kind(f"git {command}: {text or f'exit code {result.exit_code}'}{_advice(text)}")
 
 
-def _advice(said: str) -> str:
+def _advice(message: str) -> str:
     for needle, advice in _ADVICE:
-        if needle in said:
+        if needle in message:
             return f"\n{advice}"
     return ""
 

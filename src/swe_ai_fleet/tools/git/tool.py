@@ -356,10 +356,10 @@ class GitTool(Toolkit):
         return self._remotes, self._remotes.target(remote)
 
     async def _current_branch(self) -> str:
-        found = await self._repository.run("symbolic-ref", "--short", "-q", "HEAD")
-        if not found.ok:
+        head = await self._repository.run("symbolic-ref", "--short", "-q", "HEAD")
+        if not head.ok:
             raise ToolFailure("HEAD is on no branch; name the branch, or make one with git_checkout(create=true)")
-        return checked_branch(found.stdout.text().strip())
+        return checked_branch(head.stdout.text().strip())
 
     async def _merge(self, ref: str, how: list[str], command: str = "merge") -> ToolResult:
         await self._repository.commit_of(ref)

@@ -211,10 +211,10 @@ class GitTransport:
             return self._masked(self.gateway.problem)
         if result.timed_out:
             return ToolTimeout(f"git {command} did not finish within {self._seconds:g} seconds")
-        said = "\n".join(
+        message = "\n".join(
             line for line in (result.stdout.text() + result.stderr.text()).splitlines() if not _is_noise(line)
         )
-        text = said.replace(self.gateway.url, self._shown).encode("utf-8", "replace")
+        text = message.replace(self.gateway.url, self._shown).encode("utf-8", "replace")
         return self._masked(
             failure(command, replace(result, stdout=Output(), stderr=Output(head=text, total=len(text))))
         )
@@ -225,10 +225,10 @@ class GitTransport:
         listed = await self.run("for-each-ref", *options)
         if not listed.ok:
             raise self._failure("for-each-ref", listed)
-        found = _refs(listed.stdout.text())
-        if len(found) > MAX_REFS or listed.stdout.elided:
+        refs_found = _refs(listed.stdout.text())
+        if len(refs_found) > MAX_REFS or listed.stdout.elided:
             raise ToolFailure(f"the remote has more than {MAX_REFS} refs; name the branches you need")
-        return found
+        return refs_found
 
     async def advertised(self, *patterns: str) -> tuple[Mapping[str, str], str]:
         """(refs at the remote that match, the branch that its HEAD names or nothing)."""
@@ -291,12 +291,12 @@ def _packed(refs: Mapping[str, str]) -> str:
 
 def _refs(listing: str) -> dict[str, str]:
     """Refs by name. A symbolic HEAD of a remote is none of its branches."""
-    found: dict[str, str] = {}
+    refs_by_name: dict[str, str] = {}
     for line in listing.splitlines():
         match = _REF_LINE.fullmatch(line)
         if match and not (match[2].startswith("refs/remotes/") and match[2].endswith("/HEAD")):
-            found[match[2]] = match[1]
-    return found
+            refs_by_name[match[2]] = match[1]
+    return refs_by_name
 
 
 def _is_noise(line: str) -> bool:

@@ -78,10 +78,10 @@ def as_text(kind: str, data: bytes) -> str | None:
 def _charset(name: str) -> str:
     # Python has codecs that are no character sets, some of them slow on hostile input.
     try:
-        found = codecs.lookup(name).name
+        charset = codecs.lookup(name).name
     except LookupError:
         return "utf-8"
-    return found if _CHARSETS.fullmatch(found) else "utf-8"
+    return charset if _CHARSETS.fullmatch(charset) else "utf-8"
 
 
 def fresh_seconds(asked: Mapping[str, str], status: int, told: Mapping[str, str]) -> float:

@@ -219,10 +219,10 @@ class Connection:
     def _failure(self, error: MCPError) -> ToolFailure:
         if error.code == CONNECTION_CLOSED and self.ended:
             return LostServer(f"the MCP server {self._name} has ended: {self.ended}")
-        said = plain(error.message, _ERROR_CHARS)
+        message = plain(error.message, _ERROR_CHARS)
         if error.code == REFUSED:
-            return ToolRefusal(said)
-        return ToolFailure(f"the MCP server {self._name}: {said}")
+            return ToolRefusal(message)
+        return ToolFailure(f"the MCP server {self._name}: {message}")
 
 
 def _brief(error: Exception) -> str:

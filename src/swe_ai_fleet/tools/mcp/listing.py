@@ -117,15 +117,15 @@ class _Costs:
         return self._known[reference]
 
     def _target(self, reference: str) -> object:
-        found: Any = self._root
+        node: Any = self._root
         if not reference.startswith("#/"):
             raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, outside itself")
         for part in reference[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(node, dict) or name not in node:
                 raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, which it does not hold")
-            found = cast("Any", found[name])
-        return found
+            node = cast("Any", node[name])
+        return node
 
 
 MAX_TOOLS = 128
@@ -176,10 +176,10 @@ def offers(
         if server.offers(tool.name):
             wanted.setdefault(tool.name, tool)
     names = operation_names(server.name, wanted, taken=taken)
-    found: list[Offer] = []
+    offers_made: list[Offer] = []
     room = MAX_LISTING_CHARS
     for name, tool in wanted.items():
-        if len(found) == MAX_TOOLS:
+        if len(offers_made) == MAX_TOOLS:
             notes.append(f"{len(wanted) - MAX_TOOLS} tools more than {MAX_TOOLS} are left out")
             break
         try:
@@ -193,10 +193,10 @@ def offers(
                 f"its tools from {spec.name} on are left out: they take more than {MAX_LISTING_CHARS} characters"
             )
             break
-        found.append(Offer(tool=name, spec=spec, fingerprint=tool.fingerprint))
+        offers_made.append(Offer(tool=name, spec=spec, fingerprint=tool.fingerprint))
     if listed and not wanted:
         notes.append("none of its tools is allowed; name some in its list of tools")
-    return found, notes
+    return offers_made, notes
 
 
 def operation_names(server: str, tools: Collection[str], *, taken: Collection[str] = ()) -> dict[str, str]:
@@ -222,13 +222,13 @@ def _shared(name: str, names: Mapping[str, str]) -> bool:
 
 def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask, *, reads: bool) -> OperationSpec:
     cut = partial(plain, limit=MAX_DESCRIPTION_CHARS)
-    said = cut(mask(tool.description))
+    description_given = cut(mask(tool.description))
     local = not server.url
     return OperationSpec(
         name=name,
         tool=server.name,
         operation=plain(tool.name, _NAME_CHARS),
-        description=f"[The MCP server {server.name} says:] {said or 'nothing about this tool.'}",
+        description=f"[The MCP server {server.name} says:] {description_given or 'nothing about this tool.'}",
         parameters=fit(tool.schema),
         read_only=reads,
         risk=Risk.MEDIUM,

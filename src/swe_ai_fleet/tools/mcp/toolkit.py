@@ -72,10 +72,10 @@ class Link:
         """The tools that agents may see, named around names that are `taken`; see `offers` for `hints`."""
         if self._connection is None:
             return []
-        found, notes = offers(self.server, list(self._listed.values()), taken=taken, mask=self._mask, hints=hints)
+        offers_made, notes = offers(self.server, list(self._listed.values()), taken=taken, mask=self._mask, hints=hints)
         for note in notes:
             self._note(note)
-        return found
+        return offers_made
 
     async def call(self, offer: Offer, arguments: Mapping[str, object]) -> ToolResult:
         """Call an offered tool. Raises ToolFailure, ToolRefusal."""

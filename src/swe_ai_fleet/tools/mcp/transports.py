@@ -83,8 +83,8 @@ class StdioWire:
                 ending = f"it ended with exit code {await self._process.wait()}"
         except TimeoutError:
             ending = "it closed its output"
-        said = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
-        self.inbox.end(f"{ending}; its last output: {said}" if said else ending)
+        last_output = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
+        self.inbox.end(f"{ending}; its last output: {last_output}" if last_output else ending)
         await self._process.kill()
 
 

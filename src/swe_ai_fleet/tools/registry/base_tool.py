@@ -296,12 +296,14 @@ class BaseTool(ABC):
         needed = {name for name, required in named.items() if required}
         missing = needed - {parameter.name for parameter in self.parameters if parameter.required}
         if unknown or missing:
-            said = "; ".join(
+            problems = "; ".join(
                 f"{text} {', '.join(sorted(names))}"
                 for text, names in (("execute does not take", unknown), ("execute requires", missing))
                 if names
             )
-            raise InvalidRequest(f"the parameters of {self.name} do not fit its execute: {said}", field="parameters")
+            raise InvalidRequest(
+                f"the parameters of {self.name} do not fit its execute: {problems}", field="parameters"
+            )
 
     @cached_property
     def _model(self) -> type[BaseModel]:

@@ -52,24 +52,24 @@ class Docstring:
     def parse(cls, text: str) -> Docstring:
         """Read a docstring whose common indentation is already gone (`inspect.getdoc`)."""
         lines = text[:_MAX_CHARS].splitlines()
-        found: dict[str, list[str]] = {}
+        sections: dict[str, list[str]] = {}
         for number, line in enumerate(lines):
             below = lines[number + 1 :]
             if line.strip().lower() in _GOOGLE:
-                _google(below, _indent(line), found)
+                _google(below, _indent(line), sections)
             elif line.strip().lower() in ("parameters", "other parameters") and below and _underlines(below[0]):
-                _numpy(below[1:], _indent(line), found)
+                _numpy(below[1:], _indent(line), sections)
             elif entry := _REST.fullmatch(line.strip()):
-                found[entry[1]] = [entry[2], *_deeper(below, _indent(line))]
+                sections[entry[1]] = [entry[2], *_deeper(below, _indent(line))]
         paragraphs = text.strip().splitlines()
         return cls(
             first_line=paragraphs[0].strip() if paragraphs else "",
             whole=text.strip(),
-            parameters={name: joined for name, parts in found.items() if (joined := " ".join(filter(None, parts)))},
+            parameters={name: joined for name, parts in sections.items() if (joined := " ".join(filter(None, parts)))},
         )
 
 
-def _google(lines: list[str], margin: int, found: dict[str, list[str]]) -> None:
+def _google(lines: list[str], margin: int, sections: dict[str, list[str]]) -> None:
     depth = 0
     for number, line in enumerate(lines):
         if not line.strip():
@@ -79,10 +79,10 @@ def _google(lines: list[str], margin: int, found: dict[str, list[str]]) -> None:
         depth = depth or _indent(line)
         entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == depth else None
         if entry:
-            found[entry[1]] = [(entry[2] or "").strip(), *_deeper(lines[number + 1 :], depth)]
+            sections[entry[1]] = [(entry[2] or "").strip(), *_deeper(lines[number + 1 :], depth)]
 
 
-def _numpy(lines: list[str], margin: int, found: dict[str, list[str]]) -> None:
+def _numpy(lines: list[str], margin: int, sections: dict[str, list[str]]) -> None:
     for number, line in enumerate(lines):
         if not line.strip() or _indent(line) > margin:
             continue
@@ -92,17 +92,17 @@ def _numpy(lines: list[str], margin: int, found: dict[str, list[str]]) -> None:
         if entry is None:
             return
         for name in entry[1].split(","):
-            found[name.strip()] = _deeper(lines[number + 1 :], margin)
+            sections[name.strip()] = _deeper(lines[number + 1 :], margin)
 
 
 def _deeper(lines: list[str], margin: int) -> list[str]:
     """The lines that follow with a deeper indentation, stripped."""
-    found: list[str] = []
+    lines_below: list[str] = []
     for line in lines:
         if line.strip() and _indent(line) <= margin:
             break
-        found.append(line.strip())
-    return found
+        lines_below.append(line.strip())
+    return lines_below
 
 
 def _indent(line: str) -> int:
@@ -144,8 +144,8 @@ class FunctionTool(BaseTool):
         self.function = function
         self.name = name or str(getattr(function, "__name__", ""))
         self._docstring = Docstring.parse(inspect.getdoc(function) or "")
-        told = self._docstring.first_line if one_line_doc else self._docstring.whole
-        self.description = description or told
+        description_text = self._docstring.first_line if one_line_doc else self._docstring.whole
+        self.description = description or description_text
         self.read_only = read_only
         self.risk = risk
         self.network = network

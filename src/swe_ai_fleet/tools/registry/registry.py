@@ -82,8 +82,8 @@ class ToolRegistry:
         """The registry that methods called on the class work on."""
         if ToolRegistry._default is None:
             # What settings say is known further out only.
-            made = import_module("swe_ai_fleet.runtime.default_tools").default_tools()
-            ToolRegistry._default = ToolRegistry().over(made)
+            default_tools = import_module("swe_ai_fleet.runtime.default_tools").default_tools()
+            ToolRegistry._default = ToolRegistry().over(default_tools)
         return ToolRegistry._default
 
     def over(self, standard: Iterable[BaseTool]) -> ToolRegistry:
@@ -212,7 +212,7 @@ class RequestTools(BaseTool):
 def as_tool(given: object) -> BaseTool:
     """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
     if isinstance(given, type) and issubclass(given, BaseTool):
-        given = _made(given)
+        given = _instance(given)
     elif inspect.isroutine(cast("object", given)):
         given = FunctionTool(cast("Callable[..., object]", given))
     if not isinstance(given, BaseTool):
@@ -223,7 +223,7 @@ def as_tool(given: object) -> BaseTool:
     return given
 
 
-def _made(kind: type[BaseTool]) -> BaseTool:
+def _instance(kind: type[BaseTool]) -> BaseTool:
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(cast("Any", kind).__abstractmethods__))
         raise InvalidRequest(f"{kind.__name__} is abstract: it does not define {missing}", field="tool")
@@ -292,16 +292,16 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
 
 
 def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
-    found = entry.load()
-    if _gives_a_list(found):
-        found = cast("Callable[[], object]", found)()
-        if not isinstance(found, list | tuple):
+    loaded = entry.load()
+    if _gives_a_list(loaded):
+        loaded = cast("Callable[[], object]", loaded)()
+        if not isinstance(loaded, list | tuple):
             raise InvalidRequest(
-                f"{entry.value} returned {found!r:.100}, not a list of tools; a tool without parameters says what it "
+                f"{entry.value} returned {loaded!r:.100}, not a list of tools; a tool without parameters says what it "
                 "returns in its annotation",
                 field="plugin",
             )
-    given = cast("Iterable[object]", found) if isinstance(found, list | tuple) else [found]
+    given = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
     tools: list[BaseTool] = [as_tool(each) for each in given]
     names = [tool.name for tool in tools]
     # A plug-in may add to the tools there are, never stand in for one of them.
@@ -312,10 +312,10 @@ def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _gives_a_list(found: object) -> bool:
-    if not inspect.isroutine(found) or inspect.signature(cast("Callable[..., object]", found)).parameters:
+def _gives_a_list(loaded: object) -> bool:
+    if not inspect.isroutine(loaded) or inspect.signature(cast("Callable[..., object]", loaded)).parameters:
         return False
-    annotation = cast("object", inspect.signature(cast("Callable[..., object]", found)).return_annotation)
+    annotation = cast("object", inspect.signature(cast("Callable[..., object]", loaded)).return_annotation)
     if annotation is inspect.Signature.empty:
         return True
     if isinstance(annotation, str):

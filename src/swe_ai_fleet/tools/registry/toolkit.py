@@ -87,7 +87,7 @@ class RegisteredOperation:
         except (Exception, SystemExit) as error:  # (the edge to foreign code: a plug-in must not end an agent)
             if isinstance(error, TimeoutError) and scope.expired():
                 return self._late()
-            raise ToolFailure(f"{tool.name} failed: {_told(error)}") from error
+            raise ToolFailure(f"{tool.name} failed: {_error_text(error)}") from error
         if self._needs_value and (lack := lacking(value)):
             raise ToolFailure(f"{tool.name} returned {lack}. {_OTHERWISE if tool.read_only else _PERHAPS_DONE}")
         result = replace(tool.present(value), operation=tool.name)
@@ -136,7 +136,7 @@ class RegisteredTools(Toolkit):
         return HttpTool(pipeline=self.pipeline).recorded(arguments)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = str(error)[:_MAX_MESSAGE_CHARS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

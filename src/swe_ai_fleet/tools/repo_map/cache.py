@@ -34,7 +34,7 @@ class TagCache:
 
     def get(self, keys: Sequence[str]) -> dict[str, FileTags]:
         """The tags that are known."""
-        found: dict[str, FileTags] = {}
+        tags_known: dict[str, FileTags] = {}
         with suppress(sqlite3.Error, OSError), closing(self._open()) as database:
             for first in range(0, len(keys), _AT_ONCE):
                 some = keys[first : first + _AT_ONCE]
@@ -46,13 +46,13 @@ class TagCache:
                 for key, text in rows:
                     tags = load(text) if isinstance(text, str) else None
                     if tags is not None:
-                        found[str(key)] = tags
-        return found
+                        tags_known[str(key)] = tags
+        return tags_known
 
     def put(self, tags: Mapping[str, FileTags], *, keep: Iterable[str] = ()) -> None:
         """Remember tags; where that makes the cache too large, all but those of `keep` and the youngest go."""
         with suppress(sqlite3.Error, OSError), closing(self._open()) as database, database:
-            rows = [(key, dump(one)) for key, one in tags.items()]
+            rows = [(key, dump(tags_of_file)) for key, tags_of_file in tags.items()]
             database.executemany("INSERT OR REPLACE INTO tags (key, tags) VALUES (?, ?)", rows)
             ((size,),) = database.execute("SELECT coalesce(sum(length(tags)), 0) FROM tags")
             if size > self._max_bytes:

@@ -61,7 +61,7 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
         return []
     definers = _definers(files)
     uses = _uses(files, definers, focus)
-    wanted = _wanted(files, definers, focus)
+    wanted = _weights(files, definers, focus)
     ranks = pagerank([_by_target(index, file_uses) for index, file_uses in enumerate(uses)], wanted)
     flow: defaultdict[tuple[int, str], float] = defaultdict(float)
     for index, file_uses in enumerate(uses):
@@ -79,7 +79,7 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
                 score = flow[index, tag.name] / shared[tag.name] + share
                 score *= _interest(tag.name, focus) * (0.2 if tag.name.startswith("_") else 1.0)
                 ranked.append(Ranked(file=index, definition=number, score=score))
-    ranked.sort(key=lambda one: (-one.score, one.file, one.definition))
+    ranked.sort(key=lambda definition: (-definition.score, definition.file, definition.definition))
     return ranked
 
 
@@ -140,7 +140,7 @@ def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> lis
     room = _MAX_USES // len(files)
     uses: list[list[_Use]] = []
     for index, file in enumerate(files):
-        found: list[_Use] = []
+        uses_of_file: list[_Use] = []
         known, targets_of = weights[file.family], definers[file.family]
         for name, count in file.tags.references.items():
             weight = known.get(name)
@@ -150,10 +150,10 @@ def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> lis
             targets = targets_of[name]
             # Whoever has one of its own means that, whoever else has one too.
             if index in targets:
-                found.append((index, name, weight * len(targets)))
+                uses_of_file.append((index, name, weight * len(targets)))
             else:
-                found += [(target, name, weight) for target in targets]
-        uses.append(found if len(found) <= room else nlargest(room, found, key=lambda use: use[2]))
+                uses_of_file += [(target, name, weight) for target in targets]
+        uses.append(uses_of_file if len(uses_of_file) <= room else nlargest(room, uses_of_file, key=lambda use: use[2]))
     return uses
 
 
@@ -190,7 +190,7 @@ def _interest(name: str, focus: Focus) -> float:
     return 1.0 + 6.0 * len(words & focus.words) / len(words) if words else 1.0
 
 
-def _wanted(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> list[float]:
+def _weights(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> list[float]:
     """How much each file is wanted: some for every file, the rest for those that match the focus."""
     even = [1 / len(files)] * len(files)
     if not focus:

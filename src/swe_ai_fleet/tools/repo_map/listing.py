@@ -184,7 +184,7 @@ def _walk(root: str, scope: str) -> Iterator[str]:
     if os.path.isfile(start):  # noqa: PTH113
         yield scope
         return
-    found = 0
+    entries = 0
     for directory, names, files in os.walk(start):
         below = os.path.relpath(directory, root)
         depth = below.count("/")
@@ -194,7 +194,7 @@ def _walk(root: str, scope: str) -> Iterator[str]:
         for name in sorted(files):
             path = name if below == "." else f"{below}/{name}"
             if language_of(path):
-                found += 1
-                if found > MAX_FILES + 1:
+                entries += 1
+                if entries > MAX_FILES + 1:
                     return
                 yield path

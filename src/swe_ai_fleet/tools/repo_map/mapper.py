@@ -104,8 +104,8 @@ class RepoMapper:
         if result.timed_out:
             raise ToolTimeout(f"the map was not drawn within {TIMEOUT_SECONDS:g} seconds; give a narrower path")
         if not result.ok:
-            said = result.stderr.text().strip().rpartition("\n")[2][:300]
-            raise ToolFailure(f"the map could not be drawn: {said or f'exit code {result.exit_code}'}")
+            stderr = result.stderr.text().strip().rpartition("\n")[2][:300]
+            raise ToolFailure(f"the map could not be drawn: {stderr or f'exit code {result.exit_code}'}")
         answer = result.stdout.head + result.stdout.tail
         try:
             drawn = _Answer.validate_json(answer)

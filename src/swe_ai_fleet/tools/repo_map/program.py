@@ -93,10 +93,10 @@ def _tags(root: str, listing: Listing, *, seconds: float) -> dict[str, FileTags 
     }
     missing = [file for file in listing.files if file.path not in tags]
     fresh: dict[str, FileTags] = {}
-    for file, found, same in parse_files(root, missing, seconds=seconds):
-        tags[file.path] = found
-        if same and found is not None:
-            fresh[_content_key(file)] = found
+    for file, tags_of_file, same in parse_files(root, missing, seconds=seconds):
+        tags[file.path] = tags_of_file
+        if same and tags_of_file is not None:
+            fresh[_content_key(file)] = tags_of_file
     if fresh:
         cache.put(fresh, keep=keys)
     return tags

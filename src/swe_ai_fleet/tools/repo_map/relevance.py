@@ -90,12 +90,12 @@ def is_test(path: str) -> bool:
 
 def _identifiers(texts: Iterable[str]) -> set[str]:
     """The names in a task that are no mere words: written as code, or as nobody writes prose."""
-    found: set[str] = set()
+    identifiers: set[str] = set()
     for text in texts:
         for code in _CODE.finditer(text):
-            found |= {name for name in _IDENTIFIER.findall(code[1] or code[2] or code[3]) if len(name) > 2}
-        found |= {name for name in _IDENTIFIER.findall(text) if _COMPOUND.search(name)}
-    return found
+            identifiers |= {name for name in _IDENTIFIER.findall(code[1] or code[2] or code[3]) if len(name) > 2}
+        identifiers |= {name for name in _IDENTIFIER.findall(text) if _COMPOUND.search(name)}
+    return identifiers
 
 
 def _paths(texts: Iterable[str]) -> set[str]:
@@ -132,5 +132,5 @@ def _by_words(files: Sequence[MappedFile], words: frozenset[str]) -> list[Ranked
         for number, tag in enumerate(file.tags.definitions):
             if len(both := words_of(tag.name) & words) > 1:
                 rankeds.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
-    rankeds.sort(key=lambda one: (-one.score, one.file, one.definition))
+    rankeds.sort(key=lambda definition: (-definition.score, definition.file, definition.definition))
     return rankeds[:_MOST_FILES]

@@ -40,9 +40,9 @@ def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_tokens:
 
 def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
     shown: dict[int, set[int]] = {}
-    for one in ranked:
-        numbers = shown.setdefault(one.file, set())
-        definitions, number = files[one.file].tags.definitions, one.definition
+    for ranked_definition in ranked:
+        numbers = shown.setdefault(ranked_definition.file, set())
+        definitions, number = files[ranked_definition.file].tags.definitions, ranked_definition.definition
         while number >= 0 and number not in numbers:
             numbers.add(number)
             number = definitions[number].parent

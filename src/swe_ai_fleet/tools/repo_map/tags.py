@@ -57,10 +57,10 @@ def extract(language: str, source: bytes) -> FileTags:
     """Parse a file. Names and signatures are cut to a length, definitions and references to a number."""
     parser, query = _machine(language)
     tree = parser.parse(source)
-    found, names, uses = _captured(query, tree.root_node)
+    captured, names, uses = _captured(query, tree.root_node)
     definitions: list[Definition] = []
     around: list[tuple[int, int, bool]] = []  # (end, index, whether it is a function) of those not closed yet
-    for node, name in sorted(found, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
+    for node, name in sorted(captured, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
         while around and around[-1][0] <= node.start_byte:
             around.pop()
         if any(function for _, _, function in around):
@@ -133,17 +133,17 @@ def _captured(query: Query, root: Node) -> tuple[list[tuple[Node, Node | None]],
     """(definitions with their names, where those names start, references)."""
     from tree_sitter import QueryCursor
 
-    found: dict[tuple[int, int], tuple[Node, Node | None]] = {}
+    captured: dict[tuple[int, int], tuple[Node, Node | None]] = {}
     names: set[int] = set()
     uses: list[Node] = []
     for _, captures in QueryCursor(query).matches(root):
         uses += captures.get("reference", ())
         for node in captures.get("scope", ()):
-            found.setdefault((node.start_byte, node.end_byte), (node, None))
+            captured.setdefault((node.start_byte, node.end_byte), (node, None))
         for node, name in zip(captures.get("definition", ()), captures.get("name", ()), strict=False):
             names.add(name.start_byte)
-            found[node.start_byte, node.end_byte] = (node, name)
-    return list(found.values()), names, uses
+            captured[node.start_byte, node.end_byte] = (node, name)
+    return list(captured.values()), names, uses
 
 
 def _is_function(node: Node) -> bool:

@@ -47,8 +47,8 @@ def forms(values: Iterable[str]) -> Forms:
     }
     return Forms(
         plain=frozenset(plain),
-        encoded=frozenset(form for one in raw for form in _base64_forms(one)),
-        hexadecimal=frozenset(one.hex() for one in raw),
+        encoded=frozenset(form for secret in raw for form in _base64_forms(secret)),
+        hexadecimal=frozenset(secret.hex() for secret in raw),
     )
 
 
@@ -107,7 +107,7 @@ class Needles:
 
         Up to `skip` characters in front of it may be something else.
         """
-        found = -1
+        last_end = -1
         for match in self._tails_at.finditer(text, start, min(ceiling, start + self.longest)):
             end = match.end(1)
             for word in self._tails[match[1]]:
@@ -115,8 +115,8 @@ class Needles:
                     end - begin >= _enough(word, share) and word.endswith(text[begin:end])
                     for begin in range(start, min(start + skip, match.start()) + 1)
                 ):
-                    found = end
-        return found
+                    last_end = end
+        return last_end
 
     def pending(self, text: str) -> int:
         """From where on the text may be the beginning of one; its length where it is none's."""
@@ -224,10 +224,10 @@ class Secrets:
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        found = forms({well_formed(value) for value in values if len(value) >= SHORTEST})
-        self._plain = Needles(found.plain)
-        self._encoded = Needles(found.encoded, encoded=True)
-        self._hexadecimal = Needles(found.hexadecimal)
+        all_forms = forms({well_formed(value) for value in values if len(value) >= SHORTEST})
+        self._plain = Needles(all_forms.plain)
+        self._encoded = Needles(all_forms.encoded, encoded=True)
+        self._hexadecimal = Needles(all_forms.hexadecimal)
 
     def __call__(self, text: str) -> str:
         """The text with `[masked]` for each secret."""
@@ -244,13 +244,13 @@ class Secrets:
             text: The text.
             whole: Whether its ends are those of all that there is, rather than of the piece at hand.
         """
-        found: list[tuple[int, int]] = []
+        spans_found: list[tuple[int, int]] = []
         for view, needles, shown in self._searches(text):
             if needles.absent(shown):
                 continue
             for start, end in (*needles.spans(shown), *_at_cuts(shown, needles, whole=whole)):
-                found.append(view.origin(start, end))
-        return _merged(found)
+                spans_found.append(view.origin(start, end))
+        return _merged(spans_found)
 
     def pending(self, text: str) -> int:
         """From where on a text may belong to a secret whose rest is still to come; its length where nothing does."""
@@ -320,9 +320,9 @@ def _at_begin(
         return
     # What is left of an escape that was cut in two stands in front of the rest.
     share, skip = (_MODEST, 0) if soft else (0, _LONGEST_ESCAPE_LEFT)
-    found = needles.cut_after(text, begin, end, share=share, skip=skip)
-    if found >= 0:
-        yield begin, found
+    cut = needles.cut_after(text, begin, end, share=share, skip=skip)
+    if cut >= 0:
+        yield begin, cut
 
 
 def _at_end(text: str, needles: Needles, begin: int, end: int, *, soft: bool, whole: bool) -> Iterator[tuple[int, int]]:
@@ -330,9 +330,9 @@ def _at_end(text: str, needles: Needles, begin: int, end: int, *, soft: bool, wh
         return
     escape = _ESCAPE_BEGUN.search(text, max(begin, end - _LONGEST_ESCAPE), end)
     for until in (end, escape.start() if escape else end):
-        found = needles.cut_before(text, until, begin, share=_MODEST if soft else 0)
-        if found >= 0:
-            yield found, end
+        cut = needles.cut_before(text, until, begin, share=_MODEST if soft else 0)
+        if cut >= 0:
+            yield cut, end
             return
 
 

@@ -134,7 +134,7 @@ def command_risks(words: Words, scope: Scope) -> Iterator[str]:
     elif name in _READERS:
         yield from _read(name, rest)
     elif name in _WRITERS:
-        yield from _written(name, rest)
+        yield from _written_paths(name, rest)
     elif name in CHECKERS:
         yield from checker_risks(name, rest)
     elif name in RUNNERS:
@@ -157,7 +157,7 @@ def _read(name: str, words: Words) -> Iterator[str]:
         yield "destructive: a second file would be written"
 
 
-def _written(name: str, words: Words) -> Iterator[str]:
+def _written_paths(name: str, words: Words) -> Iterator[str]:
     parsed = _WRITERS[name].parse(words)
     if parsed is None:
         yield "unknown: an option that says where it writes to, or what it does is computed"

@@ -101,7 +101,7 @@ def git_risks(words: Sequence[Word], *, moved: bool) -> Iterator[str]:
         yield "exfiltration: git speaks to another repository"
         return
     if command in _COMMANDS:
-        yield from _known(command, rest)
+        yield from _known_risks(command, rest)
     elif not _keeps_everything(command, rest):
         yield f"destructive: git {command[:32]} may change or throw away what is there"
     if moved:
@@ -109,7 +109,7 @@ def git_risks(words: Sequence[Word], *, moved: bool) -> Iterator[str]:
         yield "unknown: git in another directory, whose configuration may run programs"
 
 
-def _known(command: str, words: Sequence[Word]) -> Iterator[str]:
+def _known_risks(command: str, words: Sequence[Word]) -> Iterator[str]:
     parsed = _COMMANDS[command].parse(words)
     if parsed is None:
         yield "unknown: an option of git that writes or runs things, or one that is computed"

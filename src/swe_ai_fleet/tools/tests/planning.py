@@ -96,7 +96,7 @@ class Planner:
         base: tuple[str, ...] = (),
     ) -> Planned:
         """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
-        paths = tuple(_found(inventory, framework, path) for path in selection.paths)
+        paths = tuple(_real_name(inventory, framework, path) for path in selection.paths)
         # A path that is the project's own directory means all of it.
         selection = replace(selection, paths=tuple(path for path in paths if path != directory))
         if framework == "go":
@@ -136,7 +136,7 @@ class Planner:
         return unittest_plan(selection, argv, program_directory=directory, known_seconds=self.known_seconds)
 
 
-def _found(inventory: Inventory, framework: str, name: str) -> str:
+def _real_name(inventory: Inventory, framework: str, name: str) -> str:
     """A path or an id of a test, with the path as it really is; Go's own names of packages are no paths."""
     path, mark, inside_file = checked_path(name).partition("::")
     if framework == "go" and not inventory.has(path) and GO_PACKAGE.fullmatch(path):

@@ -18,8 +18,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def lines(text: str) -> list[str]:
     """The lines, split at line feeds only; of too many, the last ones."""
-    found = text.split("\n")
-    return [uncoloured(line[:_MAX_LINE_CHARS]).rstrip() for line in found[-MAX_LINES:]]
+    all_lines = text.split("\n")
+    return [uncoloured(line[:_MAX_LINE_CHARS]).rstrip() for line in all_lines[-MAX_LINES:]]
 
 
 def uncoloured(text: str) -> str:
@@ -68,10 +68,10 @@ def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", du
     """A test's result with everything about it cut to size; without a message, the traceback's last line is it."""
     if outcome is TestOutcome.PASSED:
         return TestResult(outcome=outcome, duration_ms=duration_ms)
-    said = [line for line in traceback.strip().splitlines() if line.strip()]
+    said_lines = [line for line in traceback.strip().splitlines() if line.strip()]
     if not message or message == "collection failure":
-        message = said[-1].removeprefix("E").strip() if said else message
-    tail = "\n".join(said[-_TRACEBACK_LINES:])
+        message = said_lines[-1].removeprefix("E").strip() if said_lines else message
+    tail = "\n".join(said_lines[-_TRACEBACK_LINES:])
     return TestResult(
         outcome=outcome,
         duration_ms=duration_ms,
@@ -91,20 +91,20 @@ def bounded(identifier: str) -> str:
     return f"{identifier[: MAX_ID_CHARS - 13]}~{digest}"
 
 
-def _from_counts(counts: str, took: float, failing: dict[str, TestResult]) -> TestRun:
-    found = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
-    for number, what in _COUNT.findall(counts):
-        found[what.rstrip("s") if what.startswith("error") else what] += int(number)
+def _from_counts(counts: str, run_seconds: float, failing: dict[str, TestResult]) -> TestRun:
+    totals = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
+    for number, word in _COUNT.findall(counts):
+        totals[word.rstrip("s") if word.startswith("error") else word] += int(number)
     named = [result.outcome for result in failing.values()]
     return TestRun(
         results=failing,
         unnamed=TestSummary(
-            passed=found["passed"] + found["xpassed"],
-            failed=max(0, found["failed"] - named.count(TestOutcome.FAILED)),
-            errors=max(0, found["error"] - named.count(TestOutcome.ERROR)),
-            skipped=found["skipped"] + found["xfailed"],
+            passed=totals["passed"] + totals["xpassed"],
+            failed=max(0, totals["failed"] - named.count(TestOutcome.FAILED)),
+            errors=max(0, totals["error"] - named.count(TestOutcome.ERROR)),
+            skipped=totals["skipped"] + totals["xfailed"],
         ),
-        duration_ms=round(min(took, 1e7) * 1000),
+        duration_ms=round(min(run_seconds, 1e7) * 1000),
     )
 
 

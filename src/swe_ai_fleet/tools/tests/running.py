@@ -48,10 +48,10 @@ _INSIDE = "tools/tests/inside"
 
 def digest_of(directory: Path) -> str:
     """SHA-256 of the programs below a directory: the same where they are."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".py", ".cjs", ".mjs")):
-        found.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 @cache
@@ -145,11 +145,11 @@ def _start_seconds(plan: Plan, limits: TestLimits) -> float:
 
 
 def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
-    said = result.stdout.text()
+    output = result.stdout.text()
     events = read_events(data, key)
     run = TestRun(results=events.results)
     if not events.results:
-        run = plan.read_output(said) or TestRun()
+        run = plan.read_output(output) or TestRun()
     timed_out = result.timed_out or result.exit_code == TIME_IS_UP
     stopped = ""
     if events.stop == "silent":
@@ -172,7 +172,7 @@ def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, 
         hung=events.hung,
         crashed=events.crashed,
         notes=(*plan.notes, *by_exit_code),
-        output=_shortened(uncoloured(said)),
+        output=_shortened(uncoloured(output)),
     )
 
 

@@ -208,18 +208,18 @@ class Registry:
     async def _authorized(self, challenge: str) -> str:
         """What is shown from now on; empty where there is nothing to show."""
         kind, _, rest = challenge.partition(" ")
-        told = dict(_CHALLENGE.findall(rest))
+        parameters_told = dict(_CHALLENGE.findall(rest))
         if kind.lower() == "basic":
             credential = await self._credential_for(self._url)
             return _basic(credential) if credential else ""
-        realm = told.get("realm", "")
+        realm = parameters_told.get("realm", "")
         is_own = self._is_own(realm)
         if kind.lower() != "bearer" or not (is_own or realm.startswith("https://")):
             return ""
         credential = await self._credential_for(realm)
         headers = {"Authorization": _basic(credential)} if credential else {}
         query = {"scope": f"repository:{self._reference.name}:pull"}
-        if service := told.get("service"):
+        if service := parameters_told.get("service"):
             query["service"] = service
         client = self._own if is_own else self._public
         async with client.stream("GET", realm, params=query, headers=headers) as answer:
@@ -231,15 +231,15 @@ class Registry:
     async def _credential_for(self, url: str) -> Credential | None:
         lookup, named = self._rules.credentials, self._credential
         try:
-            found = await lookup(self._tenant, named, url) if lookup is not None else None
+            credential = await lookup(self._tenant, named, url) if lookup is not None else None
         except PreconditionFailed:
             return None  # this host may not see it
         except InvalidRequest:
-            found = None
-        if found is None and named:
+            credential = None
+        if credential is None and named:
             field = "environment.image_credential_ref"
             raise InvalidRequest(f"there is no credential {named[:64]!r}", field=field)
-        return found
+        return credential
 
 
 def _client(policy: HttpPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:

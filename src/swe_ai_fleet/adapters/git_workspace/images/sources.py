@@ -94,8 +94,10 @@ def chosen(index: object, tag: str = "") -> str:
         if not place or (place.get("os") == "linux" and place.get("architecture") == MACHINE)
     ]
     if not fitting or (len(fitting) > 1 and not all(place for place, _ in places)):
-        found = f"{len(fitting)} of its {len(entries)} manifests are for linux/{MACHINE}"
-        raise missing(f"{found} and tagged {tag[:128]!r}" if tag else found, "name a tag that it has")
+        which_manifests = f"{len(fitting)} of its {len(entries)} manifests are for linux/{MACHINE}"
+        raise missing(
+            f"{which_manifests} and tagged {tag[:128]!r}" if tag else which_manifests, "name a tag that it has"
+        )
     return fitting[0]
 
 
@@ -165,13 +167,13 @@ class Layout(Files):
     def _find(self) -> FoundImage:
         digest = self._reference.digest or chosen(document(self._read("index.json")), self._reference.tag)
         for _ in range(_MOST_INDEXES):
-            found = document(self._read(f"blobs/sha256/{blob_name(digest)}"), digest)
-            if "manifests" not in mapping(found):
-                config, layers = contents(found)
+            manifest = document(self._read(f"blobs/sha256/{blob_name(digest)}"), digest)
+            if "manifests" not in mapping(manifest):
+                config, layers = contents(manifest)
                 data = self._read(f"blobs/sha256/{blob_name(config)}")
                 document(data, config)
                 return FoundImage(digest=digest, config=data, layers=layers)
-            digest = chosen(found)
+            digest = chosen(manifest)
         raise missing("its indexes lead to indexes")
 
     def _fetch(self, layer: Layer, target: Path) -> None:

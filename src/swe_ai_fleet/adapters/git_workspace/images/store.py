@@ -94,16 +94,16 @@ class ImageStore:
         if reference.digest and (root := await asyncio.to_thread(self._granted, grant)) is not None:
             return root
         async with self._source(tenant, reference, credential) as source:
-            found = await source.find()
-            name = hashlib.sha256(found.config).hexdigest()
+            found_image = await source.find()
+            name = hashlib.sha256(found_image.config).hexdigest()
             self._home.mkdir(parents=True, exist_ok=True)
             async with locked(self._home / f"{name}.lock", timeout_seconds=3600.0):
                 if not (self._home / name).is_dir():
-                    await self._unpack(name, found, source)
+                    await self._unpack(name, found_image, source)
             await self._disk.admit(tenant, self._home / name)
         grant.parent.mkdir(parents=True, exist_ok=True)
         grant.write_text(name)
-        root = await asyncio.to_thread(self._known, name)
+        root = await asyncio.to_thread(self._cached_root, name)
         if root is None:
             raise missing("it was removed meanwhile")
         return root
@@ -111,11 +111,11 @@ class ImageStore:
     def _granted(self, grant: Path) -> ImageRoot | None:
         """The root that this tenant was given for the same name before, if it is there still."""
         try:
-            return self._known(grant.read_text())
+            return self._cached_root(grant.read_text())
         except FileNotFoundError:
             return None
 
-    def _known(self, name: str) -> ImageRoot | None:
+    def _cached_root(self, name: str) -> ImageRoot | None:
         place = self._home / name
         try:
             root = from_json(ImageRoot, (place / "image.json").read_bytes())
@@ -156,24 +156,24 @@ class ImageStore:
             hint=f"the operator names FLEET_IMAGE_FOLDERS: {', '.join(map(str, self._rules.folders)) or 'none'}",
         )
 
-    async def _unpack(self, name: str, found: FoundImage, source: Source) -> None:
-        config = mapping(document(found.config))
+    async def _unpack(self, name: str, image: FoundImage, source: Source) -> None:
+        config = mapping(document(image.config))
         place = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
         if place != f"linux/{MACHINE}":
             raise missing(f"it is for {place[:80]}, and this node is linux/{MACHINE}")
         diff_ids = strings(mapping(config.get("rootfs")).get("diff_ids"))
-        if len(diff_ids) != len(found.layers):
+        if len(diff_ids) != len(image.layers):
             raise missing("its configuration names other layers than its manifest")
         limits = self._rules.limits
-        if sum(layer.size for layer in found.layers) > limits.compressed_bytes:
+        if sum(layer.size for layer in image.layers) > limits.compressed_bytes:
             raise ResourceExhausted(f"the image has more than {limits.compressed_bytes:,} bytes", field=FIELD)
         async with self._temporary() as fetched, appearing(self._home / name) as draft:
             (draft / "root").mkdir()
             unpacking = Unpacking(draft / "root", limits)
-            for number, (layer, diff_id) in enumerate(zip(found.layers, diff_ids, strict=True)):
+            for number, (layer, diff_id) in enumerate(zip(image.layers, diff_ids, strict=True)):
                 file = fetched / str(number)
                 await source.fetch(layer, file)
-                await uninterrupted(asyncio.to_thread(_put, unpacking, file, diff_id))
+                await uninterrupted(asyncio.to_thread(_unpack_layer, unpacking, file, diff_id))
             await uninterrupted(asyncio.to_thread(_finish, unpacking, draft, name, config))
 
     @asynccontextmanager
@@ -186,7 +186,7 @@ class ImageStore:
             await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
 
-def _put(unpacking: Unpacking, file: Path, diff_id: str) -> None:
+def _unpack_layer(unpacking: Unpacking, file: Path, diff_id: str) -> None:
     with file.open("rb") as stream:
         unpacking.layer(stream, file.stat().st_size, diff_id)
     file.unlink()
@@ -194,13 +194,13 @@ def _put(unpacking: Unpacking, file: Path, diff_id: str) -> None:
 
 def _finish(unpacking: Unpacking, draft: Path, name: str, config: Mapping[str, object]) -> None:
     """Write what is known of the image beside its root, which gets names for loopback as any container has."""
-    told = mapping(config.get("config"))
+    settings = mapping(config.get("config"))
     unpacking.write("etc/hosts", _HOSTS)
-    user, group = _numbers(unpacking, string(told.get("User")))
-    directory = string(told.get("WorkingDir")).rstrip("/") or "/"
+    user, group = _numbers(unpacking, string(settings.get("User")))
+    directory = string(settings.get("WorkingDir")).rstrip("/") or "/"
     is_shown = directory.startswith("/") and not _SYSTEM.fullmatch(directory) and ".." not in directory.split("/")
     variables = (
-        match for line in strings(told.get("Env")) if (match := _VARIABLE.fullmatch(line)) and "\0" not in line
+        match for line in strings(settings.get("Env")) if (match := _VARIABLE.fullmatch(line)) and "\0" not in line
     )
     root = ImageRoot(
         digest=f"sha256:{name}",
@@ -219,9 +219,9 @@ def _numbers(unpacking: Unpacking, user: str) -> tuple[int, int]:
     name, _, group_name = user.partition(":")
     accounts = _rows(unpacking.read("etc/passwd"))
     groups = _rows(unpacking.read("etc/group"))
-    found = next((row for row in accounts if name in (row[0], row[2])), None) if name else ["root", "", "0", "0"]
-    number = found[2] if found else name
-    group = found[3] if found and len(found) > 3 else "0"
+    account = next((row for row in accounts if name in (row[0], row[2])), None) if name else ["root", "", "0", "0"]
+    number = account[2] if account else name
+    group = account[3] if account and len(account) > 3 else "0"
     if group_name:
         group = next((row[2] for row in groups if row[0] == group_name), group_name)
     if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(group)):

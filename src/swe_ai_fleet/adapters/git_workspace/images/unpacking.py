@@ -80,7 +80,7 @@ class Unpacking:
                     self._entries += 1
                     if self._entries > self._limits.entries:
                         raise ResourceExhausted(f"the image has more than {self._limits.entries:,} entries")
-                    self._put(archive, member)
+                    self._unpack_member(archive, member)
                     vars(archive)["members"].clear()  # it would keep all of them
             while stream.read(CHUNK):
                 pass
@@ -121,7 +121,7 @@ class Unpacking:
         if self._bytes > max(_UNJUDGED_BYTES, self._packed * self._limits.ratio):
             raise ResourceExhausted(f"the image unpacks to more than {self._limits.ratio} times its size")
 
-    def _put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _unpack_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         *parents, name = _parts(member.name) or ("",)
         if not name:
             return  # the root itself
@@ -181,18 +181,18 @@ class Unpacking:
 
     def _white_out(self, parents: list[str], name: str) -> None:
         """Remove what lower layers have there; what this layer made stays."""
-        gone = name.removeprefix(_WHITEOUT)
+        removed = name.removeprefix(_WHITEOUT)
         if name.startswith(_RESERVED) and name != _OPAQUE:
             return  # marks of a file system's own
-        if gone in ("", ".", ".."):
-            raise PreconditionFailed(f"the image removes {gone!r}, which is no file of it")
+        if removed in ("", ".", ".."):
+            raise PreconditionFailed(f"the image removes {removed!r}, which is no file of it")
         with self._directory(parents) as directory:
             if directory is None:
                 return
             if name == _OPAQUE:
                 self._clear(directory, "/".join(parents))
-            elif "/".join((*parents, gone)) not in self._made:
-                _remove(directory, gone)
+            elif "/".join((*parents, removed)) not in self._made:
+                _remove(directory, removed)
 
     def _clear(self, directory: int, path: str) -> None:
         for name in os.listdir(directory):

@@ -44,7 +44,7 @@ class Passage:
 def passages(root: str, *, seconds: float) -> list[Passage]:
     """What a tree says about itself, documents first, as much as there is time for."""
     until = time.monotonic() + seconds
-    found: list[Passage] = []
+    found_passages: list[Passage] = []
     paths = _paths(root)
     documents = [path for path in paths if _is_document(path)]
     modules = [path for path in paths if path.endswith(".py")]
@@ -55,10 +55,10 @@ def passages(root: str, *, seconds: float) -> list[Passage]:
     )
     for part in parts:
         for passage in part:
-            if len(found) >= MAX_PASSAGES:
-                return found
-            found.append(passage)
-    return found
+            if len(found_passages) >= MAX_PASSAGES:
+                return found_passages
+            found_passages.append(passage)
+    return found_passages
 
 
 def _is_document(path: str) -> bool:
@@ -129,8 +129,8 @@ def _cut(path: str, title: str, text: str) -> Iterator[Passage]:
 
 
 def _commits(root: str) -> Iterator[Passage]:
-    said = _git(root, "log", "-z", f"--max-count={MAX_COMMITS}", "--format=%h%x01%s%x01%b") or b""
-    for record in said.split(b"\0"):
+    log = _git(root, "log", "-z", f"--max-count={MAX_COMMITS}", "--format=%h%x01%s%x01%b") or b""
+    for record in log.split(b"\0"):
         name, _, message = record.decode("utf-8", "replace").partition("\x01")
         subject, _, body = message.partition("\x01")
         text = f"{subject}\n{body}".strip()[:MAX_CHARS]
@@ -142,14 +142,14 @@ def _paths(root: str) -> list[str]:
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is not None:
         return sorted({name.decode("utf-8", "replace") for name in listed.split(b"\0") if name})
-    found: list[str] = []
+    paths: list[str] = []
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED and not name.startswith("."))
         below = os.path.relpath(directory, root)
-        found += [name if below == "." else f"{below}/{name}" for name in sorted(files)]
-        if len(found) > 10 * MAX_FILES:
+        paths += [name if below == "." else f"{below}/{name}" for name in sorted(files)]
+        if len(paths) > 10 * MAX_FILES:
             break
-    return found
+    return paths
 
 
 def _read(root: str, path: str) -> str:

@@ -20,8 +20,8 @@ def main(argument: str) -> None:
     """
     request = cast("Mapping[str, object]", json.loads(argument))
     root = os.path.realpath(os.getcwd())  # noqa: PTH109
-    found = passages(root, seconds=float(cast("float", request["seconds"])))
-    json.dump(recall(found, request), sys.stdout)
+    found_passages = passages(root, seconds=float(cast("float", request["seconds"])))
+    json.dump(recall(found_passages, request), sys.stdout)
 
 
 def recall(found: Sequence[Passage], request: Mapping[str, object]) -> dict[str, object]:
@@ -44,14 +44,16 @@ def recall(found: Sequence[Passage], request: Mapping[str, object]) -> dict[str,
     }
 
 
-def _naming(found: Sequence[Passage], index: Index, entity: str) -> list[int]:
+def _naming(found_passages: Sequence[Passage], index: Index, entity: str) -> list[int]:
     """The passages that name an entity exactly: those under its own name first, then by weight."""
     ranked = [number for _, number in index.rank(entity)]
-    named = [number for number in ranked if names(entity, f"{found[number].source}\n{found[number].text}")]
+    named = [
+        number for number in ranked if names(entity, f"{found_passages[number].source}\n{found_passages[number].text}")
+    ]
     if named or ranked:
-        return sorted(named, key=lambda number: not _is_titled(found[number].source, entity))
+        return sorted(named, key=lambda number: not _is_titled(found_passages[number].source, entity))
     # A name without a term of its own (`__init__`, a stop word) is looked for in all.
-    return [number for number, each in enumerate(found) if names(entity, f"{each.source}\n{each.text}")]
+    return [number for number, each in enumerate(found_passages) if names(entity, f"{each.source}\n{each.text}")]
 
 
 def _is_titled(source: str, entity: str) -> bool:

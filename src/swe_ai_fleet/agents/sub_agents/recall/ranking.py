@@ -30,8 +30,8 @@ def terms(text: str) -> Iterator[str]:
 
     The endings are those of Harman's S stemmer ("How effective is suffixing?", 1991).
     """
-    for found in _WORD.finditer(text):
-        word = found[0][:MAX_TERM_CHARS]
+    for match in _WORD.finditer(text):
+        word = match[0][:MAX_TERM_CHARS]
         yield from _term(word)
         if not (word.islower() or word.isupper() or word.istitle() or word.isdigit()):
             for part in _PART.findall(word):
@@ -75,9 +75,9 @@ class Index:
         asked = set(terms(query))
         scores: defaultdict[int, float] = defaultdict(float)
         for term in asked:
-            found = self._postings.get(term, ())
-            weight = self._weight(len(found))
-            for number, count in found:
+            postings = self._postings.get(term, ())
+            weight = self._weight(len(postings))
+            for number, count in postings:
                 scores[number] += weight * count * (K1 + 1) / (count + K1 * self._damping(number))
         whole = sum(self._weight(len(self._postings.get(term, ()))) for term in asked)
         return sorted(((score / whole, number) for number, score in scores.items()), key=lambda hit: (-hit[0], hit[1]))

@@ -102,9 +102,9 @@ class Cargo(Stream):
 
     def _line(self, line: str, append: Append) -> None:
         if match := _NOT_COMPILED.fullmatch(line):
-            found = (match[1], match[2] or match[3] or match[4], match[5] or "")
-            if found not in self._broken and found not in self._new:
-                self._new.append(found)
+            diagnostic = (match[1], match[2] or match[3] or match[4], match[5] or "")
+            if diagnostic not in self._broken and diagnostic not in self._new:
+                self._new.append(diagnostic)
         elif _DOC_TESTS.fullmatch(line):
             self._documentation_ends(append)
             self._documented = True
@@ -124,10 +124,10 @@ class Cargo(Stream):
             if not line.partition(": ")[2].startswith(_NOT_ERRORS) and len(self._errors) < _MAX_LINES:
                 self._errors.append((line, "", [line]))
         elif self._errors and line.startswith(" "):
-            message, place, said = self._errors[-1]
+            message, place, texts = self._errors[-1]
             if not place and (match := _ARROW.fullmatch(line)):
-                self._errors[-1] = (f"{match[1]}:{match[2]}: {message}", match[1], said)
-            _keep(said, line)
+                self._errors[-1] = (f"{match[1]}:{match[2]}: {message}", match[1], texts)
+            _keep(texts, line)
 
     def _numbered(self, name: str) -> str:
         if len(self._seen) < _MAX_TESTS:
@@ -136,8 +136,8 @@ class Cargo(Stream):
         return name if number == 1 else f"{name} ({number})"
 
     def _documentation_ends(self, append: Append) -> None:
-        for name, said in self._failed.items():
-            append(e="end", id=name, o="failed", m=said[-1] if said else "", t="\n".join(said)[-_TRACE_CHARS:])
+        for name, texts in self._failed.items():
+            append(e="end", id=name, o="failed", m=texts[-1] if texts else "", t="\n".join(texts)[-_TRACE_CHARS:])
         self._failed, self._section = {}, None
 
     def _report(self, source: str, append: Append) -> None:
@@ -145,7 +145,7 @@ class Cargo(Stream):
             error for error in self._errors if error[1] == source or source.endswith(f"/{error[1]}")
         ] or self._errors
         message = mine[0][0] if mine else "it does not compile"
-        trace = "\n".join(line for _, _, said in mine[:10] for line in said)
+        trace = "\n".join(line for _, _, texts in mine[:10] for line in texts)
         append(e="end", id=source, o="error", m=message, t=trace[:_TRACE_CHARS])
 
 

@@ -35,26 +35,26 @@ def main(program: str, arguments: list[str]) -> int:
     options: dict[str, Any] = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
     if "/src/" in f"/{source}":
         arguments = [*arguments, *options.get("modules", [])]
-    told = _Told(source)
-    if told.ended or options.get("deselect"):
-        told.ended.update(options.get("deselect", []))
-        return _rest(program, arguments, told, 0)
-    code = told.run([program, *arguments])
-    if not told.spoke and code != 0 and code >= 0:
+    report = _Told(source)
+    if report.ended or options.get("deselect"):
+        report.ended.update(options.get("deselect", []))
+        return _rest(program, arguments, report, 0)
+    code = report.run([program, *arguments])
+    if not report.spoke and code != 0 and code >= 0:
         code = subprocess.call([program, *arguments])
-    if not told.spoke:
-        told.write(
+    if not report.spoke:
+        report.write(
             e="end", id=source, o="passed" if code == 0 else "failed", m="" if code == 0 else f"exit code {code}"
         )
-    elif not told.finished:
+    elif not report.finished:
         # Which of those that ran side by side took it down, a run of one after the other shows.
-        for name in told.running:
-            told.write(e="collected", id=f"{source}::{name}")
-        return _rest(program, arguments, told, _plain(code))
+        for name in report.running:
+            report.write(e="collected", id=f"{source}::{name}")
+        return _rest(program, arguments, report, _plain(code))
     return _plain(code)
 
 
-def _rest(program: str, arguments: list[str], told: _Told, code: int) -> int:
+def _rest(program: str, arguments: list[str], report: _Told, code: int) -> int:
     """Run what has not ended, one after the other."""
     listed = subprocess.run(
         [program, *arguments, "--list", "--format=terse"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
@@ -62,19 +62,19 @@ def _rest(program: str, arguments: list[str], told: _Told, code: int) -> int:
     names = [line[: -len(": test")] for line in listed.splitlines() if line.endswith(": test")]
     options = [word for word in arguments if word.startswith("-") and not word.startswith(_OURS)]
     for _ in range(_RESTARTS + 1):
-        left = [name for name in names if f"{told.source}::{name}" not in told.ended]
+        left = [name for name in names if f"{report.source}::{name}" not in report.ended]
         chunk: list[str] = []
         while left and sum(map(len, chunk)) < _MAX_ARGUMENT_CHARS:
             chunk.append(left.pop(0))
         if not chunk:
             break
-        ends = told.run([program, *options, "--test-threads=1", "--exact", *chunk])
+        ends = report.run([program, *options, "--test-threads=1", "--exact", *chunk])
         code = code or _plain(ends)
-        if not told.finished:
-            for name in told.running:
-                said = f"the test run died here: exit code {ends}" if ends >= 0 else f"killed by signal {-ends}"
-                told.end(name, "error", m=said, k="crashed")
-            if not told.running:
+        if not report.finished:
+            for name in report.running:
+                reason = f"the test run died here: exit code {ends}" if ends >= 0 else f"killed by signal {-ends}"
+                report.end(name, "error", m=reason, k="crashed")
+            if not report.running:
                 break
     return code
 
@@ -126,32 +126,34 @@ class _Told:
         return process.wait()
 
     def _note(self, event: dict[str, Any]) -> None:
-        kind, name, what = event.get("type"), str(event.get("name", "")), event.get("event")
+        kind, name, happening = event.get("type"), str(event.get("name", "")), event.get("event")
         self.spoke = True
         if kind == "suite":
-            self.finished = what in ("ok", "failed")
-        elif kind == "test" and what == "started":
+            self.finished = happening in ("ok", "failed")
+        elif kind == "test" and happening == "started":
             self.running.append(name)
             self.write(e="start", id=f"{self.source}::{name}")
-        elif kind == "test" and what in _OUTCOMES:
+        elif kind == "test" and happening in _OUTCOMES:
             if name in self.running:
                 self.running.remove(name)
-            print(f"test {name} ... {'FAILED' if what == 'failed' else what}", flush=True)
-            said = str(event.get("stdout") or event.get("message") or "")
-            if what == "failed":
-                print(said, flush=True)
+            print(f"test {name} ... {'FAILED' if happening == 'failed' else happening}", flush=True)
+            output = str(event.get("stdout") or event.get("message") or "")
+            if happening == "failed":
+                print(output, flush=True)
             seconds = event.get("exec_time")
             milliseconds = round(seconds * 1000) if isinstance(seconds, int | float) else 0
-            trace = said[-_TRACE_CHARS:] if what == "failed" else ""
-            self.end(name, _OUTCOMES[what], ms=milliseconds, m=_message(said) if what != "ok" else "", t=trace)
+            trace = output[-_TRACE_CHARS:] if happening == "failed" else ""
+            self.end(
+                name, _OUTCOMES[happening], ms=milliseconds, m=_message(output) if happening != "ok" else "", t=trace
+            )
 
 
 def _plain(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _message(said: str) -> str:
-    lines = said.splitlines()
+def _message(output: str) -> str:
+    lines = output.splitlines()
     for position, line in enumerate(lines):
         if match := _PANIC.match(line):
             rest = [part for part in lines[position + 1 : position + 4] if not part.startswith(("note:", "stack "))]

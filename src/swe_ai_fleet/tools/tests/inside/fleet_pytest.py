@@ -111,10 +111,10 @@ class Reporter:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         if self._done:
-            gone = [item for item in items if item.nodeid in self._done]
-            if gone:
+            deselected = [item for item in items if item.nodeid in self._done]
+            if deselected:
                 items[:] = [item for item in items if item.nodeid not in self._done]
-                config.hook.pytest_deselected(items=gone)
+                config.hook.pytest_deselected(items=deselected)
         if self._first:
             items.sort(key=self._turn)
 

@@ -124,9 +124,9 @@ class Go(Stream):
                 _keep(self._output.setdefault(name, []), text)
         elif action in _OUTCOMES:
             self._open.get(package, set()).discard(name)
-            said = self._output.get(name, [])
+            output = self._output.get(name, [])
             if action == "fail":
-                if any(line.startswith(("panic: ", "fatal error: ")) for line in said):
+                if any(line.startswith(("panic: ", "fatal error: ")) for line in output):
                     self._panicked.append(name)
                 self._failed.update((name, *([parent] if parent else [])))
             if any(skipped.startswith(f"{name}/") for skipped in self._skipped):
@@ -134,8 +134,8 @@ class Go(Stream):
             if name in self._parents and (action != "fail" or self._blamed(name)):
                 append(e="collected", id=name)
                 return
-            message = next((line for line in said if line.startswith("panic:")), said[-1].strip() if said else "")
-            trace = "\n".join(said)[-_TRACE_CHARS:]
+            message = next((line for line in output if line.startswith("panic:")), output[-1].strip() if output else "")
+            trace = "\n".join(output)[-_TRACE_CHARS:]
             milliseconds = round(event["Elapsed"] * 1000)
             if action == "fail":
                 append(e="end", id=name, o="failed", ms=milliseconds, m=message, t=trace)
@@ -152,9 +152,9 @@ class Go(Stream):
         panicked = any(name.startswith(prefix) for name in self._panicked)
         if running and not panicked:
             # They stay open for the supervisor: one of them took the process down.
-            said = self._output.get(package, [])
+            output = self._output.get(package, [])
             for name in running:
-                self._output.setdefault(name, []).extend(said[: _MAX_LINES - len(self._output.get(name, []))])
+                self._output.setdefault(name, []).extend(output[: _MAX_LINES - len(self._output.get(name, []))])
             self._left += running
             return
         for name in running:
@@ -163,23 +163,23 @@ class Go(Stream):
             return
         self._done.add(package)
         if action == "fail" and not any(name.startswith(prefix) for name in self._failed):
-            said = [line for line in self._output.get(package, []) if line.split("\t")[0] != "FAIL"]
-            self._unusable(package, said, append)
+            output = [line for line in self._output.get(package, []) if line.split("\t")[0] != "FAIL"]
+            self._unusable(package, output, append)
 
-    def _unusable(self, package: str, said: list[str], append: Append) -> None:
+    def _unusable(self, package: str, output: list[str], append: Append) -> None:
         self._done.add(package)
-        said = self._builds.get(package, []) or said
-        first = next((line for line in said if _PLACE.fullmatch(line)), said[0] if said else "")
+        output = self._builds.get(package, []) or output
+        first = next((line for line in output if _PLACE.fullmatch(line)), output[0] if output else "")
         message = first or "the package failed outside of its tests"
-        append(e="end", id=package, o="error", m=message, t="\n".join(said)[-_TRACE_CHARS:])
+        append(e="end", id=package, o="error", m=message, t="\n".join(output)[-_TRACE_CHARS:])
 
 
 def _event(line: str) -> dict[str, Any] | None:
     try:
-        found: Any = json.loads(line) if line.startswith("{") else None
+        decoded: Any = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    event = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    event = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     package = event.get("Package") or event.get("ImportPath")
     if not isinstance(package, str) or not isinstance(event.get("Action"), str):
         return None

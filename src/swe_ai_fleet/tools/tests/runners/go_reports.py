@@ -62,11 +62,11 @@ def _leaves(tally: Tally, tests: dict[str, tuple[str, list[str]]]) -> None:
         if name in parents and (end != "FAIL" or name in blamed):
             continue
         if end == "FAIL":
-            said = next((line for line in output if line.startswith("panic:")), "") or (output or [""])[-1].strip()
-            tally.add(name, "failure", said, "\n".join(output))
+            reason = next((line for line in output if line.startswith("panic:")), "") or (output or [""])[-1].strip()
+            tally.add(name, "failure", reason, "\n".join(output))
         else:
             tally.add(name, "skipped" if end == "SKIP" else "passed")
 
 
-def _first_error(said: list[str]) -> str:
-    return next((line for line in said if _PLACE.fullmatch(line)), said[0] if said else "")
+def _first_error(output: list[str]) -> str:
+    return next((line for line in output if _PLACE.fullmatch(line)), output[0] if output else "")

@@ -125,8 +125,8 @@ class Inventory:
     @classmethod
     async def take(cls, workspace: Workspace) -> Inventory:
         """List the files. Raises ToolFailure where that takes too long."""
-        found = await find_files(workspace, Scope(), limit=MAX_FILES)
-        return cls(Tree(workspace.root, workspace.mount), found.items)
+        matches = await find_files(workspace, Scope(), limit=MAX_FILES)
+        return cls(Tree(workspace.root, workspace.mount), matches.items)
 
     def text(self, path: str) -> str:
         """A manifest's text, empty where it cannot be read."""
@@ -190,11 +190,11 @@ class Inventory:
         """The suite at the top, else the only one below. Raises ToolFailure naming what there is."""
         if top := await self.suite():
             return top
-        found = [suite for directory in self._projects() if (suite := await self.suite(directory)) is not None]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in found[:_MAX_NAMED])
+        suites = [suite for directory in self._projects() if (suite := await self.suite(directory)) is not None]
+        if len(suites) == 1:
+            return suites[0]
+        if suites:
+            named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in suites[:_MAX_NAMED])
             raise ToolFailure(f"there are several test suites, name one in paths ({named})")
         raise ToolFailure("no tests were found in this repository; use tests_pytest or shell_run_command")
 
@@ -210,11 +210,11 @@ class Inventory:
         """Directories with a manifest of their own, the outermost first; none inside another."""
         names = {*MANIFESTS.values(), "pyproject.toml", "setup.py", *MAKEFILES}
         holding = {str(PurePosixPath(path).parent) for path in self.files if PurePosixPath(path).name in names}
-        found: list[str] = []
+        directories: list[str] = []
         for directory in sorted(holding, key=lambda name: (name.count("/"), name)):
-            if not any(directory.startswith(f"{outer}/") for outer in found):
-                found.append(directory)
-        return found[:100]
+            if not any(directory.startswith(f"{outer}/") for outer in directories):
+                directories.append(directory)
+        return directories[:100]
 
     def _nearest(self, manifest: str, path: str) -> str | None:
         place = PurePosixPath(path)
@@ -225,13 +225,13 @@ class Inventory:
         return None
 
     def _holding(self, manifest: str) -> list[str]:
-        found = [PurePosixPath(path) for path in self.files if PurePosixPath(path).name == manifest]
+        manifests = [PurePosixPath(path) for path in self.files if PurePosixPath(path).name == manifest]
         if manifest == "package.json":
-            found = [path for path in found if test_script(self.text(str(path)))]
-        return sorted(str(path.parent) for path in found)
+            manifests = [path for path in manifests if test_script(self.text(str(path)))]
+        return sorted(str(path.parent) for path in manifests)
 
     def _where(self, manifest: str) -> str:
-        found = self._holding(manifest)
-        if not found:
+        directories = self._holding(manifest)
+        if not directories:
             return "nor anywhere below" if manifest != "package.json" else "none below has a test script"
-        return f"there is one in {', '.join(shown(name) for name in found[:_MAX_NAMED])}: name a path there"
+        return f"there is one in {', '.join(shown(name) for name in directories[:_MAX_NAMED])}: name a path there"

@@ -104,7 +104,7 @@ class JavaScript:
             "only": [path.partition("::")[0] for path in selection.paths],
         }
         reported = [self._reported(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
-        plain = [_given(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
+        plain = [_with_words(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
         streamed = runners <= _STREAMED
         return Plan(
             framework=script.runner if len(runners) == 1 else "npm",
@@ -178,7 +178,7 @@ class JavaScript:
                 own = ()
             case _:
                 own = ()
-        return _given(self._patient(part), (*own, *chosen), selection)
+        return _with_words(self._patient(part), (*own, *chosen), selection)
 
     def _patient(self, part: Part) -> Part:
         """A runner's command whose own limit of a test is as many times longer as the supervisor's."""
@@ -201,10 +201,10 @@ class JavaScript:
         named = [_above(words[place + 1], self.root) for place, word in enumerate(words[:-1]) if word in _CONFIGS]
         usual = [path for path in self.inventory.files if re.fullmatch(limit.files, _below(path, self.root))]
         texts = [json.dumps(json_object(self._manifest).get(part.runner)), *map(self.inventory.text, named or usual)]
-        said = "\n".join(texts)
-        if match := re.search(rf"\b{limit.setting}\b['\"]?\s*:\s*['\"]?(\d[\d_]*(?:ms|s|m)?)(?!\s*\*)\b", said):
+        text = "\n".join(texts)
+        if match := re.search(rf"\b{limit.setting}\b['\"]?\s*:\s*['\"]?(\d[\d_]*(?:ms|s|m)?)(?!\s*\*)\b", text):
             return match[1].replace("_", "")
-        return "" if limit.setting in said or _INDIRECT.search(said) else limit.usual
+        return "" if limit.setting in text or _INDIRECT.search(text) else limit.usual
 
     def _chosen(self, runner: str, selection: Selection) -> tuple[str, ...]:
         """The words that give a runner a selection."""
@@ -237,8 +237,8 @@ class JavaScript:
             case "tap" if not word:
                 return tuple(operands)
             case "node":
-                found = dict.fromkeys(file for path in files for file in self._node_files(path))
-                places = [f"./{path}" if path.startswith(("-", "@")) else path for path in found]
+                test_files = dict.fromkeys(file for path in files for file in self._node_files(path))
+                places = [f"./{path}" if path.startswith(("-", "@")) else path for path in test_files]
                 return ((f"--test-name-pattern={word}",) if word else ()) + tuple(places)
             case _:
                 if word or files:
@@ -251,16 +251,16 @@ class JavaScript:
         if place in self.inventory.files:
             return [path]
         prefix = "" if place == "." else f"{place}/"
-        found = sorted(
+        files = sorted(
             _below(file, self.root)
             for file in self.inventory.files
             if file.startswith(prefix)
             and (_NODE_TEST.fullmatch(PurePosixPath(file).name) or "test" in PurePosixPath(file).parts[:-1])
             and PurePosixPath(file).suffix in (".js", ".cjs", ".mjs")
         )
-        if not found:
+        if not files:
             raise ToolFailure(f"there are no test files in {path!r}")
-        return found[:_MAX_NODE_FILES]
+        return files[:_MAX_NODE_FILES]
 
     @property
     def _manifest(self) -> str:
@@ -276,7 +276,7 @@ class JavaScript:
         return {**_VARIABLES, "npm_lifecycle_event": "test", **{name: text for name, text in named.items() if text}}
 
 
-def _given(part: Part, words: Sequence[str], selection: Selection) -> str:
+def _with_words(part: Part, words: Sequence[str], selection: Selection) -> str:
     """A runner's command with further words, without the names of tests that it has where others are selected."""
     tail = _without_names(part) if selection.paths else part.tail
     # One failure would hide how the rest stands.

@@ -37,22 +37,22 @@ def parse_tap(text: str) -> TestRun | None:
     titles: dict[int, str] = {}
     below: dict[int, bool] = {}  # by depth: whether points deeper than it were seen since its last one, and failed
     failing: tuple[str, End] | None = None
-    said: list[str] = []
+    block: list[str] = []
     in_block = False
     heading = ""
 
     def settle() -> None:
         nonlocal failing
         if failing is not None:
-            tally.add(failing[0], failing[1], _message(said), "\n".join(said))
+            tally.add(failing[0], failing[1], _message(block), "\n".join(block))
         failing = None
 
     for line in lines(text):
         stripped = line.strip()
         if in_block:
             in_block = stripped != "..."
-            if in_block and failing is not None and len(said) < _MAX_KEPT_LINES:
-                said.append(line)
+            if in_block and failing is not None and len(block) < _MAX_KEPT_LINES:
+                block.append(line)
             continue
         if stripped == "---":
             in_block = True
@@ -79,7 +79,7 @@ def parse_tap(text: str) -> TestRun | None:
             elif good:
                 tally.add(identifier, "passed")
             else:
-                failing, said = (identifier, "failure"), []
+                failing, block = (identifier, "failure"), []
         elif match := _TITLE.fullmatch(line):
             heading = match[1]
         elif match := _SUBTEST.fullmatch(line):
@@ -96,14 +96,14 @@ def parse_tap(text: str) -> TestRun | None:
     return tally.report(duration / 1000) if marked and points else None
 
 
-def _message(said: list[str]) -> str:
-    for position, line in enumerate(said):
+def _message(block: list[str]) -> str:
+    for position, line in enumerate(block):
         if match := _FACT.fullmatch(line):
             if match[2] in ("|-", "|", ">", ">-"):
-                rest = list(takewhile(lambda part: not _KEY.fullmatch(part), said[position + 1 : position + 8]))
+                rest = list(takewhile(lambda part: not _KEY.fullmatch(part), block[position + 1 : position + 8]))
                 return " ".join(part.strip() for part in rest if part.strip())
             return match[2].strip("'\"")
-    return said[0].strip() if said else ""
+    return block[0].strip() if block else ""
 
 
 _MAX_TESTS = 100_000
@@ -165,7 +165,7 @@ def parse_mocha_output(text: str) -> TestRun | None:
     tally = Tally()
     tally.count("passed", counts["passing"])
     tally.count("skipped", counts.get("pending", 0))
-    _named(tally, list(failing.values()), counts.get("failing", 0))
+    _count_failures(tally, list(failing.values()), counts.get("failing", 0))
     return tally.report(duration)
 
 
@@ -186,29 +186,29 @@ def parse_node_output(text: str) -> TestRun | None:
     tally = Tally()
     tally.count("passed", int(counts["pass"]))
     tally.count("skipped", int(counts.get("skipped", 0) + counts.get("todo", 0)))
-    _named(tally, failing, int(counts["fail"] + counts.get("cancelled", 0)))
+    _count_failures(tally, failing, int(counts["fail"] + counts.get("cancelled", 0)))
     return tally.report(counts.get("duration_ms", 0.0) / 1000)
 
 
 def _summarised(
-    found: list[str], counts: re.Pattern[str], failing: re.Pattern[str], time: re.Pattern[str]
+    output: list[str], counts: re.Pattern[str], failing: re.Pattern[str], time: re.Pattern[str]
 ) -> TestRun | None:
-    position = next((place for place in range(len(found) - 1, -1, -1) if counts.fullmatch(found[place])), None)
+    position = next((place for place in range(len(output) - 1, -1, -1) if counts.fullmatch(output[place])), None)
     if position is None:
         return None
-    match = counts.fullmatch(found[position])
-    numbers = {what: int(number) for number, what in _COUNT.findall(match[1] if match else "")}
-    timed = next((end for line in found[position:] if (end := time.fullmatch(line))), None)
+    match = counts.fullmatch(output[position])
+    numbers = {word: int(number) for number, word in _COUNT.findall(match[1] if match else "")}
+    timed = next((end for line in output[position:] if (end := time.fullmatch(line))), None)
     scale = 0.001 if timed and timed.re.groups > 1 and timed[2] == "ms" else 1.0
-    names = dict.fromkeys(named[1] for line in found[:position] if (named := failing.fullmatch(line)))
+    names = dict.fromkeys(named[1] for line in output[:position] if (named := failing.fullmatch(line)))
     tally = Tally()
     tally.count("passed", numbers.get("passed", 0))
-    tally.count("skipped", sum(numbers.get(what, 0) for what in ("skipped", "todo", "pending")))
-    _named(tally, list(names), numbers.get("failed", 0))
+    tally.count("skipped", sum(numbers.get(word, 0) for word in ("skipped", "todo", "pending")))
+    _count_failures(tally, list(names), numbers.get("failed", 0))
     return tally.report(seconds(timed[1]) * scale if timed else 0.0)
 
 
-def _named(tally: Tally, names: list[str], failed: int) -> None:
+def _count_failures(tally: Tally, names: list[str], failed: int) -> None:
     """As many failures as were counted, by name as far as names are known; what is named beyond that could not run."""
     for position, name in enumerate(names):
         tally.add(name, "failure" if position < failed else "error")

@@ -80,25 +80,25 @@ def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] |
 
 def parse_lines(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in lines of `file:line:column: message`, as most linters write them, notes left out."""
-    found = [
+    findings = [
         _finding(_placed(path, mount, directory), int(line), int(column or 0), code or rule or report, message)
         for match in map(_LINE.fullmatch, lines(text))
         if match is not None
         for path, line, column, code, message, rule, report in [match.groups()]
     ]
-    return list(dict.fromkeys(found))[:MAX_FINDINGS]
+    return list(dict.fromkeys(findings))[:MAX_FINDINGS]
 
 
 def parse_annotations(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in annotations for GitHub, as Biome writes them; what it would format is a finding of the file."""
-    found = [
+    findings = [
         replace(finding, line=0, column=0, message="not formatted") if finding.code == "format" else finding
         for line in lines(text)
         if (match := _ANNOTATION.fullmatch(line))
         for path in [_placed(unquote(match[2]), mount, directory)]
         for finding in [_finding(path, int(match[3]), int(match[4]), match[1], unquote(match[5]))]
     ]
-    return list(dict.fromkeys(found))[:MAX_FINDINGS]
+    return list(dict.fromkeys(findings))[:MAX_FINDINGS]
 
 
 def parse_format(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
@@ -295,8 +295,8 @@ async def _run(
         result = await workspace.run(command)
     text = result.stdout.text()
     parsed = await asyncio.to_thread(parse, text, workspace.mount, linter.directory)
-    found = (replace(finding, code=finding.code or name) for finding in parsed or ())
-    findings = tuple(finding for finding in found if finding.code not in _OF_THE_ENVIRONMENT)
+    named_findings = (replace(finding, code=finding.code or name) for finding in parsed or ())
+    findings = tuple(finding for finding in named_findings if finding.code not in _OF_THE_ENVIRONMENT)
     if not result.timed_out and (parsed or result.ok):
         return Linted(name=name, findings=findings)
     place = "" if linter.directory == "." else f" in {linter.directory}"

@@ -48,9 +48,9 @@ def recognise(text: str) -> TestRun | None:
 
     What a C compiler could not compile is an error named `file:line:column`.
     """
-    found = [report for parser in _PARSERS if (report := parser(text)) is not None]
+    reports_read = [report for parser in _PARSERS if (report := parser(text)) is not None]
     # One runner prints only one of these: node writes TAP and, behind it, its counts.
-    found += [
+    reports_read += [
         report
         for report in (
             parse_go_output(text),
@@ -60,18 +60,18 @@ def recognise(text: str) -> TestRun | None:
         )
         if report is not None
     ]
-    return merged(found)
+    return merged(reports_read)
 
 
 def _ctest(text: str) -> TestRun | None:
-    found = lines(text)
-    match = next((match for line in reversed(found) if (match := _CTEST.fullmatch(line))), None)
+    output = lines(text)
+    match = next((match for line in reversed(output) if (match := _CTEST.fullmatch(line))), None)
     if match is None:
         return None
     failed, total = int(match[1]), int(match[2])
-    timed = next((end for line in reversed(found) if (end := _CTEST_TIME.fullmatch(line))), None)
+    timed = next((end for line in reversed(output) if (end := _CTEST_TIME.fullmatch(line))), None)
     tally = Tally()
-    names = [(name[1], name[2]) for line in found if (name := _CTEST_FAILING.fullmatch(line))][:failed]
+    names = [(name[1], name[2]) for line in output if (name := _CTEST_FAILING.fullmatch(line))][:failed]
     for name, why in names:
         tally.add(name, "failure", why)
     tally.count("failure", failed - len(names))
@@ -80,11 +80,11 @@ def _ctest(text: str) -> TestRun | None:
 
 
 def _diagnostics(text: str) -> TestRun | None:
-    found = dict.fromkeys((match[1], match[2]) for line in lines(text) if (match := _DIAGNOSTIC.fullmatch(line)))
-    if not found:
+    diagnostics = dict.fromkeys((match[1], match[2]) for line in lines(text) if (match := _DIAGNOSTIC.fullmatch(line)))
+    if not diagnostics:
         return None
     tally = Tally()
-    for place, message in found:
+    for place, message in diagnostics:
         tally.add(place, "error", message)
     return tally.report()
 
@@ -99,10 +99,10 @@ _TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
 async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
     """(where temporary files go, as commands see it; whether they find a program). Raises ToolFailure."""
     asked = await workspace.run(Command(argv=("sh", "-c", _PROBE, "sh", program), light=True))
-    scratch, _, found = asked.stdout.text().partition("\n")
+    scratch, _, listing = asked.stdout.text().partition("\n")
     if not scratch.startswith("/"):
         raise ToolFailure("the workspace's environment has no directory for temporary files (TMPDIR)")
-    return scratch, bool(found.strip())
+    return scratch, bool(listing.strip())
 
 
 async def leave(workspace: Workspace, path: str, text: str) -> None:
@@ -122,11 +122,11 @@ async def written(workspace: Workspace, path: str) -> bytes | None:
 @contextmanager
 def leaving_nothing(inventory: Inventory | None, paths: Sequence[str]) -> Generator[None]:
     """Remove at the end those of the files that were not there at the start: they would show up in the diff."""
-    made = [path for path in paths if inventory is not None and not inventory.has(path)]
+    new_paths = [path for path in paths if inventory is not None and not inventory.has(path)]
     try:
         yield
     finally:
-        for path in made:
+        for path in new_paths:
             with suppress(ToolFailure):
                 cast("Inventory", inventory).remove(path)
 

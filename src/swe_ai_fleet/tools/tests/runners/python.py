@@ -156,18 +156,18 @@ def unittest_plan(
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if is_django(base):
         options = _django_options(base[base.index("test") + 1 :], named=bool(selection.paths))
-        told = (*base[: base.index("test") + 1], *options, *patterns, *map(_label, selection.paths))
-        own = ("--django", *told[1:], "--noinput")
+        words = (*base[: base.index("test") + 1], *options, *patterns, *map(_label, selection.paths))
+        own = ("--django", *words[1:], "--noinput")
     elif selection.paths:
         names = tuple(f"./{path}" if path.startswith("-") else path for path in selection.paths)
-        own, told = ("--paths", *patterns, *names), (*base[:3], *patterns, *names)
+        own, words = ("--paths", *patterns, *names), (*base[:3], *patterns, *names)
     else:
-        own, told = (*base[3:], *patterns), (*base, *patterns)
+        own, words = (*base[3:], *patterns), (*base, *patterns)
     steering = {"limits": known_seconds or {}, "deselect": selection.deselect}
     return Plan(
         framework="unittest",
         argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
-        told=told,
+        told=words,
         absent=not_installed(base[0], "Python"),
         variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
         read_output=parse_unittest_output,

@@ -51,11 +51,11 @@ async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[
     """
     if not paths:
         return Suite(directory=".", argv=own) if own else await inventory.only_suite()
-    found = list(dict.fromkeys([await _suite_of(inventory, own, path.partition("::")[0]) for path in paths]))
-    if len(found) > 1:
-        named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in found)
+    suites = list(dict.fromkeys([await _suite_of(inventory, own, path.partition("::")[0]) for path in paths]))
+    if len(suites) > 1:
+        named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in suites)
         raise ToolFailure(f"these paths belong to several test suites, run each in a call of its own ({named})")
-    return found[0]
+    return suites[0]
 
 
 async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Suite:

@@ -69,24 +69,24 @@ class Tally:
 
 def merged(reports: Iterable[TestRun]) -> TestRun | None:
     """Several reports of one run as one, tests of the same id kept apart; None where there are none."""
-    found = list(reports)
-    if len(found) <= 1:
-        return found[0] if found else None
+    reports_left = list(reports)
+    if len(reports_left) <= 1:
+        return reports_left[0] if reports_left else None
     results: dict[str, TestResult] = {}
     named: dict[str, int] = {}
-    for report in found:
+    for report in reports_left:
         for name, result in report.results.items():
             named[name] = number = named.get(name, 0) + 1
             results[name if number == 1 else f"{name} ({number})"] = result
     return TestRun(
         results=results,
         unnamed=TestSummary(
-            passed=sum(report.unnamed.passed for report in found),
-            failed=sum(report.unnamed.failed for report in found),
-            errors=sum(report.unnamed.errors for report in found),
-            skipped=sum(report.unnamed.skipped for report in found),
+            passed=sum(report.unnamed.passed for report in reports_left),
+            failed=sum(report.unnamed.failed for report in reports_left),
+            errors=sum(report.unnamed.errors for report in reports_left),
+            skipped=sum(report.unnamed.skipped for report in reports_left),
         ),
-        duration_ms=sum(report.duration_ms for report in found),
+        duration_ms=sum(report.duration_ms for report in reports_left),
     )
 
 
@@ -130,8 +130,8 @@ def parse_cargo_output(text: str) -> TestRun | None:
             tally.count("passed", passed)
             tally.count("skipped", ignored)
             for name in names[:failed]:
-                said = sections.get(name, [])
-                tally.add(f"{target}::{name}" if target else name, "failure", _message(said), "\n".join(said))
+                output = sections.get(name, [])
+                tally.add(f"{target}::{name}" if target else name, "failure", _message(output), "\n".join(output))
             tally.count("failure", failed - len(names))
             elapsed += seconds(match[4] or "0")
             sections, names, section, listing = {}, [], None, False
@@ -145,39 +145,39 @@ def parse_cargo_output(text: str) -> TestRun | None:
         elif section is not None and line.strip() and len(section) < _MAX_KEPT_LINES:
             section.append(line)
     errors = _compile_errors(text)
-    for place, message, said in errors:
-        tally.add(place, "error", message, said)
+    for place, message, output in errors:
+        tally.add(place, "error", message, output)
     return tally.report(elapsed) if ran or errors else None
 
 
 def _compile_errors(text: str) -> list[tuple[str, str, str]]:
     """(place, message, the compiler's words) of each error; the same one for two targets counts once."""
-    found: dict[tuple[str, str], str] = {}
-    message, place, said = "", "", list[str]()
+    errors: dict[tuple[str, str], str] = {}
+    message, place, output = "", "", list[str]()
     for line in [*lines(text), "error: end"]:
         if match := _ERROR.fullmatch(line):
             if message and place:
-                found.setdefault((place, message), "\n".join(said))
-            message, place, said = "", "", []
+                errors.setdefault((place, message), "\n".join(output))
+            message, place, output = "", "", []
             if not match[2].startswith(_NOT_ERRORS):
-                message, said = f"{match[1]}: {match[2]}", [line]
+                message, output = f"{match[1]}: {match[2]}", [line]
         elif line.startswith("warning"):
             if message and place:
-                found.setdefault((place, message), "\n".join(said))
-            message, place, said = "", "", []
-        elif message and len(said) < _MAX_KEPT_LINES:
+                errors.setdefault((place, message), "\n".join(output))
+            message, place, output = "", "", []
+        elif message and len(output) < _MAX_KEPT_LINES:
             if not place and (match := _ARROW.fullmatch(line)):
                 place = match[1]
-            said.append(line)
-    return [(place, message, said) for (place, message), said in found.items()]
+            output.append(line)
+    return [(place, message, output) for (place, message), output in errors.items()]
 
 
-def _message(said: list[str]) -> str:
-    for position, line in enumerate(said):
+def _message(output: list[str]) -> str:
+    for position, line in enumerate(output):
         if match := _PANIC.fullmatch(line):
-            rest = [part for part in said[position + 1 : position + 4] if not part.startswith(("note:", "stack "))]
+            rest = [part for part in output[position + 1 : position + 4] if not part.startswith(("note:", "stack "))]
             return f"{match[1]}: {' '.join(part.strip() for part in rest)}"
-    return said[-1] if said else ""
+    return output[-1] if output else ""
 
 
 _RAN = re.compile(r"Ran (\d{1,9}) tests? in (\d{1,9}(?:\.\d{1,9})?)s")
@@ -189,24 +189,24 @@ _RULE = "=" * 70
 
 def parse_unittest_output(text: str) -> TestRun | None:
     """The report in what unittest printed; None without its line of counts."""
-    found = lines(text)
-    position = next((place for place in range(len(found) - 1, -1, -1) if _RAN.fullmatch(found[place])), None)
+    output = lines(text)
+    position = next((place for place in range(len(output) - 1, -1, -1) if _RAN.fullmatch(output[place])), None)
     if position is None:
         return None
-    ran = _RAN.fullmatch(found[position])
-    ended = next((end for line in found[position + 1 : position + 4] if (end := _END.fullmatch(line))), None)
+    ran = _RAN.fullmatch(output[position])
+    ended = next((end for line in output[position + 1 : position + 4] if (end := _END.fullmatch(line))), None)
     if ran is None or ended is None:
         return None
-    numbers = {what: int(number) for what, number in _COUNT.findall(ended[1] or "")}
+    numbers = {word: int(number) for word, number in _COUNT.findall(ended[1] or "")}
     failed = numbers.get("failures", 0) + numbers.get("unexpected successes", 0)
     errors = numbers.get("errors", 0)
     skipped = numbers.get("skipped", 0) + numbers.get("expected failures", 0)
     tally = Tally()
     kept: dict[End, int] = {"failure": 0, "error": 0}
-    for identifier, end, said in _failing(found[:position]):
+    for identifier, end, trace in _failing(output[:position]):
         if kept[end] < (failed if end == "failure" else errors):
             kept[end] += 1
-            tally.add(identifier, end, said[-1] if said else "", "\n".join(said))
+            tally.add(identifier, end, trace[-1] if trace else "", "\n".join(trace))
     tally.count("failure", failed - kept["failure"])
     tally.count("error", errors - kept["error"])
     tally.count("skipped", skipped)
@@ -214,10 +214,10 @@ def parse_unittest_output(text: str) -> TestRun | None:
     return tally.report(seconds(ran[2]))
 
 
-def _failing(found: list[str]) -> list[tuple[str, End, list[str]]]:
+def _failing(output: list[str]) -> list[tuple[str, End, list[str]]]:
     failing: list[tuple[str, End, list[str]]] = []
     collecting = False
-    for before, line in zip(["", *found], found, strict=False):
+    for before, line in zip(["", *output], output, strict=False):
         match = _TITLE.fullmatch(line) if before == _RULE else None
         if match:
             identifier = _identifier(match[2], match[3] or "") + (match[4] or "")

@@ -68,8 +68,8 @@ def described(name: str, result: TestResult) -> str:
     """A failing test with its message and the end of its traceback, which may hold the message already."""
     first = result.message.splitlines()[:1]
     body = result.traceback if first and first[0] in result.traceback else ""
-    said = body or "\n".join(part for part in (result.message, result.traceback) if part)
-    return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in said.splitlines())
+    body_text = body or "\n".join(part for part in (result.message, result.traceback) if part)
+    return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in body_text.splitlines())
 
 
 def _compared(run: TestRun, known: Collection[str], old: list[str]) -> list[str]:
