@@ -93,7 +93,7 @@ class Probing:
         """What an agent answers that makes these probes, once they ran on the untouched commit."""
         answer = {"requirements": [{"quote": probe.quote, "probe": probe.command} for probe in probes]}
         checklist = Checklist(requirements=read_checklist(json.dumps(answer), task))
-        return checklist.tried(await self._examined(task, checklist.probed))
+        return checklist.with_outcomes(await self._examined(task, checklist.probed))
 
     async def _examinees(self, pool: Pool, task: Task, request: Mapping[str, Any]) -> list[Examinee]:
         """The candidates that may win. Their tests ran on each other's sources where the fleet judged the pool."""

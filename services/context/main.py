@@ -120,8 +120,8 @@ async def open_context(
         quotas = Quotas()
         if rules is not None:
             streams: dict[str, Pieces] = {
-                "context": log.held("CONTEXT_CHANGES"),
-                **{name: log.held(f"KV_{name}") for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
+                "context": log.sizes("CONTEXT_CHANGES"),
+                **{name: log.sizes(f"KV_{name}") for name in (MEMORIES_BUCKET, OUTCOMES_BUCKET)},
             }
             quotas = Quotas(
                 rules=rules,

@@ -56,7 +56,7 @@ class Coming(Generic[T]):
         await self._stream.aclose()
 
 
-async def gone(receive: Receive) -> None:
+async def client_gone(receive: Receive) -> None:
     """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -119,7 +119,7 @@ class Follower(Generic[Change]):
         """Take in what is stored and follow, all in the background, however often the source fails."""
         self._task = asyncio.create_task(self._follow(patient=True), name=self._name)
 
-    async def known(self) -> None:
+    async def wait_caught_up(self) -> None:
         """Wait until everything is taken in that was stored at the start."""
         await self._caught_up.wait()
 

@@ -322,7 +322,7 @@ class BlobStore(Protocol):
 class LiveText(Protocol):
     """Where people listen to models while they speak. Nothing of it is kept."""
 
-    def wanted(self, tenant: str, execution_id: str) -> bool:
+    def is_followed(self, tenant: str, execution_id: str) -> bool:
         """Whether anybody listens to an execution now."""
         ...
 

@@ -182,7 +182,7 @@ async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
                 await host.publish(**{**result, "agent_id": ""}, payload=b"{}")
             async with host.live_texts() as live, aclosing(world.log.watch_live("a", "e-a")) as heard:
                 first = asyncio.create_task(anext(heard))
-                while not live.wanted("a", "e-a"):
+                while not live.is_followed("a", "e-a"):
                     await asyncio.sleep(0.05)
                 live.say("a", "e-a", TextDelta(agent_id="agent-2", text="Well.", begins=True))
                 assert (await first).text == "Well."

@@ -118,7 +118,7 @@ async def test_a_workspace_that_is_too_large_is_not_stored_and_the_log_says_so(t
 
 @asynccontextmanager
 async def storage_usage(log: JetStream) -> AsyncIterator[StorageUsage]:
-    streams = {"events": log.held("AGENT_EVENTS"), "results": log.held("AGENT_RESULTS"), "blobs": log.held()}
+    streams = {"events": log.sizes("AGENT_EVENTS"), "results": log.sizes("AGENT_RESULTS"), "blobs": log.sizes()}
     async with StorageUsage(streams, kept_seconds=90 * 86_400.0) as usage:
         yield usage
 

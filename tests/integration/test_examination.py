@@ -358,7 +358,7 @@ async def test_probes_decide_where_the_checks_find_no_difference(world: World) -
 
 async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
     made = Checklist(requirements=(TOGETHER, HOLDS, INVENTED))
-    tried = made.tried(await examined(world, made.probed))
+    tried = made.with_outcomes(await examined(world, made.probed))
     assert [one.met_before for one in tried.requirements] == [False, True, False]
     assert [one.quote for one in tried.telling] == [TOGETHER.quote, INVENTED.quote]
     assert "ValueError" in tried.telling[0].seen

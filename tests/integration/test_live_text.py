@@ -76,7 +76,7 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
 
         first = asyncio.create_task(anext(heard))
         async with asyncio.timeout(20):
-            while not live.wanted("default", watched):
+            while not live.is_followed("default", watched):
                 await asyncio.sleep(0.02)
             reply = await face(watched).reply(ModelRequest(()))
             texts = [await first]

@@ -76,7 +76,7 @@ async def test_instructions_languages_and_a_map_are_gathered(tmp_path: Path, wor
     assert facts.nested == ("web/AGENTS.md",)
     assert facts.languages == ("python", "javascript")
     assert "app.py:\n  1: def serve_page()" in facts.map
-    bare = facts.shown(ContextOptions(include_repository_map=False, include_instructions=False))
+    bare = facts.as_wanted(ContextOptions(include_repository_map=False, include_instructions=False))
     assert bare == RepositoryFacts(languages=facts.languages)
     # A repository without code costs no map.
     held = Counting(await workspace(make_repository(tmp_path / "bare", {"README.md": "x"})))

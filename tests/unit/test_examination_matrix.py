@@ -110,7 +110,7 @@ def examined(pool: Sequence[Author], **probes: Values) -> Examination:
         for one in sources
         if one.meaningful
     ]
-    whole = Examination(candidates=tuple(one.name for one in sources), sets=tuple(sets)).told()
+    whole = Examination(candidates=tuple(one.name for one in sources), sets=tuple(sets)).with_conflicts()
     statement = Tests(candidates=(STATEMENT,), tests=tuple(probes), crossings=crossings("", probes, sources))
     return replace(whole, sets=(*whole.sets, statement)) if probes else whole
 

@@ -16,7 +16,7 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2 as workflow
 from services.gateway.rest.reading import MAX_DEPTH, fill, fill_path, fill_text, parsed
-from services.gateway.rest.writing import as_json, written
+from services.gateway.rest.writing import as_json, serialized
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -61,7 +61,7 @@ def refused(message: Message, body: Any) -> str:
 @given(TASK | runs() | st.builds(pb.AuditHead, signature=st.binary(max_size=20)))
 def test_what_is_written_can_be_read(message: Message) -> None:
     again = type(message)()
-    fill(again, parsed(written(message)))
+    fill(again, parsed(serialized(message)))
     assert again == message
 
 

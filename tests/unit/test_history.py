@@ -205,7 +205,7 @@ class TestTokenCount:
     def test_it_learns_the_rate_and_what_a_prompt_has_beside_its_messages(self) -> None:
         count = TokenCount()
         for known in range(1000, 40_000, 1000):
-            count.told(5000 + known // 2, known)  # two bytes a token; the tools take 5,000 tokens
+            count.calibrate(5000 + known // 2, known)  # two bytes a token; the tools take 5,000 tokens
         assert count.bytes_per_token == pytest.approx(2.0, rel=0.05)
         assert count.estimate(60_000) == pytest.approx(35_000, rel=0.05)
         assert count.estimate(10_000) == pytest.approx(10_000, rel=0.1)
@@ -241,7 +241,7 @@ class Conversing(RuleBasedStateMachine):
     @rule(outputs=st.lists(texts, max_size=3), said=texts, tokens=st.integers(0, 30_000))
     def step(self, outputs: list[str], said: str, tokens: int) -> None:
         self.number += 1
-        self.history.told(Usage(prompt_tokens=tokens))
+        self.history.count_prompt(Usage(prompt_tokens=tokens))
         before = list(self.history.messages)
         self.history.add(*turn(self.number, *outputs, said=said))
         assert all(new is old for new, old in zip(self.history.messages, before, strict=False))

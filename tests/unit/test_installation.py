@@ -31,7 +31,7 @@ def test_everything_is_private_and_fits(tmp_path: Path, monkeypatch: pytest.Monk
     assert check(layout.directory) == ()
     for path in layout.directory.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-    assert set(done.written) == {path for path in layout.directory.rglob("*") if path.is_file()}
+    assert set(done.files_written) == {path for path in layout.directory.rglob("*") if path.is_file()}
     for server in SERVERS:
         certificate = layout.certificate(server).read_text()
         assert signed_by(certificate, layout.authority.read_text())
@@ -43,7 +43,7 @@ def test_everything_is_private_and_fits(tmp_path: Path, monkeypatch: pytest.Monk
     before = contents(layout.directory)
     again = install(layout.directory, tenants=("a",))
     assert contents(layout.directory) == before
-    assert (again.written, again.tokens, list(done.tokens)) == ([], {}, ["a", "b"])
+    assert (again.files_written, again.tokens, list(done.tokens)) == ([], {}, ["a", "b"])
     assert not [token for token in done.tokens.values() for content in before.values() if token.encode() in content]
     monkeypatch.setenv("FLEET_CONFIG", str(layout.directory / "fleet.toml"))
     read = Settings()
@@ -149,7 +149,7 @@ def test_a_look_finds_an_authority_that_runs_out_and_says_how_to_get_another(
     assert [(one.file, one.fault) for one in check(tmp_path)] == [(layout.authority, "expires in 10 days")]
     # Without the authority's key, which is kept elsewhere as it should be, nothing is signed.
     away = layout.authority_key.rename(tmp_path / "away")
-    assert install(tmp_path).written == []
+    assert install(tmp_path).files_written == []
     with pytest.raises(PreconditionFailed, match="ca-key"):
         install(tmp_path, rotate=("certificates",))
     away.rename(layout.authority_key)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.tools.tests.runners.plan import recognise
-from swe_ai_fleet.tools.tests.runners.wording import told
+from swe_ai_fleet.tools.tests.runners.wording import test_result
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
 """What the real programs print: go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5, unittest, ctest."""
@@ -188,15 +188,15 @@ def run(**outcomes: TestOutcome) -> TestRun:
 
 def test_what_is_said_beside_the_untouched_commit() -> None:
     before = {"t.py::old"}
-    result = told("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
+    result = test_result("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
     said = result.observation()
     assert not result.success and "1 of 2 tests did not pass" in said
     assert "new says why" in said and "old says why" not in said
     assert "1 test failed on the untouched commit already." in said
-    alone = told("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
+    alone = test_result("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
     assert "the 1 test that fail failed on the untouched commit already" in alone
-    fixed = told("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
+    fixed = test_result("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
     assert fixed.success and "failed on the untouched commit and pass now:\nt.py::old" in fixed.content
     # Before the baseline is known each failure is told.
-    unknown = told("tests_run", run(old=TestOutcome.FAILED)).observation()
+    unknown = test_result("tests_run", run(old=TestOutcome.FAILED)).observation()
     assert "old says why" in unknown and "untouched" not in unknown

@@ -122,13 +122,13 @@ def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_ev
         entries = [waiting(tenant, number) for tenant in weighs]
         turns = TenantTurns(weights=weighs, passes=passes.waiting(set(weighs)))
         first = in_order(entries, {}, now=100.0, tenants=turns)[0]
-        passes.given(first.tenant, 1, weighs[first.tenant])
+        passes.charge(first.tenant, 1, weighs[first.tenant])
         begun[first.tenant] += 1
     assert begun["gold"] in (30, 31)
     passes = Passes()
     for _ in range(50):
         passes.waiting({"steady"})
-        passes.given("steady", 1, 1.0)
+        passes.charge("steady", 1, 1.0)
     found = passes.waiting({"steady", "back"})
     assert found["steady"] - found["back"] <= 1.0
 

@@ -66,7 +66,7 @@ async def test_those_of_a_higher_rank_get_the_next_slot() -> None:
             await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
-        assert (slots.taken, slots.waiting) == (1, 4)
+        assert (slots.in_use, slots.waiting) == (1, 4)
         go.set()
     assert order == [2, 0, 1, 1, 2]
     async with asyncio.timeout(5):

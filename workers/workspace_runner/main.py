@@ -178,12 +178,12 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
         _log.info("runner.ready", backend=chosen.backend, takes=chosen.takes)
         await stopping.wait()
         running.stop_taking()
-        _log.info("runner.draining", running=running.runner.slots.taken)
+        _log.info("runner.draining", running=running.runner.slots.in_use)
         try:
             async with asyncio.timeout(chosen.drain_seconds):
                 await running.idle()
         except TimeoutError:
-            _log.info("runner.leaves_jobs", running=running.runner.slots.taken)
+            _log.info("runner.leaves_jobs", running=running.runner.slots.in_use)
 
 
 async def _sweep(runner: Runner) -> None:

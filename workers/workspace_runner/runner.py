@@ -79,7 +79,7 @@ class Slots:
         self._freed = asyncio.Condition()
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Jobs that have a slot."""
         return self._taken
 
@@ -192,7 +192,7 @@ class Runner:
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
         """What a metrics exporter tells of this runner at this moment, by name."""
-        return {"running": self.slots.taken, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
+        return {"running": self.slots.in_use, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
 
     async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):

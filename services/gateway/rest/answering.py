@@ -22,8 +22,8 @@ from services.gateway.event_stream import (
     KEEPALIVE_SECONDS,
     MEDIA_TYPE,
     Coming,
+    client_gone,
     event,
-    gone,
     wants_events,
     while_there,
 )
@@ -157,7 +157,7 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    if (result := await while_there(work, gone(request.receive))) is None:
+    if (result := await while_there(work, client_gone(request.receive))) is None:
         raise Refusal(CLIENT_GONE, "the client left")
     return result
 

@@ -21,14 +21,14 @@ _Convert = Callable[[Any], object]
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
-def written(message: Message) -> bytes:
+def serialized(message: Message) -> bytes:
     """The JSON of a message, in UTF-8."""
     return json.dumps(as_json(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 async def written_aside(message: Message) -> bytes:
     """As `written`, without holding the loop up for a large one."""
-    return written(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(written, message)
+    return serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(serialized, message)
 
 
 def as_json(message: Message) -> dict[str, object]:

@@ -130,7 +130,7 @@ def subtask_state(body: SubtaskStarted | SubtaskEnded) -> State:
     }
 
 
-def asked(request: ApprovalRequest) -> State:
+def awaiting_approval(request: ApprovalRequest) -> State:
     """What a person is asked."""
     return {
         "approval_id": request.approval_id,
@@ -260,7 +260,7 @@ class Messages:
                 request.approval_id not in self._approvals
             ):
                 self._approvals.add(request.approval_id)
-                data = {"approval": asked(request)}
+                data = {"approval": awaiting_approval(request)}
             case ApprovalResolved(resolution=resolution):
                 data = {"resolution": decided(resolution)}
             case ExecutionClaimed() | CancelRequested() | ApprovalRefused():

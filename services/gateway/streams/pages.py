@@ -22,8 +22,8 @@ from services.gateway.event_stream import (
     KEEPALIVE_SECONDS,
     MEDIA_TYPE,
     Coming,
+    client_gone,
     event,
-    gone,
     wants_events,
     while_there,
 )
@@ -98,7 +98,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            await while_there(self._tell(send), gone(receive))
+            await while_there(self._tell(send), client_gone(receive))
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -269,7 +269,7 @@ class AgentRun:
                     raise
                 self._parts.post(condensed)
         self._budget.settle(reply.usage)
-        self._history.told(reply.usage)
+        self._history.count_prompt(reply.usage)
         self._parts.post(
             ModelReplied(step=number, reply=reply, duration_ms=round((time.monotonic() - asked_at) * 1000))
         )

@@ -55,7 +55,7 @@ async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunCo
     if clone is not None:
         key = (task.tenant, assignment.execution_id, assignment.agent_id)
         facts = await run.equipment.facts.of(key, clone, focus=task.description, map_tokens=MAP_TOKENS, narrow=False)
-        facts = facts.shown(task.context_options)
+        facts = facts.as_wanted(task.context_options)
     fence, constraints = Fence(mask, task.execution_id, "derive"), task.constraints
     sections = [
         ("Task", mask(task.description)),

@@ -148,7 +148,7 @@ class ExternalRun:
             return candidate_of(assignment, run_finished(run.trail, left.stop, usage), model=record.model, at=now())
         diff = await clone.diff()
         if agents.in_place and diff.files:
-            record.left(diff)
+            record.record_diff(diff)
         finished = run_finished(
             run.trail,
             left.stop,
@@ -161,7 +161,7 @@ class ExternalRun:
                 deletions=diff.deletions,
             ),
             answer=record.answer,
-            error=record.shown(left.error, _FAULT_CHARS),
+            error=record.masked(left.error, _FAULT_CHARS),
         )
         log = self.services.log
         return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
@@ -174,7 +174,7 @@ class ExternalRun:
     ) -> HandedIn:
         """From the first call to the changes in the clone. Raises as `solve` does, PatchRejected."""
         endpoint, task, run = assignment.perspective.endpoint, assignment.task, record.run
-        record.model = record.shown(await agents.describe(endpoint), MAX_NAME_CHARS)
+        record.model = record.masked(await agents.describe(endpoint), MAX_NAME_CHARS)
         prompt = (
             await self._prepared(assignment, clone, run) if agents.in_place else run.equipment.mask(task.description)
         )

@@ -66,7 +66,7 @@ class WatchedModel(ModelWrapper):
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, its text told to watchers as it comes. Raises as the model does."""
-        if request.on_delta is not None or not self._live.wanted(self._tenant, self._execution_id):
+        if request.on_delta is not None or not self._live.is_followed(self._tenant, self._execution_id):
             return await self.model.reply(request)
         masked, begins = self._secrets.stream(), True
 

@@ -44,11 +44,11 @@ class BaselineNews:
     task: Task
     environment: Environment
     mask: SecretMask
-    told: bool = False
+    is_known: bool = False
 
     async def failing(self) -> Collection[str] | None:
         """The tests that fail on the untouched commit; None until the agent has been told of it."""
-        run = await self.run() if self.told else None
+        run = await self.run() if self.is_known else None
         return None if run is None else frozenset(run.failing)
 
     async def run(self) -> TestRun | None:
@@ -62,13 +62,13 @@ class BaselineNews:
 
     async def text(self) -> str:
         """The news, one line, the first time that there is any; empty before and afterwards."""
-        line = "" if self.told else await self.line()
-        self.told = self.told or bool(line)
+        line = "" if self.is_known else await self.line()
+        self.is_known = self.is_known or bool(line)
         return f"{TITLE}{line}." if line else ""
 
-    def heard(self, messages: Sequence[Message]) -> None:
+    def resume(self, messages: Sequence[Message]) -> None:
         """Take note of a conversation that goes on."""
-        self.told = self.told or any(TITLE in message.content for message in messages)
+        self.is_known = self.is_known or any(TITLE in message.content for message in messages)
 
 
 def opening_messages(

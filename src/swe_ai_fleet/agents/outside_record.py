@@ -71,19 +71,19 @@ class OutsideRecord:
             raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
         if self._kept < MAX_KEPT_MESSAGES:
             self._kept += 1
-            self._reply(AssistantMessage(content=self.shown(text, MAX_MESSAGE_CHARS)))
+            self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS)))
 
     def conclude(self, summary: str, usage: Usage) -> None:
         """The agent's last words, and what it says that it spent."""
-        self.usage, self.answer = usage, self.shown(summary, MAX_SUMMARY_CHARS)
+        self.usage, self.answer = usage, self.masked(summary, MAX_SUMMARY_CHARS)
         self._reply(AssistantMessage(content=self.answer), usage)
 
     def call(self, name: str, arguments: Mapping[str, object], *, text: str = "", call_id: str = "") -> ToolCall:
         """A step with one call behind what the agent said; its result is told by whoever carries it out."""
         call_id = call_id or uuid.uuid4().hex[:12]
-        written = self.shown(json.dumps(arguments, ensure_ascii=False, default=str), MAX_CALL_CHARS)
+        written = self.masked(json.dumps(arguments, ensure_ascii=False, default=str), MAX_CALL_CHARS)
         call = ToolCall(call_id=call_id, model_call_id=call_id, name=name, arguments=written)
-        self._reply(AssistantMessage(content=self.shown(text, MAX_MESSAGE_CHARS), tool_calls=(call,)))
+        self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS), tool_calls=(call,)))
         return call
 
     def tell(
@@ -99,16 +99,16 @@ class OutsideRecord:
         """An entry in the audit chain about something that the agent did by itself, or asked for."""
         name = f"{HARNESS}_{operation}"
         spec = OperationSpec(name=name, tool=HARNESS, operation=operation, description="", parameters={})
-        shown = {key: self.shown(value, MAX_CALL_CHARS) for key, value in arguments.items()}
+        shown = {key: self.masked(value, MAX_CALL_CHARS) for key, value in arguments.items()}
         result = replace(
             result,
             operation=name,
-            content=self.shown(result.content, MAX_SUMMARY_CHARS),
-            error=self.shown(result.error, MAX_CALL_CHARS),
+            content=self.masked(result.content, MAX_SUMMARY_CHARS),
+            error=self.masked(result.error, MAX_CALL_CHARS),
         )
         self.run.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id).close(result, decision, reason)
 
-    def left(self, diff: Diff) -> None:
+    def record_diff(self, diff: Diff) -> None:
         """What differs on disk in the end, and which of it the agent never spoke of."""
         silent = [path for path in diff.files if path not in self.paths][:_MOST_FILES]
         summary = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
@@ -116,7 +116,7 @@ class OutsideRecord:
         result = ToolResult(success=True, operation="", content=summary, metadata={"silent": silent})
         self.tell("left", arguments, result, reason="as the fleet found the clone")
 
-    def shown(self, text: str, limit: int) -> str:
+    def masked(self, text: str, limit: int) -> str:
         """A text masked and cut."""
         # Secrets are looked for in more than is shown: a cut could hide one from the mask.
         return beginning(self.run.equipment.mask(well_formed(text[: 2 * limit])), limit)

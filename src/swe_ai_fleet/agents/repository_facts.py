@@ -83,7 +83,7 @@ class RepositoryFacts:
     linters: tuple[str, ...] = ()
     map: str = ""
 
-    def shown(self, options: ContextOptions) -> RepositoryFacts:
+    def as_wanted(self, options: ContextOptions) -> RepositoryFacts:
         """The facts without what a task does not want."""
         facts = self if options.include_repository_map else replace(self, map="")
         return facts if options.include_instructions else replace(facts, instructions=(), nested=())

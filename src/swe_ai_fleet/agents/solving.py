@@ -155,19 +155,19 @@ class Solver(AgentSpec[Solution]):
                 limits=resources.pipeline.limits,
                 perspective=self.perspective,
                 notes=self._notes,
-                facts=facts.shown(task.context_options),
+                facts=facts.as_wanted(task.context_options),
                 mask=self._mask,
                 background=self._background,
             )
         if revision is not None:
             opening = revision.behind(opening)
-        self._news.heard(opening)
+        self._news.resume(opening)
         return SecondGo(text=text).behind(opening) if (text := await self._news.text()) else opening
 
     async def drive(self, parts: RunParts) -> Trajectory:
         """By plan or step by step, people asked where the task wants that."""
         task, run = self.task, self._run
-        self._news.heard(run.earlier.messages)
+        self._news.resume(run.earlier.messages)
         model = parts.model
         if self._checkpoint_seconds is not None and run.keeper is not None:
             policy = CheckpointPolicy(store=run.keeper.keep, every_seconds=self._checkpoint_seconds)

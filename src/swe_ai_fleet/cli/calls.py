@@ -81,7 +81,7 @@ class Calls:
         bearer = (("authorization", f"Bearer {token}"),) if token else ()
         self._metadata = (*bearer, ("fleet-caller", caller)) if caller else bearer
 
-    async def one(
+    async def unary(
         self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float = CALL_SECONDS
     ) -> R:
         """The answer of a method that gives one, such as `GetContext`."""

@@ -130,7 +130,7 @@ async def _say(screen: Screen, calls: Calls, request: pb.SendRequest, text: str)
 
 async def _list(screen: Screen, calls: Calls) -> Exit:
     request = pb.ListConversationsRequest(page_size=_LISTED)
-    conversations = (await calls.one("ListConversations", request, pb.ListConversationsResponse)).conversations
+    conversations = (await calls.unary("ListConversations", request, pb.ListConversationsResponse)).conversations
     if screen.json:
         screen.document({"conversations": [document(conversation) for conversation in conversations]})
     else:
@@ -154,7 +154,7 @@ async def _end(screen: Screen, calls: Calls, session_id: str) -> Exit:
 async def end_conversation(calls: Calls, session_id: str) -> bool:
     """Forget a session; whether there was one."""
     request = pb.EndConversationRequest(session_id=session_id)
-    return (await calls.one("EndConversation", request, pb.EndConversationResponse)).existed
+    return (await calls.unary("EndConversation", request, pb.EndConversationResponse)).existed
 
 
 def _made_up_id() -> str:

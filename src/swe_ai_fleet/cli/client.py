@@ -38,36 +38,36 @@ class FleetClient:
         return self.calls.address
 
     async def submit(self, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
-        return await self.calls.one("SubmitTask", request, pb.SubmitTaskResponse, seconds=SUBMIT_SECONDS)
+        return await self.calls.unary("SubmitTask", request, pb.SubmitTaskResponse, seconds=SUBMIT_SECONDS)
 
     async def upload(self, pieces: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
         """Send a bundle; how requests name it."""
-        return await self.calls.one("UploadRepository", pieces, pb.RepoRef, seconds=UPLOAD_SECONDS)
+        return await self.calls.unary("UploadRepository", pieces, pb.RepoRef, seconds=UPLOAD_SECONDS)
 
     async def status(self, *, timeout_seconds: float = 10.0, include_fleet: bool = False) -> pb.GetStatusResponse:
         request = pb.GetStatusRequest(include_stats=True, include_fleet=include_fleet)
-        return await self.calls.one("GetStatus", request, pb.GetStatusResponse, seconds=timeout_seconds)
+        return await self.calls.unary("GetStatus", request, pb.GetStatusResponse, seconds=timeout_seconds)
 
     async def executions(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
-        return await self.calls.one("ListExecutions", request, pb.ListExecutionsResponse)
+        return await self.calls.unary("ListExecutions", request, pb.ListExecutionsResponse)
 
     async def execution(self, execution_id: str) -> pb.Execution:
-        return (await self.answered(execution_id)).execution
+        return (await self.execution_reply(execution_id)).execution
 
-    async def answered(self, execution_id: str) -> pb.GetExecutionResponse:
+    async def execution_reply(self, execution_id: str) -> pb.GetExecutionResponse:
         """An execution, and the keys that signatures about it count by."""
         request = pb.GetExecutionRequest(execution_id=execution_id)
-        return await self.calls.one("GetExecution", request, pb.GetExecutionResponse)
+        return await self.calls.unary("GetExecution", request, pb.GetExecutionResponse)
 
     async def cancel(self, execution_id: str, reason: str) -> pb.CancelExecutionResponse:
         request = pb.CancelExecutionRequest(execution_id=execution_id, reason=reason)
-        return await self.calls.one("CancelExecution", request, pb.CancelExecutionResponse)
+        return await self.calls.unary("CancelExecution", request, pb.CancelExecutionResponse)
 
     async def resolve(self, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
-        return await self.calls.one("ResolveApproval", request, pb.ResolveApprovalResponse)
+        return await self.calls.unary("ResolveApproval", request, pb.ResolveApprovalResponse)
 
     async def councils(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
-        return await self.calls.one("ListCouncils", request, pb.ListCouncilsResponse)
+        return await self.calls.unary("ListCouncils", request, pb.ListCouncilsResponse)
 
     def events(
         self, execution_id: str, *, from_sequence: int = 0, include_text: bool = False

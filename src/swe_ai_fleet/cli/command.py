@@ -27,7 +27,7 @@ from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import run_client, run_command
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
-from swe_ai_fleet.cli.options import RUNNING, Argument, Of, asked, word
+from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_rows
@@ -71,7 +71,7 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
 
     def command(**read: Any) -> None:
         given = {
-            parameter: meant(own[parameter][0], value) if parameter in own else value
+            parameter: converted(own[parameter][0], value) if parameter in own else value
             for parameter, value in read.items()
         }
         for name, bundle in bundles.items():
@@ -121,13 +121,13 @@ def _fields(bundle: Any) -> Takes:
     return {
         member.name: (hints[member.name], inspect.Parameter.empty if member.default is MISSING else member.default)
         for member in fields(bundle)
-        if asked(hints[member.name])
+        if option_of(hints[member.name])
     }
 
 
 def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     """What Typer is to read: it knows no tuples, and nothing of what is made of a value then."""
-    info = asked(kind)
+    info = option_of(kind)
     if info is None:
         return kind, default
     plain = get_args(kind)[0]
@@ -142,9 +142,9 @@ def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     return Annotated[plain, info], default
 
 
-def meant(kind: Any, value: Any) -> Any:
+def converted(kind: Any, value: Any) -> Any:
     """What an option says, of what was read for it."""
-    info = asked(kind)
+    info = option_of(kind)
     if info is not None and info.of.turn is not None:
         return info.of.turn(value)
     is_list = get_args(kind) and get_origin(get_args(kind)[0]) is tuple
@@ -227,7 +227,7 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
             request: Any = GetMessageClass(kind)()
             for path, value in row.fixed.items():
                 put(request, path, value, named=path)
-            given = {parameter: meant(own[parameter][0], value) for parameter, value in read.items()}
+            given = {parameter: converted(own[parameter][0], value) for parameter, value in read.items()}
             for parameter, value in given.items():
                 for path in get_args(own[parameter][0])[1].of.fields:
                     put(request, path, value, named=word(parameter, own[parameter][0]).strip("-").lower())
@@ -267,13 +267,13 @@ async def _answer(row: Row, calls: Calls, request: Any) -> Any:
     """The reply; one that comes in pages as a whole, with the token of the page that was not asked for."""
     kind = GetMessageClass(row.method.output_type)
     if not row.pages:
-        return await calls.one(row.method.name, request, kind, seconds=row.seconds)
+        return await calls.unary(row.method.name, request, kind, seconds=row.seconds)
     wanted = request.page_size
     whole: Any = kind()
     while True:
         missing = wanted - len(getattr(whole, row.pages))
         request.page_size = min(missing, _PAGE) if wanted else _PAGE
-        answer: Any = await calls.one(row.method.name, request, kind, seconds=row.seconds)
+        answer: Any = await calls.unary(row.method.name, request, kind, seconds=row.seconds)
         whole.MergeFrom(answer)
         request.page_token = whole.next_page_token = answer.next_page_token
         if not answer.next_page_token or (wanted and len(getattr(whole, row.pages)) >= wanted):

@@ -33,7 +33,7 @@ async def drain(
     request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=within_seconds)
     waits_shown: list[str] = []
     while True:
-        answer = await client.calls.one("Drain", request, pb.DrainResponse, seconds=_CALL_SECONDS)
+        answer = await client.calls.unary("Drain", request, pb.DrainResponse, seconds=_CALL_SECONDS)
         if undo or not answer.waits_for:
             break
         if waits_shown != (waits_shown := list(answer.waits_for)):

@@ -42,7 +42,7 @@ class CommandFault(Exception):
         self.option = ""
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         """The whole of it in one line: `field: message (hint)`."""
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")

@@ -74,11 +74,11 @@ async def _installed(
             hint="name a directory that you may write; what is there already stays, and the same command goes on",
         ) from None
     if screen.json:
-        screen.document({"written": [str(path) for path in done.written], "tokens": done.tokens})
+        screen.document({"written": [str(path) for path in done.files_written], "tokens": done.tokens})
         return Exit.ACCEPTED
-    for path in done.written:
+    for path in done.files_written:
         screen.line(f"wrote {path}")
-    if not done.written:
+    if not done.files_written:
         screen.line("everything is there already")
     for tenant, token in done.tokens.items():
         screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")

@@ -223,7 +223,7 @@ _PLACES = re.compile(r"\[[^\]]*\]")
 def with_option(fault: CommandFault) -> CommandFault:
     """The fault, which says now what the caller wrote, where its field is something that the caller wrote."""
     field = _PLACES.sub("", fault.field)
-    takes = {name: (word(name, kind), asked(kind)) for name, kind in RUNNING.get({}).items()}
+    takes = {name: (word(name, kind), option_of(kind)) for name, kind in RUNNING.get({}).items()}
     # `orchestrate.repo.ref` is the `repo.ref` of a request inside a request.
     for path in (field, field.partition(".")[2]):
         matches = [
@@ -244,13 +244,13 @@ def with_option(fault: CommandFault) -> CommandFault:
 
 def word(name: str, kind: Any) -> str:
     """What a caller writes for a parameter: `--agents`, or the name that the help gives to an argument."""
-    info = asked(kind)
+    info = option_of(kind)
     if isinstance(info, Argument):
         return (info.metavar or name.upper()).strip("[].")
     words = [flag.partition("/")[0] for flag in (info.param_decls if info else ()) or () if flag.startswith("--")]
     return words[0] if words else f"--{name.replace('_', '-')}"
 
 
-def asked(kind: Any) -> Option | Argument | None:
+def option_of(kind: Any) -> Option | Argument | None:
     """The option or argument that an annotation makes of a parameter."""
     return next((mark for mark in get_args(kind)[1:] if isinstance(mark, Option | Argument)), None)

@@ -12,7 +12,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
-from swe_ai_fleet.cli.options import argument, asked, option, word
+from swe_ai_fleet.cli.options import argument, option, option_of, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
@@ -207,7 +207,7 @@ def fill(request: Any, order: object) -> None:
     All but messages, and the repository: its options are one reference together.
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
-        info, value = asked(kind), getattr(order, name)
+        info, value = option_of(kind), getattr(order, name)
         path = next(
             (
                 path_tried

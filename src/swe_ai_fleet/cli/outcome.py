@@ -292,9 +292,8 @@ def _print_kept(screen: Screen, state: ExecutionState) -> None:
         screen.line(f"{kept.candidate_id} is kept as {kept.delivered.branch} ({kept.delivered.commit_sha})")
     for delivery in state.hand_deliveries:
         why = f": {one_line(delivery.reason, _REASON)}" if delivery.reason else ""
-        screen.line(
-            f"{delivery.candidate_id} was delivered by {one_line(delivery.by, _REASON)} on branch {delivery.delivered.branch}{why}"
-        )
+        who, branch = one_line(delivery.by, _REASON), delivery.delivered.branch
+        screen.line(f"{delivery.candidate_id} was delivered by {who} on branch {branch}{why}")
 
 
 def _print_end(screen: Screen, state: ExecutionState) -> None:

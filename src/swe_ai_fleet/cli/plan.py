@@ -165,7 +165,7 @@ async def pursue(
     screen: Screen, calls: Calls, request: pb.ExecutePlanRequest, read: Callable[[], str] | None = None
 ) -> Exit:
     """Have an approach proposed and, where somebody is there, ask them; `read` gives their next line."""
-    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await calls.one(
+    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await calls.unary(
         "ExecutePlan", request, pb.ExecutePlanResponse, seconds=WORK_SECONDS
     )
     if screen.json:
@@ -183,7 +183,7 @@ async def pursue(
             case "approve" | "approved" | "yes" | "y" if not proposal.question:
                 await _decided(calls, proposal.session_id, "approved", proposal.proposal)
                 going_on = pb.ContinuePlanRequest(session_id=proposal.session_id)
-                result = await calls.one("ContinuePlan", going_on, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
+                result = await calls.unary("ContinuePlan", going_on, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
                 show_result(screen, result, going_on)
                 return Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED
             case "reject" | "rejected" | "no" | "n" if not proposal.question or "reject" in answer.lower():
@@ -202,7 +202,7 @@ async def _decided(
     request = pb.ApproveApproachRequest(
         session_id=session_id, decision=decision, adjustment=adjustment, proposal=proposal
     )
-    return await calls.one("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
+    return await calls.unary("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
 
 
 async def _answer(screen: Screen, wanted: str, read: Callable[[], str]) -> str:

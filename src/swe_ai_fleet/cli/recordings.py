@@ -131,7 +131,7 @@ def _results(path: Path) -> list[tuple[str, str]]:
 
 
 async def _audit(client: FleetClient, name: str) -> AuditDocument:
-    answer = await client.answered(await client.find(name))
+    answer = await client.execution_reply(await client.find(name))
     recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
     keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
     return audit_document(answer.execution.execution_id, recorded, keys.pem())
@@ -236,7 +236,7 @@ async def verify_audit(screen: Screen, client: FleetClient, name: str, *, public
     """
     execution_id = await client.find(name)
     try:
-        answer = await client.answered(execution_id)
+        answer = await client.execution_reply(execution_id)
     except CommandFault as fault:
         # Of an execution that was erased one event is left, and no keys are vouched for.
         events = [event async for event in client.events(execution_id)] if fault.field == "execution_id" else []

@@ -154,7 +154,7 @@ class Answering:
         setup = self._setup(context)
         content = "\n\n".join([*notes, reply_run.MESSAGE, text]) if notes else text
         message = UserMessage(content=content)
-        before = (SystemMessage(content=self._system(setup)), *session.shown)
+        before = (SystemMessage(content=self._system(setup)), *session.model_messages)
         reply = await reply_to(text, message, before, model=self.model, setup=setup, rules=self.rules, tell=tell)
         for call, result in reply.calls:
             naming.call(call, result)

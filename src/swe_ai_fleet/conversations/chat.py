@@ -195,7 +195,7 @@ class Chat:
         seen_turn: int | None,
     ) -> AsyncGenerator[Progress | Answer, None]:
         stored = await self._store.get(self._tenant, session_id)
-        if stored is not None and (before := stored.session.answered(message_id)) is not None:
+        if stored is not None and (before := stored.session.turn_of(message_id)) is not None:
             yield replace(Answer.to(stored.session, before, channel), repeated=True)
             return
         now = self._clock()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.references.phrases import MAX_NAME_CHARS, NamedThing, kept
+from swe_ai_fleet.agents.references.phrases import MAX_NAME_CHARS, NamedThing, newest
 from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.domain import memory
@@ -101,7 +101,7 @@ class Session:
     busy_until: str = ""
 
     @property
-    def shown(self) -> tuple[Message, ...]:
+    def model_messages(self) -> tuple[Message, ...]:
         """The messages of earlier turns for the model."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
@@ -127,13 +127,13 @@ class Session:
         key = f"chat-{self.session_id}-{self.nonce[:8]}-{self.proposal.turn}"
         return replace(self, proposal=replace(self.proposal, key=key))
 
-    def answered(self, message_id: str) -> Turn | None:
+    def turn_of(self, message_id: str) -> Turn | None:
         """The turn in which a message was answered already."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
 
     def with_turn(self, turn: Turn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> Session:
         """The session after one more turn, without items that are too old."""
-        everything = kept((*self.things, *things))
+        everything = newest((*self.things, *things))
         return replace(
             self,
             turns=_within((*self.turns, turn)[-MAX_TURNS:]),

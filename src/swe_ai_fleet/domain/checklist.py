@@ -57,7 +57,7 @@ class Checklist:
         """The requirements whose probe fails on the untouched commit."""
         return tuple(probe for probe in self.probed if probe.met_before is False)
 
-    def tried(self, untouched: Examination) -> Checklist:
+    def with_outcomes(self, untouched: Examination) -> Checklist:
         """The same with what each probe came to on the untouched commit."""
         outcomes: dict[str, tuple[bool, str]] = {}
         for crossing in (crossing for tests in untouched.sets for crossing in tests.crossings):

@@ -148,7 +148,7 @@ class Examination:
     notes: tuple[str, ...] = ()
     duration_ms: int = 0
 
-    def told(self) -> Examination:
+    def with_conflicts(self) -> Examination:
         """The same with its conflicts."""
         return replace(self, conflicts=tuple(Matrix(self).conflicts()))
 
@@ -181,7 +181,7 @@ class Matrix:
         """
         return self._passed.get(candidate_id, 0)
 
-    def others(self, candidate_id: str) -> tuple[int, int]:
+    def foreign_authors(self, candidate_id: str) -> tuple[int, int]:
         """The tests of how many other authors pass, and of how many anything can be said."""
         crossings = [
             crossing for tests, crossing in self._foreign(candidate_id) if tests.shown_by(crossing) or crossing.failed
@@ -235,7 +235,7 @@ class Matrix:
             behind = max(0, behind - 1)
         elif not behind:
             unopposed = [name for name in tests.authors if not self.failures(name)]
-            behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
+            behind = max((self.foreign_authors(name) - 1 for name in unopposed), default=0)
         if not behind and not any(self.passers(tests, other) for other in tests.tests):
             return LITTLE / 2
         return (behind + LITTLE) / (behind + 1)
@@ -245,11 +245,11 @@ class Matrix:
 
         For a probe of the statement the sources that pass it stand in: one that nobody passes may be wrong itself.
         """
-        own = self.authors_passed(candidate_id)
+        own = self.foreign_authors(candidate_id)
         return [
             (tests, failed)
             for tests, failed in self.failures(candidate_id)
-            if any(self.authors_passed(name) >= own for name in tests.authors or self._passers(tests, failed))
+            if any(self.foreign_authors(name) >= own for name in tests.authors or self._passers(tests, failed))
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
@@ -306,7 +306,7 @@ class Matrix:
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
-        passed, asked = self.others(candidate_id)
+        passed, asked = self.foreign_authors(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
         probes = next((crossing for tests, crossing in self._foreign(candidate_id) if not tests.authors), None)
         counts = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)

@@ -75,7 +75,7 @@ class PlanReport:
     met: bool | None = None
     missing: str = ""
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """The report as text, a line a step."""
         return "\n".join(_line(report) for report in self.steps)
 

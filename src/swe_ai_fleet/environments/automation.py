@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
 from swe_ai_fleet.environments.interpreters import PythonVersion
-from swe_ai_fleet.environments.python_project import wanted
+from swe_ai_fleet.environments.python_project import is_for_tests
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined, parsed_python, parsed_yaml
 from swe_ai_fleet.environments.tox import read_tox
 
@@ -59,7 +59,7 @@ def _nox(text: str, source: str) -> Wish:
     }
     sessions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     named = [node for node in sessions if _TEST_NAME.fullmatch(node.name)] or [
-        node for node in sessions if "test" in node.name and wanted(node.name)
+        node for node in sessions if "test" in node.name and is_for_tests(node.name)
     ]
     for session in named:
         wish = Wish(source=source, pythons=tuple(_nox_pythons(session, constants)))
@@ -129,10 +129,10 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
     outer = mapping(files.toml(joined(directory, "hatch.toml")), "envs")
     source = joined(directory, "hatch.toml" if outer else "pyproject.toml")
     environments = {**inner, **outer}
-    ranked = sorted(environments, key=lambda name: (not wanted(name.removeprefix("hatch-")), name != "default"))
+    ranked = sorted(environments, key=lambda name: (not is_for_tests(name.removeprefix("hatch-")), name != "default"))
     for name in ranked:
         environment = mapping(environments[name])
-        if name != "default" and not wanted(name.removeprefix("hatch-")):
+        if name != "default" and not is_for_tests(name.removeprefix("hatch-")):
             continue
         scripts = mapping(environment, "scripts")
         total = Wish(
@@ -178,7 +178,7 @@ def _task_runners(pyproject: Table, source: str) -> Wish:
 
 
 def _makefile(files: RepositoryFiles, directory: str) -> Wish:
-    path = next(iter(files.named(directory, "GNUmakefile", "makefile", "Makefile")), "")
+    path = next(iter(files.existing(directory, "GNUmakefile", "makefile", "Makefile")), "")
     text = files.text(path).replace("\\\n", " ")
     variables = {name: value.strip() for name, value in re.findall(r"^(\w+)\s*[:?]?=\s*(.*)$", text, re.M)}
     recipes: dict[str, list[str]] = {}

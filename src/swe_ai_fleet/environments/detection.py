@@ -45,7 +45,7 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
     variables: dict[str, str] = {}
     building: dict[str, str] = {}
     decisions: list[Decision] = []
-    module = next(iter(files.named(directory, "go.mod")), "")
+    module = next(iter(files.existing(directory, "go.mod")), "")
     # A module without requirements has no sums.
     if module and "go" in machine.programs and ("require" in files.text(module)):
         modules = f"{base}/go/mod"
@@ -53,7 +53,7 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
         steps.append(replace(download, third_party=True))
         variables |= {"GOMODCACHE": modules, "GOTOOLCHAIN": "local"}
         building |= {**variables, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
-    crate = next(iter(files.named(directory, "Cargo.toml")), "")
+    crate = next(iter(files.existing(directory, "Cargo.toml")), "")
     if crate and "cargo" in machine.programs:
         locked = ("--locked",) if files.nearest(directory, "Cargo.lock") else ()
         fetch = Step(argv=("cargo", "fetch", *locked), purpose="the Rust crates", source=crate, directory=directory)
@@ -176,7 +176,7 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
     below = f"{directory}/" if directory else ""
     notes = [
         f"{path.removeprefix(below)} cannot be parsed."
-        for path in files.named(directory, "pyproject.toml", "package.json")
+        for path in files.existing(directory, "pyproject.toml", "package.json")
         if files.broken(path)
     ]
     if _LFS.search(files.text(".gitattributes")):

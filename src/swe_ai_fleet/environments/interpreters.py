@@ -56,14 +56,14 @@ def choose_python(
     there = {machine.default, *machine.pythons}
     named = _version(pinned.strip())
     if named is not None and named in there:
-        return Choice(version=named, reason=f"Python {shown(named)} is named there", source=".python-version")
-    lacking = f"; .python-version names {shown(named)}, which this machine lacks" if named else ""
+        return Choice(version=named, reason=f"Python {version_text(named)} is named there", source=".python-version")
+    lacking = f"; .python-version names {version_text(named)}, which this machine lacks" if named else ""
     fitting = {version for version in there if allows(requires[0], version)}
     sources = {version: source for text, source in tested if (version := _version(text)) is not None}
 
     def chosen(version: PythonVersion, reason: str, source: str = "") -> Choice:
         return Choice(
-            version=version, reason=f"Python {shown(version)}: {reason}{lacking}", source=source or requires[1]
+            version=version, reason=f"Python {version_text(version)}: {reason}{lacking}", source=source or requires[1]
         )
 
     if not fitting:
@@ -77,9 +77,11 @@ def choose_python(
     newest = max(sources)
     later = {version for version in fitting if version > newest}
     if not later and machine.default in fitting:
-        return chosen(machine.default, f"this machine's own; {shown(newest)}, which it is tested with, is not here")
+        return chosen(
+            machine.default, f"this machine's own; {version_text(newest)}, which it is tested with, is not here"
+        )
     nearest = min(later) if later else max(fitting)
-    return chosen(nearest, f"nearest to {shown(newest)}, the newest that it is tested with", sources[newest])
+    return chosen(nearest, f"nearest to {version_text(newest)}, the newest that it is tested with", sources[newest])
 
 
 def allows(specifier: str, version: PythonVersion) -> bool:
@@ -88,10 +90,12 @@ def allows(specifier: str, version: PythonVersion) -> bool:
         wanted = SpecifierSet(specifier)
     except InvalidSpecifier:
         return True
-    return any(wanted.contains(f"{shown(version)}.{patch}", prereleases=True) for patch in (0, 1, 5, 10, 15, 20, 99))
+    return any(
+        wanted.contains(f"{version_text(version)}.{patch}", prereleases=True) for patch in (0, 1, 5, 10, 15, 20, 99)
+    )
 
 
-def shown(version: PythonVersion) -> str:
+def version_text(version: PythonVersion) -> str:
     """A version as people write it."""
     return f"{version[0]}.{version[1]}"
 

@@ -65,7 +65,7 @@ class Manager:
 def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe | None:
     """The recipe for the packages of a directory, None where it needs none."""
     root, members = package_places(files, directory)
-    manifests = files.named(root, "package.json")
+    manifests = files.existing(root, "package.json")
     if not manifests:
         return None
     packages = [files.json(joined(place, "package.json")) for place in (root, *members)]
@@ -234,7 +234,7 @@ def package_manager(files: RepositoryFiles, root: str) -> Manager:
     manifest = joined(root, "package.json")
     named = _MANAGER.fullmatch(string(files.json(manifest).get("packageManager")))
     lock_names = ("pnpm-lock.yaml", "yarn.lock", "npm-shrinkwrap.json", "package-lock.json")
-    locks = {posixpath.basename(path): path for path in files.named(root, *lock_names)}
+    locks = {posixpath.basename(path): path for path in files.existing(root, *lock_names)}
     name = named[1] if named else ""
     if not name:
         name = "pnpm" if "pnpm-lock.yaml" in locks else "yarn" if "yarn.lock" in locks else "npm"

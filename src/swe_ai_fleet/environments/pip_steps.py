@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, shown
+from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, version_text
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
 from swe_ai_fleet.environments.recipe import Step
 from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments, is_of_index
@@ -87,7 +87,7 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
     # Isolated (-I): a `venv.py` or `pip.py` of the repository must not be imported.
     create = (program, "-I", "-m", "venv", *(("--system-site-packages",) if machine.image else ()))
-    purpose = f"a virtual environment with Python {shown(choice.version)}"
+    purpose = f"a virtual environment with Python {version_text(choice.version)}"
     if tooling.pip and allows(machine.pip_requires, choice.version):
         add = ("sh", "-c", _ADD_PIP, tooling.venv, tooling.pip)
         return [
@@ -97,7 +97,7 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
     newer = (f"{tooling.venv}/bin/python", "-I", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
     return [
         Step(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
-        Step(argv=newer, purpose=f"the newest pip for Python {shown(choice.version)}", third_party=True),
+        Step(argv=newer, purpose=f"the newest pip for Python {version_text(choice.version)}", third_party=True),
     ]
 
 

@@ -200,7 +200,7 @@ def _is_written(node: ast.expr) -> bool:
 
 def _of_node(files: RepositoryFiles, directory: str) -> str:
     root, members = package_places(files, directory)
-    if not files.named(root, "package.json"):
+    if not files.existing(root, "package.json"):
         return ""
     there = joined(root, "node_modules"), joined(root, ".yarn")
     for path in files.files:
@@ -217,12 +217,12 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
             for name, wanted in mapping(package, kind).items():
                 if _NODE_LOCAL.match(string(wanted)):
                     return f"{path}: {name} comes from the repository"
-        if files.named(place, "binding.gyp"):
+        if files.existing(place, "binding.gyp"):
             return f"{joined(place, 'binding.gyp')} is there"
-    for path in files.named(root, ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml"):
+    for path in files.existing(root, ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml"):
         if _RC.search(files.text(path)) or "patchedDependencies" in files.text(path):
             return f"{path} names code"
-    hooks = files.named(root, *_PNPM)
+    hooks = files.existing(root, *_PNPM)
     if hooks:
         return f"{hooks[0]} is there"
     if builds(files, root):

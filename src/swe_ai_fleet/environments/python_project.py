@@ -86,7 +86,7 @@ class PythonProject:
         return next((extra for extra in self.extras if canonicalize_name(extra) == wanted), "")
 
 
-def wanted(name: str) -> bool:
+def is_for_tests(name: str) -> bool:
     """Whether tests need an extra or group of that name."""
     return bool(_words(name) & _WANTED) and not is_for_something_else(name)
 
@@ -102,7 +102,7 @@ def _words(name: str) -> frozenset[str]:
 
 def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject | None:
     """The project in a directory, None where its manifests say nothing."""
-    manifests = files.named(directory, "pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml")
+    manifests = files.existing(directory, "pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml")
     if not manifests:
         return None
     pyproject = files.toml(joined(directory, "pyproject.toml"))
@@ -206,7 +206,7 @@ def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
         for name, value in sources.items():
             path = string(mapping(value).get("path"))
             target = joined(place, path) if path else ""
-            if target and inside(target) and files.named(target, "pyproject.toml", "setup.py"):
+            if target and inside(target) and files.existing(target, "pyproject.toml", "setup.py"):
                 directories.setdefault(str(canonicalize_name(name)), target)
     return directories
 
@@ -237,7 +237,7 @@ def _matches(path: str, pattern: str) -> bool:
 def _dependencies(
     files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: SetupConfig, setup: Table
 ) -> Group:
-    source = next(iter(files.named(directory, "pyproject.toml", "setup.cfg", "setup.py")), "")
+    source = next(iter(files.existing(directory, "pyproject.toml", "setup.cfg", "setup.py")), "")
     if "dependencies" in declared:
         return Group(name="dependencies", source=source, lines=requirements(strings(declared.get("dependencies"))))
     if poetry:
@@ -285,7 +285,7 @@ def _dependency_groups(groups: Table, source: str) -> list[Group]:
                 texts.append(item)
             elif included := string(mapping(item).get("include-group")):
                 # Of a group of everything, tests need the groups that are not for documentation and the like.
-                texts += [] if wanted(key) and is_for_something_else(included) else lines(included, seen | {key})
+                texts += [] if is_for_tests(key) and is_for_something_else(included) else lines(included, seen | {key})
         return texts
 
     return [
@@ -322,7 +322,7 @@ def _tool_groups(files: RepositoryFiles, directory: str, pyproject: Table) -> li
     for name, (value, file) in environments.items():
         environment = mapping(value)
         lines = (*strings(environment.get("dependencies")), *strings(environment.get("extra-dependencies")))
-        is_test = name == "default" or wanted(name.removeprefix("hatch-"))
+        is_test = name == "default" or is_for_tests(name.removeprefix("hatch-"))
         grouped.append(Group(name=f"test-{name}" if is_test else name, source=file, lines=requirements(lines)))
     return [group for group in grouped if group]
 

@@ -27,11 +27,11 @@ from swe_ai_fleet.environments.python_project import (
     Group,
     PythonProject,
     is_for_something_else,
+    is_for_tests,
     local_sources,
     package_of,
     pinned_sources,
     read_project,
-    wanted,
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
@@ -63,7 +63,7 @@ def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tool
     """The recipe for the Python in a directory, None where there is none."""
     below = f"{directory}/" if directory else ""
     has_code = any(path.endswith(".py") and path.startswith(below) for path in files.files)
-    if not has_code and not files.named(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
+    if not has_code and not files.existing(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
         return None
     project = read_project(files, directory)
     choice = _python(files, directory, machine, project, read_automation(files, directory))
@@ -182,7 +182,7 @@ def _collect_project(
         name
         for name in project.extras
         if canonicalize_name(name) not in left_out
-        and (wish.all_extras or wanted(name) or (is_main and canonicalize_name(name) in named))
+        and (wish.all_extras or is_for_tests(name) or (is_main and canonicalize_name(name) in named))
     ]
     pinned = pinned_sources(files, project.directory)
     if project.installable:
@@ -207,7 +207,7 @@ def _collect_project(
     chosen = (name for name in defaults if not is_for_something_else(name))
     asked = {canonicalize_name(name) for name in (*wish.groups, *chosen)}
     for group in project.groups:
-        if wish.all_groups or wanted(group.name) or canonicalize_name(group.name) in asked:
+        if wish.all_groups or is_for_tests(group.name) or canonicalize_name(group.name) in asked:
             lines = tuple(pinned.get(package_of(line), line) for line in group.lines)
             shopping.groups.append(Group(name=group.name, source=group.source, lines=lines))
             for place in group.directories:
@@ -226,7 +226,7 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
     if project is None or not project.installable:
         return
     extra_names = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
-    extras = dict.fromkeys((*(chosen.extras if chosen else filter(wanted, project.extras)), *extra_names))
+    extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *extra_names))
     shopping.targets[place] = Target(project=project, extras=tuple(extras))
 
 

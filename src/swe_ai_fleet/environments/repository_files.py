@@ -94,7 +94,7 @@ class RepositoryFiles:
             return True
         return False
 
-    def named(self, directory: str, *names: str) -> list[str]:
+    def existing(self, directory: str, *names: str) -> list[str]:
         """Those of the names that exist in a directory, as paths."""
         return [path for name in names if (path := joined(directory, name)) in self.files]
 
@@ -102,7 +102,7 @@ class RepositoryFiles:
         """The first of the names in a directory or the nearest one above it, as a path; empty where none is."""
         place = directory
         while True:
-            if files := self.named(place, *names):
+            if files := self.existing(place, *names):
                 return files[0]
             if not place:
                 return ""

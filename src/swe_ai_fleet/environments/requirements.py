@@ -130,7 +130,7 @@ def _local(files: RepositoryFiles, target: str, directory: str) -> str:
         return ""
     place = joined(directory, match["path"] or ".")
     place = "" if place == "." else place
-    if not inside(place or ".") or not files.named(place, "pyproject.toml", "setup.py", "setup.cfg"):
+    if not inside(place or ".") or not files.existing(place, "pyproject.toml", "setup.py", "setup.cfg"):
         return ""
     return f"{place or '.'}{(match['extras'] or '').replace(' ', '')}"
 

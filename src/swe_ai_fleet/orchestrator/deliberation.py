@@ -166,7 +166,7 @@ class Deliberation:
                 break
             # Whoever handed in beside it may have shown that it is not.
             self._convincing = ""
-            size, lessons = max(1, len(entries)), tried(candidates, reports, task.execution_id)
+            size, lessons = max(1, len(entries)), earlier_attempts(candidates, reports, task.execution_id)
         for candidate in self._rejected:
             self._spending.add(candidate.usage)
         await self._count_stopped()
@@ -264,7 +264,7 @@ def convincing(report: CheckReport) -> bool:
     return not report.shown_by_itself or (foreign is not None and foreign.passed > 0 and not foreign.failing)
 
 
-def tried(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], seed: str) -> str:
+def earlier_attempts(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], seed: str) -> str:
     """What those who begin later are told of candidates that convinced nobody: files, evidence, authors' words."""
     if not candidates:
         return ""

@@ -95,11 +95,11 @@ class Dispatcher:
         self._not_before[execution_id] = 0.0
         self._news.set()
 
-    def heard(self, stored: StoredEvent) -> None:
+    def deliver(self, stored: StoredEvent) -> None:
         """Something was said of an execution; its drive hears it, if it is here."""
         driven = self._drives.get(stored.event.execution_id)
         if driven is not None:
-            driven[0].told(stored.event.body)
+            driven[0].handle(stored.event.body)
         if self._resting or isinstance(stored.event.body, _NEWS):
             self._news.set()
 
@@ -173,7 +173,7 @@ class Dispatcher:
                 continue
             room -= 1
             at_work[execution.tenant] += execution.agents
-            self._passes.given(execution.tenant, execution.agents, weighs[execution.tenant])
+            self._passes.charge(execution.tenant, execution.agents, weighs[execution.tenant])
             self._served[execution.line] = now
             self._begin(waiting[execution.execution_id])
 

@@ -139,7 +139,7 @@ class Drive:
         """Whether it only waits for executions that are its parts, which need places of their own."""
         return self._task.derive_subtasks or (self._workflow is not None and self._workflow.waits)
 
-    def told(self, body: EventBody) -> None:
+    def handle(self, body: EventBody) -> None:
         """Hear what a caller told the execution, through whichever replica."""
         match body:
             case CancelRequested(reason=reason):

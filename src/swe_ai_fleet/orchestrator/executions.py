@@ -91,7 +91,7 @@ class Executions:
         snapshots: Snapshots | None = None,
     ) -> None:
         def heard(stored: StoredEvent) -> None:
-            self.dispatcher.heard(stored)
+            self.dispatcher.deliver(stored)
 
         self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()

@@ -109,7 +109,11 @@ class Groundwork:
             if not answer.text:
                 return replace(checklist, error=answer.error[:_REASON_CHARS])
             checklist = replace(checklist, requirements=read_checklist(answer.text, task))
-            return checklist.tried(await self._on_the_untouched_commit(checklist)) if checklist.probed else checklist
+            return (
+                checklist.with_outcomes(await self._on_the_untouched_commit(checklist))
+                if checklist.probed
+                else checklist
+            )
         except Fenced:
             raise
         except (FleetError, ValueError) as error:

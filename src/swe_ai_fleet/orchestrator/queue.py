@@ -52,7 +52,7 @@ class TenantTurns:
         """Where a tenant stands; the least is next."""
         return self.at_work.get(tenant, 0) / self.weights.get(tenant, 1.0), self.passes.get(tenant, 0.0)
 
-    def given(self, tenant: str, agents: int) -> TenantTurns:
+    def with_place(self, tenant: str, agents: int) -> TenantTurns:
         """How they stand once a tenant was given a place for so many agents."""
         weight = self.weights.get(tenant, 1.0)
         return TenantTurns(
@@ -81,7 +81,7 @@ class Passes:
         self._passes = {**idle, **kept}
         return kept
 
-    def given(self, tenant: str, agents: int, weight: float) -> None:
+    def charge(self, tenant: str, agents: int, weight: float) -> None:
         """A place for so many agents was given to a tenant."""
         self._present = max(self._present, self._passes.get(tenant, 0.0))
         self._passes[tenant] = self._passes.get(tenant, 0.0) + agents / weight
@@ -214,7 +214,7 @@ def in_order(
         ordered.append(execution)
         counts[execution.by] = counts.get(execution.by, 0) + 1
         turns[name] = now
-        shares = shares.given(execution.tenant, execution.agents) if shares is not None else None
+        shares = shares.with_place(execution.tenant, execution.agents) if shares is not None else None
         if line:
             heapq.heapreplace(heap, (sort_key(line[-1]), name))
         else:

@@ -302,7 +302,7 @@ class StorageUsage:
         """What a tenant has stored. Raises Unavailable while that is not known."""
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                await asyncio.gather(*(held.follower.known() for held in self._held))
+                await asyncio.gather(*(held.follower.wait_caught_up() for held in self._held))
         except TimeoutError:
             raise Unavailable("the tenant's storage is still being counted", hint="try again soon") from None
         for held in self._held:

@@ -213,7 +213,7 @@ async def open_stack(
 
         storage = await stack.enter_async_context(
             StorageUsage(
-                {"events": log.held("AGENT_EVENTS"), "results": log.held("AGENT_RESULTS"), "blobs": log.held()},
+                {"events": log.sizes("AGENT_EVENTS"), "results": log.sizes("AGENT_RESULTS"), "blobs": log.sizes()},
                 kept_seconds=settings.event_days * DAY_SECONDS,
                 snapshots=snapshots,
             )

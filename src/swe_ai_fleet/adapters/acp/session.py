@@ -180,7 +180,7 @@ class Session:
                 self._tell_use(call_id, use, Outcome.INTERRUPTED)
         if text := self._take_text():
             self._record.say(text)
-        self._record.answer = self._record.shown(self._said, MAX_SUMMARY_CHARS)
+        self._record.answer = self._record.masked(self._said, MAX_SUMMARY_CHARS)
 
     async def _prompted(self, prompt: str) -> HandedIn:
         parameters = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": prompt}]}
@@ -231,13 +231,13 @@ class Session:
             content="\n".join((*use.texts, *use.diffs)),
             error="" if outcome is Outcome.SUCCESS else str(outcome),
             outcome=outcome,
-            metadata={"own_word": True, "tool_call_id": self._record.shown(call_id, _NAME_CHARS)},
+            metadata={"own_word": True, "tool_call_id": self._record.masked(call_id, _NAME_CHARS)},
         )
         self._record.tell(operation_name, arguments, result, call_id=call.call_id)
         self._count()
 
     def _hear_plan(self, entries: list[Mapping[str, object]]) -> None:
-        steps = [self._record.shown(string(entry.get("content")), _PLAN_CHARS) for entry in entries]
+        steps = [self._record.masked(string(entry.get("content")), _PLAN_CHARS) for entry in entries]
         plan = Plan(steps=tuple(PlanStep(tool=HARNESS, operation="step", why=step) for step in steps))
         if steps and len(self._plans) < MAX_PLANS and plan not in self._plans[-1:]:
             self._plans.append(plan)

@@ -50,7 +50,7 @@ from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentRe
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
-from swe_ai_fleet.environments.interpreters import allows, shown
+from swe_ai_fleet.environments.interpreters import allows, version_text
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe
@@ -532,9 +532,9 @@ class Environments:
         try:
             text = await asyncio.to_thread(read_file, root, "venv", "pyvenv.cfg")
         except OSError:
-            return shown(recipe.python.version)
+            return version_text(recipe.python.version)
         match = re.search(r"^version\s*=\s*([\d.]+)", text, re.M)
-        return match[1] if match else shown(recipe.python.version)
+        return match[1] if match else version_text(recipe.python.version)
 
     async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
         if not self._confined:

@@ -19,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.erasing import Erasing
-from swe_ai_fleet.adapters.jetstream.holdings import held
+from swe_ai_fleet.adapters.jetstream.holdings import sizes
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
@@ -266,13 +266,13 @@ class JetStream:
         """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
-    def held(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
+    def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
         """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
 
         Without an end; None once what was stored before is told.
         """
         name = stream or streams.object_stream(self._settings.bucket)
-        return lambda start: held(self.connection, name, start, timeout=self._timeout)
+        return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
         """Give back the room of what was put into a place. Raises Unavailable."""

@@ -177,7 +177,7 @@ class Connection:
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
 
-    async def answered(
+    async def request_until_answered(
         self,
         subject: str,
         payload: bytes,
@@ -225,7 +225,7 @@ class Connection:
         backoff = backoff or Backoff.lasting(timeout)
         unanswered = -1
         while True:
-            message, sent = await self.answered(subject, payload, backoff, headers=headers, before=before)
+            message, sent = await self.request_until_answered(subject, payload, backoff, headers=headers, before=before)
             unanswered += sent
             answer = json.loads(message.data)
             if "error" not in answer:
@@ -254,7 +254,7 @@ class Connection:
         payload = json.dumps(body).encode() if body is not None else b""
         backoff = Backoff.lasting(timeout)
         while True:
-            message, _ = await self.answered(f"$JS.API.{verb}", payload, backoff)
+            message, _ = await self.request_until_answered(f"$JS.API.{verb}", payload, backoff)
             answer = cast("dict[str, Any]", json.loads(message.data))
             if "error" not in answer:
                 return answer

@@ -20,7 +20,7 @@ _SEGMENTS_OF_CONTENT = 3
 """`<tenant>/<execution>/<sha256>`; a place has more."""
 
 
-async def held(
+async def sizes(
     connection: Connection, stream: str, start: int, *, timeout: float
 ) -> AsyncGenerator[StoredPiece | None]:
     """The sizes of what a stream, a bucket or an object store has from a sequence on, without an end.

@@ -39,7 +39,7 @@ class LiveTexts:
         self._waiting: dict[str, list[TextDelta]] = {}
         self._news = asyncio.Event()
 
-    def wanted(self, tenant: str, execution_id: str) -> bool:
+    def is_followed(self, tenant: str, execution_id: str) -> bool:
         """Whether anybody is known to listen to an execution now."""
         if tenant not in self._listening:
             self._listening[tenant] = asyncio.create_task(self._listen(live_want_subject(token(tenant), "*")))

@@ -221,7 +221,7 @@ async def ask(
     subject, payload = ask_subject(what, tenant, execution_id), json.dumps(body).encode()
     backoff = Backoff.lasting(TIMEOUT_SECONDS)
     while True:
-        message, _ = await connection.answered(subject, payload, backoff)
+        message, _ = await connection.request_until_answered(subject, payload, backoff)
         answer = cast("dict[str, Any]", json.loads(message.data))
         fault = answer.get("fault")
         if fault is None:

@@ -141,7 +141,7 @@ async def last_message(
     """
     if connection.is_host:
         place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
-        message, _ = await connection.answered(place, b"", Backoff.lasting(timeout))
+        message, _ = await connection.request_until_answered(place, b"", Backoff.lasting(timeout))
         if message.status == "404":
             return None
         headers = message.headers

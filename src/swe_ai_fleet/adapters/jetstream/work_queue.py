@@ -307,7 +307,7 @@ class _Consumer:
         """Tell the server what became of a message; where that fails for too long, the message comes again."""
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
         with suppress(Unavailable):
-            await self._connection.answered(reply, answer, backoff, seconds=_ACKNOWLEDGING_SECONDS)
+            await self._connection.request_until_answered(reply, answer, backoff, seconds=_ACKNOWLEDGING_SECONDS)
 
 
 def _later(seconds: float) -> bytes:

@@ -281,7 +281,7 @@ class Dispatcher:
         return endpoint
 
     def _note_answer(self, endpoint: Endpoint, epoch: int) -> None:
-        if endpoint.answered(epoch):
+        if endpoint.succeeded(epoch):
             _log.info("a model server is available again", server=endpoint.member.name)
 
     def _failed(self, endpoint: Endpoint, error: ModelUnavailable, *, epoch: int, began: float) -> Fault:

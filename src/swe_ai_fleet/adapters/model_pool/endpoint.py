@@ -116,7 +116,7 @@ class Window:
             return self._size
         return max(self._size, self._by_time(now))
 
-    def told(self, in_flight: int, load: Load, *, hit_share: float) -> None:
+    def adjust(self, in_flight: int, load: Load, *, hit_share: float) -> None:
         """The server says how much runs and waits there while so many of the requests are ours.
 
         What would only wait there is held back here, where it can be put in order, but for a few that keep the server
@@ -297,7 +297,7 @@ class Endpoint:
             return self.paused_until
         return self.window.next_growth(now)
 
-    def answered(self, epoch: int) -> bool:
+    def succeeded(self, epoch: int) -> bool:
         """A call was answered; whether that closed the circuit."""
         self._pauses = 0
         self.window.succeeded()
@@ -317,7 +317,7 @@ class Endpoint:
             pause = min(pause, _LONGEST_PAUSE_SECONDS) + pause_seconds * random.random()  # noqa: S311
             self.paused_until = max(self.paused_until, now + pause)
 
-    def heard(self, load: Load, *, asked_with: int, now: float) -> None:
+    def take_load(self, load: Load, *, asked_with: int, now: float) -> None:
         """Its own word about its load came in; it was asked with so many calls of ours under way."""
         before, self.load, self._loaded_at = self.load, load, now
         # Whichever is more: a call that ended meanwhile is nobody else's.
@@ -325,7 +325,7 @@ class Endpoint:
         self.caches = self.caches or load.prefix_hits > 0
         queries = load.prefix_queries - before.prefix_queries if before else 0.0
         hits = load.prefix_hits - before.prefix_hits if before else 0.0
-        self.window.told(asked_with, load, hit_share=hits / queries if queries > 0 and self.caches else 1.0)
+        self.window.adjust(asked_with, load, hit_share=hits / queries if queries > 0 and self.caches else 1.0)
 
     def pressure(self, now: float, *, stale_after: float) -> tuple[bool, float, float]:
         """How busy it is, to compare: out of cache, requests of everybody's there, part of its cache in use.

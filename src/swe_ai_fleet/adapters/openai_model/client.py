@@ -76,7 +76,7 @@ class RequestWriter:
         if wanted.passthrough is not None:
             return self._passed_on(wanted.passthrough, findings)
         messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
-        capabilities = self._quirks.known(findings.capabilities)
+        capabilities = self._quirks.less_refused(findings.capabilities)
         protocol = capabilities.protocol
         # A stream is read for its text alone.
         more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
@@ -258,7 +258,7 @@ class OpenAIChatModel:
         What a later request finds out is in it too. Raises ModelUnavailable, ModelRejected. A failed probe is tried
         again by the next caller.
         """
-        return self._quirks.known((await self._findings()).capabilities)
+        return self._quirks.less_refused((await self._findings()).capabilities)
 
     async def ping(self) -> None:
         """Raise ModelUnavailable or ModelRejected unless the server answers, now or within the last seconds."""

@@ -254,7 +254,7 @@ class Quirks:
                 return True
         return False
 
-    def known(self, capabilities: ModelCapabilities) -> ModelCapabilities:
+    def less_refused(self, capabilities: ModelCapabilities) -> ModelCapabilities:
         """The capabilities that a probe found, less what the server has refused since."""
         if capabilities.protocol is ToolProtocol.JSON and not self.allow(Feature.ENVELOPE):
             capabilities = replace(capabilities, protocol=ToolProtocol.TEXT)

@@ -97,9 +97,9 @@ class History:
         self._messages.extend(messages)
         self._size += sum(map(size, messages))
 
-    def told(self, usage: Usage) -> None:
+    def count_prompt(self, usage: Usage) -> None:
         """Learn from the server's own count of the prompt it was just sent, before its reply is added."""
-        self._count.told(usage.prompt_tokens, self._size)
+        self._count.calibrate(usage.prompt_tokens, self._size)
         self._refused = 0
 
     def unanswered(self) -> tuple[ToolCall, ...]:

@@ -51,7 +51,7 @@ class TokenCount:
     def bytes_per_token(self) -> float:
         return min(_MOST, max(_LEAST, self._sampled_bytes / self._sampled_tokens))
 
-    def told(self, tokens: int, size: int) -> None:
+    def calibrate(self, tokens: int, size: int) -> None:
         """The server counted `tokens` in a prompt whose messages have `size` bytes."""
         if tokens <= 0:
             return

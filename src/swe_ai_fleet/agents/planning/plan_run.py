@@ -118,7 +118,7 @@ class PlannedModel(ModelWrapper):
             if progress.plans >= self._max_plans:
                 raise PlanStopped(f"no new plan is allowed any more, and this one no longer holds: {reason}")
             plan, reply = await self._planner.plan(
-                step=number, sampling=sampling, reason=reason, done=progress.report().told()
+                step=number, sampling=sampling, reason=reason, done=progress.report().as_text()
             )
         progress.begin(plan)
         self._parts.post(PlanMade(step=number, plan=plan, reason=reason))
@@ -128,7 +128,7 @@ class PlannedModel(ModelWrapper):
         """The final answer where the goal is met; None where a new plan is to be made for what it lacks."""
         progress, number = self._progress, self._progress.turns + 1
         verdict, reply = await self._planner.verdict(
-            step=number, sampling=sampling, goal=self._goal, steps=progress.report().told()
+            step=number, sampling=sampling, goal=self._goal, steps=progress.report().as_text()
         )
         # A goal that is met needs no words: what the last step gave is the answer.
         self.answer = verdict.answer or verdict.missing or (verdict.met and (progress.content or _MET)) or ""
@@ -248,7 +248,7 @@ class PlanRun:
         if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
             trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
         if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.final_prompt_sent:
-            trajectory = replace(trajectory, answer=self._planned.answer or report.told())
+            trajectory = replace(trajectory, answer=self._planned.answer or report.as_text())
         return replace(trajectory, plan=report)
 
     def _observe(self, step: Step) -> None:

@@ -61,7 +61,7 @@ class Operations:
         shown = (self._found[name][1].spec for name in sorted(self._shown))
         return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in shown]
 
-    def others(self) -> list[str]:
+    def hidden_names(self) -> list[str]:
         """The names of what is permitted beside those."""
         return sorted(self._found.keys() - self._shown)[:_MOST_OTHERS]
 
@@ -217,7 +217,7 @@ class Planner:
             reason=reason,
             done=done or "none",
             operations=self._operations.signatures(),
-            others=self._operations.others(),
+            others=self._operations.hidden_names(),
             most=MAX_STEPS,
         )
         self._say(request, step=step)
@@ -256,7 +256,7 @@ class Planner:
     def keep(self, reply: ModelReply, *, step: int) -> None:
         """Make a reply that carries no call part of the conversation: recorded and paid for."""
         self._parts.budget.settle(reply.usage)
-        self._history.told(reply.usage)
+        self._history.count_prompt(reply.usage)
         self._parts.post(ModelReplied(step=step, reply=reply, duration_ms=reply.usage.duration_ms))
         self._history.add(reply.message)
 

@@ -66,7 +66,7 @@ class NamedThing:
         return not self.group
 
 
-def kept(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
+def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
     """The newest of them, as many as are kept; no list loses a part."""
     if len(things) <= MAX_THINGS:
         return tuple(things)

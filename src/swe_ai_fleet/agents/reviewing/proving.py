@@ -71,7 +71,7 @@ class Proving:
     environment: Environment
     mask: SecretMask
 
-    async def tried(self, review: Review) -> Review:
+    async def run(self, review: Review) -> Review:
         """The review with the outcome of each proof of a must-fix."""
         patches = {
             subject.candidate.candidate_id: subject.candidate.artifacts.patch for subject in self.assignment.subjects

@@ -119,7 +119,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             review = await asyncio.to_thread(
                 review_of, answer, assignment, shown, tree=tree, mask=mask, usage=self.budget.total()
             )
-            review = await self._proving.tried(review) if self._may_run else review
+            review = await self._proving.run(review) if self._may_run else review
         return Ending(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)
 
     @asynccontextmanager

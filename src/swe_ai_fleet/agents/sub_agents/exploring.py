@@ -153,7 +153,7 @@ def format_check(name: str) -> Callable[[OutputShape], str]:
     return check
 
 
-def told(name: str, trajectory: Trajectory) -> Mapping[str, object]:
+def trace_metadata(name: str, trajectory: Trajectory) -> Mapping[str, object]:
     """What a sub-agent did, for the metadata of its result."""
     calls = [
         {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(seen.result.outcome)}
@@ -211,7 +211,7 @@ def unfinished(name: str, trajectory: Trajectory, did: Mapping[str, object]) -> 
 
 def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolResult:
     """What research gave. Only what was read counts as a source, and without sources nothing as covered."""
-    did = told("research", explored.trajectory)
+    did = trace_metadata("research", explored.trajectory)
     sources = _sources(explored.trajectory)
     if explored.conclusion is None and not (sources and explored.answer):
         return unfinished("research", explored.trajectory, did)

@@ -24,7 +24,7 @@ from swe_ai_fleet.agents.sub_agents.exploring import (
     researched,
     result,
     sub_agents_of,
-    told,
+    trace_metadata,
     unfinished,
     verdict,
 )
@@ -284,7 +284,7 @@ class SubAgentTools(Toolkit):
                 names=looks,
                 budget=budget,
             )
-        did = told("call_verifier", explored.trajectory)
+        did = trace_metadata("call_verifier", explored.trajectory)
         if explored.conclusion is None:
             return unfinished("call_verifier", explored.trajectory, did)
         return verdict(explored.conclusion, did)

@@ -75,7 +75,7 @@ class Plan:
 
     def request(self, record: Record, *, attempt: int = 1) -> pb.SubmitTaskRequest:
         """The request for a record; nothing of what is hidden is in it. Raises CommandFault."""
-        place = str(repository_place(self.repositories, record.instance_id)) if record.made else ""
+        place = str(repository_place(self.repositories, record.instance_id)) if record.has_made_repository else ""
         reference = repo_ref(place, ref="", uncommitted=UncommittedChanges.IGNORE) if place else self.source(record)
         order = replace(
             self.order,

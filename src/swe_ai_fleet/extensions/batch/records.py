@@ -92,7 +92,7 @@ class Record:
     notes: tuple[str, ...] = ()
 
     @property
-    def made(self) -> bool:
+    def has_made_repository(self) -> bool:
         """Whether its repository is made for it."""
         return bool(self.fault or self.hidden.task)
 

@@ -85,7 +85,7 @@ def agreement(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
 
 def document(name: str, model: str, rows: Sequence[Row], *, not_run: Mapping[str, str]) -> dict[str, Any]:
     """The report for programs. Rates are of the tasks that ended; one whose tests could not be run is not resolved."""
-    ended = [row for row in rows if row.done]
+    ended = [row for row in rows if row.is_done]
     judged = any(row.resolved is not None for row in ended)
     table = agreement(ended) if judged else {}
     right = sum(table[verdict][outcome] for verdict, outcome in _AGREE) if judged else 0
@@ -191,7 +191,7 @@ def write_report(path: Path, report: Mapping[str, Any], rows: Sequence[Row]) -> 
 
 def summary(rows: Sequence[Row], *, not_run: Iterable[str]) -> dict[str, Any]:
     """SWE-bench's summary of a run (its schema 2)."""
-    ended = [row for row in rows if row.done]
+    ended = [row for row in rows if row.is_done]
     ids = {
         "completed": [row for row in ended if row.model_patch and row.resolved is not None],
         "resolved": [row for row in ended if row.resolved],

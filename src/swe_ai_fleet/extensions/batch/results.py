@@ -68,7 +68,7 @@ class Row:
     finished_at: str = ""
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether an execution has ended; an error is tried again."""
         return self.status != ERROR
 
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def exit_code(self) -> Exit:
-        if not self.done:
+        if not self.is_done:
             return Exit.NOT_ACCEPTED
         return exit_of(ExecutionStatus(self.status), Verdict(self.verdict) if self.verdict else None)
 
@@ -141,7 +141,7 @@ def write_predictions(path: Path, rows: Iterable[Row], *, model: str, form: str 
     predictions = {
         row.instance_id: {"instance_id": row.instance_id, "model_name_or_path": model, "model_patch": row.model_patch}
         for row in rows
-        if row.done
+        if row.is_done
     }
     if form == "jsonl":
         text = "".join(f"{json.dumps(prediction)}\n" for prediction in predictions.values())
@@ -187,7 +187,7 @@ class Board:
         self._live = False
 
     @contextmanager
-    def shown(self) -> Generator[None]:
+    def live(self) -> Generator[None]:
         """Show the table for as long as the context lasts, where there is a terminal."""
         if self._screen.json or not self._screen.err.is_terminal:
             yield

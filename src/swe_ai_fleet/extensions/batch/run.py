@@ -91,7 +91,7 @@ async def batch(
     records = chosen(records, only=plan.only, limit=plan.limit)
     if not plan.images:
         records = [without_image(record) for record in records]
-    bench = await open_bench() if plan.evaluate or any(record.made for record in records) else None
+    bench = await open_bench() if plan.evaluate or any(record.has_made_repository for record in records) else None
     with open_results(plan.results) as results:
         unmade = await _make_repositories(plan, records, results, bench) if bench is not None else {}
         works, refused = planned(plan, records, results, unmade)
@@ -133,7 +133,7 @@ async def batch(
         not_run: dict[str, str] = {}
         for record in records:
             row = results.rows.get(record.instance_id)
-            if row is None or not row.done:
+            if row is None or not row.is_done:
                 known = row.error if row is not None else reasons.get(record.line, "it was not begun")
                 not_run[record.instance_id] = f"needs {record.needs}" if record.needs else known
         left = sum(record.instance_id not in results.rows and record.line not in lines for record in records)
@@ -146,12 +146,16 @@ async def _make_repositories(plan: Plan, records: Sequence[Record], results: Res
     for record in records:
         row = results.rows.get(record.instance_id)
         there = repository_place(plan.repositories, record.instance_id).exists()
-        if not record.made or record.needs or (there and (record.fault or (row is not None and row.done))):
+        if (
+            not record.has_made_repository
+            or record.needs
+            or (there and (record.fault or (row is not None and row.is_done)))
+        ):
             continue
         try:
             await bench.make_repository(record, plan.source(record) if record.fault else pb.RepoRef())
         except CommandFault as fault:
-            unmade[record.instance_id] = fault.told
+            unmade[record.instance_id] = fault.line
         except (FleetError, OSError) as fault:
             unmade[record.instance_id] = str(fault)
     return unmade
@@ -170,7 +174,7 @@ def planned(
             refused.append(BadLine(line=record.line, reason=unmade[record.instance_id], folder=record.instance_id))
             continue
         row = results.rows.get(record.instance_id)
-        ended = row if row is not None and row.done else None
+        ended = row if row is not None and row.is_done else None
         again = ended is not None and plan.retry and not ended.accepted
         unevaluated = plan.evaluate and bool(record.hidden) and ended is not None and ended.resolved is None
         if ended is not None and not again and not unevaluated:
@@ -179,7 +183,7 @@ def planned(
         try:
             request = plan.request(record, attempt=attempt)
         except CommandFault as fault:
-            refused.append(BadLine(line=record.line, reason=fault.told))
+            refused.append(BadLine(line=record.line, reason=fault.line))
         else:
             works.append(Work(record=record, request=request, ended=None if again else ended))
     return works, refused
@@ -199,7 +203,7 @@ class _Batch:
         """Run everything. Raises CommandFault where the fleet stays unavailable."""
         room = asyncio.Semaphore(self.plan.parallel)
         try:
-            with self.board.shown():
+            with self.board.live():
                 async with asyncio.TaskGroup() as group:
                     for number, work in enumerate(works):
                         await room.acquire()
@@ -213,7 +217,7 @@ class _Batch:
 
     async def _run_task(self, client: FleetClient, work: Work) -> None:
         row = work.ended or await self._ended(client, work)
-        if self.bench is not None and row.done and work.record.hidden:
+        if self.bench is not None and row.is_done and work.record.hidden:
             row = await self._evaluated(self.bench, work, row)
         self.results.add(row)
         self.board.ended(row)
@@ -252,7 +256,7 @@ class _Batch:
             except CommandFault as fault:
                 if fault.exit_code is not Exit.UNAVAILABLE:
                     needs = f"needs the image {work.record.image}: " if fault.field.endswith(_IMAGE) else ""
-                    return replace(row, error=needs + fault.told)
+                    return replace(row, error=needs + fault.line)
                 if progress.state is not None:
                     pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
                 if loop.time() - heard_at > self.unreachable_seconds:

@@ -176,7 +176,7 @@ def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
     """The trials that have ended, put together by their variant."""
     groups: dict[Variant, list[Trial]] = defaultdict(list)
     for trial in trials:
-        if trial.row.done:
+        if trial.row.is_done:
             groups[trial.variant].append(trial)
     if not groups:
         return ()

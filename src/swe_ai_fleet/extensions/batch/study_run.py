@@ -115,7 +115,7 @@ async def study(
                 break
     trials = collected(wanted)
     records, _ = read_records(wanted.plan.file)
-    missing = len(records) * len(wanted.parts()) - sum(trial.row.done for trial in trials)
+    missing = len(records) * len(wanted.parts()) - sum(trial.row.is_done for trial in trials)
     return _conclude(screen, wanted, trials, missing=missing, stopped=stopped)
 
 
@@ -130,7 +130,7 @@ async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
     recorded = read_details(details)
     new: list[Detail] = []
     for row in _rows(part):
-        if not row.done or not row.execution_id or row.execution_id in recorded:
+        if not row.is_done or not row.execution_id or row.execution_id in recorded:
             continue
         try:
             state = await fold_events(client.events(row.execution_id))

@@ -283,7 +283,7 @@ class FleetTools:
             async with fleet_client(self._settings, server=self._server, token=self._token) as client:
                 yield client
         except CommandFault as fault:
-            raise ToolError(fault.told) from None
+            raise ToolError(fault.line) from None
         except asyncio.CancelledError:
             # gRPC raises a CancelledError of its own where a stream is cancelled. The scope of the
             # abandoned call would not recognise it, and the whole server would end; this raises the scope's own.

@@ -88,12 +88,12 @@ class BotProgress:
             return Handled(message_id=int(message_id))
         return Handled(update_id=int(update_id), pages=int(pages), message_id=int(message_id))
 
-    async def sent(self, update: Update, pages: int, *, message_id: int) -> None:
+    async def record_sent(self, update: Update, pages: int, *, message_id: int) -> None:
         """Record that so many pages of an answer were sent (-1: all), the newest with this id. Raises Unavailable."""
         record = [update.update_id, pages, message_id, self._clock()]
         await self._store.put(f"chat.{update.chat_id}", json.dumps(record).encode())
 
-    async def done(self, update: Update) -> None:
+    async def record_done(self, update: Update) -> None:
         """Mark a message as finished. Raises Unavailable."""
         await self._store.delete(_key(update))
 
@@ -267,7 +267,7 @@ class TelegramBot:
         while waiting:
             try:
                 await self._handle(waiting[0])
-                await self._progress.done(waiting[0])
+                await self._progress.record_done(waiting[0])
             except Unavailable as fault:
                 _log.warning("telegram.waits", reason=fault.message, chat_id=chat_id)
                 await self._sleep(next(pauses))
@@ -287,9 +287,9 @@ class TelegramBot:
                 continue
             newest = max(newest, await self._send(update.chat_id, page))
             last = number + 1 == len(pages)
-            await self._progress.sent(update, -1 if last else number + 1, message_id=newest)
+            await self._progress.record_sent(update, -1 if last else number + 1, message_id=newest)
         if not pages:
-            await self._progress.sent(update, -1, message_id=newest)
+            await self._progress.record_sent(update, -1, message_id=newest)
 
     async def _pages(self, update: Update, *, seen: bool) -> Sequence[str]:
         session_id = f"telegram-{update.chat_id}"

@@ -153,7 +153,7 @@ class Listener:
         """
         if not any(mark in work.data for mark in _MARKS):
             return
-        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
+        notifier, webhook = self.notifier, self.notifier.webhooks.of_consumer(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted or recreated: the follower of the store ends this listener, too.
             raise RetryAfter(_UNKNOWN_SECONDS)
@@ -197,7 +197,7 @@ class Listener:
         if work.deliveries == 1:
             return 1
         # A redelivery is not an attempt: a process may have ended in between, or the server restarted.
-        if await self.notifier.deliveries.taken(webhook, work.sequence):
+        if await self.notifier.deliveries.was_delivered(webhook, work.sequence):
             return 0
         pending = await self.notifier.deliveries.pending(webhook, work.sequence)
         if pending is not None:

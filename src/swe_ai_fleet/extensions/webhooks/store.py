@@ -74,7 +74,7 @@ class WebhookStore:
         """The webhooks that this replica knows, by their ids."""
         return tuple(self._known[key] for key in sorted(self._known))
 
-    def named(self, consumer: str) -> Webhook | None:
+    def of_consumer(self, consumer: str) -> Webhook | None:
         """The webhook of a consumer, as this replica knows it."""
         return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
 
@@ -281,7 +281,7 @@ class DeliveryStore:
         entry = await self._store.get(_list_key(webhook))
         return tuple(reversed(_kept(entry.value).attempts)) if entry else ()
 
-    async def taken(self, webhook: Webhook, sequence: int) -> bool:
+    async def was_delivered(self, webhook: Webhook, sequence: int) -> bool:
         """Whether an event is known to have been delivered. Raises Unavailable."""
         attempts = await self.last(webhook)
         return any(attempt.sequence == sequence and attempt.status is DeliveryStatus.DELIVERED for attempt in attempts)

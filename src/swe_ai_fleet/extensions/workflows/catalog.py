@@ -34,7 +34,7 @@ class WorkflowCatalog:
     broken: tuple[WorkflowFault, ...] = ()
 
     @property
-    def named(self) -> Mapping[str, Workflow]:
+    def by_name(self) -> Mapping[str, Workflow]:
         """What files may name as their sub-workflows."""
         return {name: entry.workflow for name, entry in self.workflows.items()}
 

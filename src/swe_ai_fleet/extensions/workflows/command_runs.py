@@ -90,7 +90,7 @@ def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
 
 async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
     """Print or write a workflow's picture."""
-    workflow = await known(settings, name)
+    workflow = await find_workflow(settings, name)
     picture = mermaid(workflow)
     if output is not None:
         await asyncio.to_thread(output.write_text, picture, encoding="utf-8")
@@ -103,7 +103,7 @@ async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | 
     return Exit.ACCEPTED
 
 
-async def known(settings: Settings, name: str) -> Workflow:
+async def find_workflow(settings: Settings, name: str) -> Workflow:
     """The workflow of a file, or one that is known here by name. Raises CommandFault, InvalidWorkflow."""
     catalog = await _catalog(settings)
     if is_file(name):
@@ -116,7 +116,7 @@ async def known(settings: Settings, name: str) -> Workflow:
 
 def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
     # Servers and plug-ins may bring further tools, of which only a fleet knows.
-    return read_workflow(file_text(path), file=str(path), workflows=catalog.named, tools=None)
+    return read_workflow(file_text(path), file=str(path), workflows=catalog.by_name, tools=None)
 
 
 async def _catalog(settings: Settings) -> WorkflowCatalog:
@@ -129,7 +129,7 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
     with interrupts() as signals:
         async with fleet as client:
             request = await order.request(client)
-            accepted = await client.calls.one("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
+            accepted = await client.calls.unary("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
             existed = " (the same run was handed in before)" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
             if order.detach:
@@ -163,7 +163,7 @@ class NodeProgress(Progress):
 
 
 async def _show(screen: Screen, client: FleetClient, execution_id: str) -> Exit:
-    run = (await client.calls.one("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
+    run = (await client.calls.unary("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
     outputs = run.outputs_json
     if run.HasField("output_artifact"):
         outputs = (await client.artifact(execution_id, run.output_artifact.digest)).decode("utf-8", "replace")

@@ -78,7 +78,7 @@ class WorkflowOrder:
         if is_file(self.workflow):
             request.ClearField("name")
             request.definition = file_text(Path(self.workflow))
-            checked = await client.calls.one(
+            checked = await client.calls.unary(
                 "ValidateWorkflow",
                 pb.ValidateWorkflowRequest(definition=request.definition),
                 pb.ValidateWorkflowResponse,
@@ -87,7 +87,7 @@ class WorkflowOrder:
                 raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
             summary = checked.summary
         else:
-            reply = await client.calls.one(
+            reply = await client.calls.unary(
                 "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
             )
             summary = reply.summary

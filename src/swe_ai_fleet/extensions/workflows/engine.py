@@ -306,7 +306,7 @@ class WorkflowRun:
             case NodeType.APPROVAL:
                 await self._tries.approval(step)
             case NodeType.MAP | NodeType.WORKFLOW:
-                await self._tries.tried(step, self._within(step, scope), stop=self._stop_below)
+                await self._tries.run(step, self._within(step, scope), stop=self._stop_below)
             case _:
                 await self._tries.work(step)
 

@@ -204,7 +204,7 @@ class FleetNodes:
             error = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
             # A person who refused must not be asked again.
             return NodeOutcome(error=error, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
-        output = await self.results.taken(node_id, state)
+        output = await self.results.take_output(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:

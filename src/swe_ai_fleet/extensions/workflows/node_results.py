@@ -49,7 +49,7 @@ class NodeResults:
                     base = self._left.get(name, base)
         return base
 
-    async def taken(self, node_id: str, state: ExecutionState) -> dict[str, JsonValue]:
+    async def take_output(self, node_id: str, state: ExecutionState) -> dict[str, JsonValue]:
         """A node's output, from the execution that did its work; later nodes build on it from now on."""
         left = await self._left_by(state)
         if left is not None:

@@ -215,7 +215,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         """The workflow of a caller's YAML, with the server's as its sub-workflows. Raises InvalidWorkflow."""
 
         def read() -> Workflow:
-            return read_workflow(definition, tools=self._tools, workflows=self._catalog().named)
+            return read_workflow(definition, tools=self._tools, workflows=self._catalog().by_name)
 
         return await asyncio.to_thread(read)
 

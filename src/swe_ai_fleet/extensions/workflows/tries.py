@@ -236,9 +236,9 @@ class Tries:
             run = self._runner.run(step.node, step.inputs, node_id=step.node_id, attempt=attempt, earlier=earlier)
             return await _outcome(run)
 
-        await self.tried(step, work)
+        await self.run(step, work)
 
-    async def tried(self, step: Step, work: Work, stop: Stop | None = None) -> None:
+    async def run(self, step: Step, work: Work, stop: Stop | None = None) -> None:
         """Try until it is done or given up.
 
         Args:

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
 ALLOW = "policy.allow"
@@ -69,7 +69,7 @@ class Violation:
         """`path:line` as far as they are known."""
         if not self.path:
             return ""
-        path = self.path if self.path.isprintable() and len(self.path) <= _MAX_PATH_CHARS else shown(self.path)
+        path = self.path if self.path.isprintable() and len(self.path) <= _MAX_PATH_CHARS else quoted(self.path)
         return f"{path}:{self.line}" if self.line else path
 
 
@@ -130,7 +130,7 @@ WHOLE_OUTPUT = "output_artifact"
 """In a result's details: the digest under which `GetArtifact` has the whole output."""
 
 
-async def kept(
+async def storable(
     result: CheckResult, whole: str, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
 ) -> CheckResult:
     """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more.

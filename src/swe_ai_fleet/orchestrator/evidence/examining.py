@@ -178,7 +178,7 @@ class Examining:
             notes=tuple(map(self.mask, self._notes[:_NOTES])),
             duration_ms=round((time.monotonic() - started_at) * 1000),
         )
-        return examination.told()
+        return examination.with_conflicts()
 
     async def _part(self, examinee: Examinee) -> _Part | None:
         """A candidate taken apart; None where it cannot be."""

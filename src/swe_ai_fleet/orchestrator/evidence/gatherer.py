@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError, PatchRejected
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline, suite_baseline
-from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, kept, verdict_of
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, storable, verdict_of
 from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames, Touched
 from swe_ai_fleet.orchestrator.evidence.examining import Examining
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
@@ -343,7 +343,7 @@ class _Gathering:
 
     async def _with_whole_output(self, result: CheckResult, whole: str = "") -> CheckResult:
         assignment = self._assignment
-        return await kept(
+        return await storable(
             result,
             whole,
             mask=self._own.mask,

@@ -200,7 +200,7 @@ class Figures:
     models: dict[str, ModelFigures] = field(default_factory=dict[str, ModelFigures])
     tools: dict[str, ToolFigures] = field(default_factory=dict[str, ToolFigures])
 
-    def took(self, operation: str, duration_ms: float) -> Self:
+    def add_duration(self, operation: str, duration_ms: float) -> Self:
         """Count how long an operation took."""
         self.latencies.setdefault(operation, Sketch()).add(duration_ms)
         return self

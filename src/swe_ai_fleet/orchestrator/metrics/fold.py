@@ -85,7 +85,7 @@ class OpenRun:
     since: Seconds | None
     worked: Seconds = 0.0
     model: str = ""
-    told: Usage = field(default_factory=Usage)
+    counted: Usage = field(default_factory=Usage)
 
     def pause(self, at: Seconds) -> bool:
         """Stop its clock; whether it ran."""
@@ -104,7 +104,7 @@ class OpenRun:
 
     def untold(self, total: Usage) -> Usage:
         """What a run spent beyond what its events said: its sub-agents' calls, and the money."""
-        counted_usage = self.told
+        counted_usage = self.counted
         return Usage(
             prompt_tokens=max(0, total.prompt_tokens - counted_usage.prompt_tokens),
             completion_tokens=max(0, total.completion_tokens - counted_usage.completion_tokens),
@@ -193,7 +193,9 @@ class MetricsFold:
                 return Figures(accepted=1, change=Gauges(queued=1))
             case ExecutionClaimed() if known is not None and not known.claimed:
                 known.claimed = True
-                return Figures(change=Gauges(driven=1, queued=-1)).took("queue_wait", (at - known.started_at) * 1000)
+                return Figures(change=Gauges(driven=1, queued=-1)).add_duration(
+                    "queue_wait", (at - known.started_at) * 1000
+                )
             case ExecutionClaimed(generation=generation) if generation > 1:
                 return Figures(takeovers=1)
             case RunReassigned():
@@ -223,7 +225,7 @@ class MetricsFold:
             agents_failed=0 if cancelled else left,
             change=change,
         )
-        return figures.took(_OPERATIONS[known.kind], body.duration_ms)
+        return figures.add_duration(_OPERATIONS[known.kind], body.duration_ms)
 
     def _run_said(self, event: Event, at: float) -> Figures | None:
         known, body = self.state.open.get(_place(event.tenant, event.execution_id)), event.body
@@ -240,7 +242,7 @@ class MetricsFold:
             case ModelReplied():
                 return self._replied(run, body)
             case ModelAwaited(waited_ms=waited) if waited:
-                return Figures().took("model_wait", waited)
+                return Figures().add_duration("model_wait", waited)
             case ToolFinished(entry=entry):
                 return self._called(run, entry, cached=body.result.cached)
             case LoopNoticed(advice=advice):
@@ -254,22 +256,22 @@ class MetricsFold:
     def _replied(self, run: OpenRun | None, body: ModelReplied) -> Figures:
         usage = _counted(body.reply.usage)
         if run is not None:
-            run.told += usage
+            run.counted += usage
         name = self.state.models.of(body.reply.model or (run.model if run is not None else ""))
         model = ModelFigures(calls=usage.model_calls, usage=usage)
         model.latency.add(body.duration_ms)
-        return Figures(usage=usage, models={name: model}).took("model_call", body.duration_ms)
+        return Figures(usage=usage, models={name: model}).add_duration("model_call", body.duration_ms)
 
     def _called(self, run: OpenRun | None, entry: AuditEntry, *, cached: bool) -> Figures | None:
         if entry.tool == APPROVAL_TOOL:
             return None
         usage, failed = Usage(tool_calls=1), int(entry.outcome is not Outcome.SUCCESS)
         if run is not None:
-            run.told += usage
+            run.counted += usage
         tool = ToolFigures(calls=1, failures=failed, cached=int(cached), outcomes=Counter({entry.outcome: 1}))
         tool.latency.add(entry.duration_ms)
         tools = {self.state.tools.of(entry.name): tool}
-        return Figures(usage=usage, tool_failures=failed, tools=tools).took("tool_call", entry.duration_ms)
+        return Figures(usage=usage, tool_failures=failed, tools=tools).add_duration("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
         running, untold = run.pause(at), run.untold(body.usage)
@@ -285,7 +287,7 @@ class MetricsFold:
         if run.model and (untold.cost or untold.total_tokens):
             # Without a latency: nobody timed them one by one.
             figures.models[self.state.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
-        return figures.took("agent", run.worked * 1000)
+        return figures.add_duration("agent", run.worked * 1000)
 
 
 def _place(tenant: str, execution_id: str) -> str:
@@ -298,7 +300,7 @@ def _claimed(known: OpenExecution, agent_id: str, at: float, *, resumes: bool) -
         known.runs[agent_id] = OpenRun(since=at)
         return Figures(agents_started=1, change=Gauges(agents=1))
     if not resumes:
-        run.told = Usage()
+        run.counted = Usage()
     return Figures(change=Gauges(agents=1)) if run.go_on(at) else None
 
 
@@ -307,7 +309,7 @@ def _checked(report: CheckReport) -> Figures | None:
     figures = Figures(usage=replace(report.usage, duration_ms=0))
     for result in report.results:
         if not result.skipped_reason:
-            figures.took("check", result.duration_ms)
+            figures.add_duration("check", result.duration_ms)
     return figures if figures.latencies else None
 
 

@@ -161,7 +161,7 @@ class Meter:
 
     async def whole(self) -> None:
         """Wait until everything that stood in the log at the start is counted."""
-        await self._follower.known()
+        await self._follower.wait_caught_up()
 
     async def spent_today(self, tenant: str, *, timeout: float = 5.0) -> int:
         """The prompt and completion tokens of a tenant's executions since midnight UTC.

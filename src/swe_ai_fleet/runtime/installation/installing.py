@@ -129,7 +129,7 @@ _FORMER = "agents"
 class Installed:
     """What was done: the files written, and the tokens that were made for people, which stand nowhere else."""
 
-    written: list[Path] = field(default_factory=list[Path])
+    files_written: list[Path] = field(default_factory=list[Path])
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -331,12 +331,12 @@ def _digest(token: str) -> str:
 
 def _keep(done: Installed, path: Path, text: str) -> None:
     if keep_private(path, lambda: text):
-        done.written.append(path)
+        done.files_written.append(path)
 
 
 def _write(done: Installed, path: Path, text: str) -> None:
     if update_private(path, text):
-        done.written.append(path)
+        done.files_written.append(path)
 
 
 _ACCESS_NOTE = """\

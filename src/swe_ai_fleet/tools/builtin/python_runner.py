@@ -35,13 +35,13 @@ def run(memory: int, limit: int, code: str) -> dict[str, object]:
         if end.code not in (None, 0):
             error = f"the code ended with sys.exit({end.code!r})"
     except BaseException as fault:  # noqa: BLE001 (whatever it is, it is reported)
-        error = told(fault)
+        error = traceback_of(fault)
     if "result" not in module.__dict__:
         return {"kind": "unset", "result": None, "error": error}
-    return {**shown(module.__dict__["result"], limit), "error": error}
+    return {**presented(module.__dict__["result"], limit), "error": error}
 
 
-def told(fault: BaseException) -> str:
+def traceback_of(fault: BaseException) -> str:
     """The traceback from the code on, without our own frames."""
     trace = fault.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != NAME:
@@ -53,7 +53,7 @@ def told(fault: BaseException) -> str:
     return text if len(text) <= ERROR_CHARS else f"{text[:1000]}\n[...]\n{text[-ERROR_CHARS + 1000 :]}"
 
 
-def shown(value: object, limit: int) -> dict[str, object]:
+def presented(value: object, limit: int) -> dict[str, object]:
     """The value as JSON where JSON can hold it, else as its repr."""
     try:
         plain = json.loads(json.dumps(value, allow_nan=False))

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Beginning, Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 
 Value = str | int | float | bool | None
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def _copy(tree: Tree, path: str, copy: Path, *, read_only: bool) -> str:
         if not tree.size(content.path + ending):
             continue
         if not read_only:
-            raise ToolFailure(f"{shown(path)} is open elsewhere or was not closed: there is a {ending} file beside it")
+            raise ToolFailure(f"{quoted(path)} is open elsewhere or was not closed: there is a {ending} file beside it")
         side = tree.read(content.path + ending, limit=MAX_FILE_BYTES)
         copy.with_name(copy.name + ending).write_bytes(side.data)
     return hashlib.sha256(content.data).hexdigest()
@@ -100,7 +100,7 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
     except MissingPath:
         now = ""
     if now != before:
-        raise ToolFailure(f"{shown(path)} was changed by another process meanwhile; nothing was written: try again")
+        raise ToolFailure(f"{quoted(path)} was changed by another process meanwhile; nothing was written: try again")
     tree.write(path, data, limit=MAX_FILE_BYTES)
 
 

@@ -20,7 +20,7 @@ from swe_ai_fleet.tools.docker.context import IGNORE_FILE, Ignore, pack
 from swe_ai_fleet.tools.docker.output import Printout
 from swe_ai_fleet.tools.docker.ownership import Kind, Names
 from swe_ai_fleet.tools.docker.policy import Limits
-from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 
 _MIB = 1024 * 1024
 _CPU_PERIOD = 100_000
@@ -99,7 +99,7 @@ def _text(tree: Tree, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ToolFailure(f"{shown(path)} is not UTF-8 text") from None
+        raise ToolFailure(f"{quoted(path)} is not UTF-8 text") from None
 
 
 def _packed(names: Names, root: Path, tree: Tree, directory: str, name: str, written: str) -> IO[bytes]:
@@ -109,7 +109,7 @@ def _packed(names: Names, root: Path, tree: Tree, directory: str, name: str, wri
         ignored = ""
     kind, _, _ = tree.info(real := tree.find(directory))
     if kind != "directory":
-        raise ToolFailure(f"{shown(directory)} is a {kind}; the context of a build is a directory")
+        raise ToolFailure(f"{quoted(directory)} is a {kind}; the context of a build is a directory")
     # What the engine reads from this file it leaves out of `COPY . .`: the two that are ours.
     left_out = f"{name}\n{IGNORE_FILE}\n"
     return pack(

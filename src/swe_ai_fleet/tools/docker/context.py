@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import is_git_directory, shown
+from swe_ai_fleet.tools.files.paths import is_git_directory, quoted
 
 MAX_PATTERNS = 500
 MAX_PATTERN_CHARS = 1_000
@@ -215,7 +215,7 @@ class _Packer:
             try:
                 self._entry(path, tarfile.REGTYPE, info, file=file)
             except OSError as error:
-                raise ToolFailure(f"{shown(path)} changed while it was read: {error}") from error
+                raise ToolFailure(f"{quoted(path)} changed while it was read: {error}") from error
 
     def _entry(
         self, path: str, kind: bytes, info: os.stat_result, *, target: str = "", file: IO[bytes] | None = None

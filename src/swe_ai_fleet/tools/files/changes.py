@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import FilePatch, apply_hunks
-from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
 from swe_ai_fleet.tools.policy import path_allowed
 
@@ -194,16 +194,16 @@ class PatchedFiles:
         try:
             self._add(file)
         except ToolFailure as failure:
-            known = failure.message.startswith(shown(name))
+            known = failure.message.startswith(quoted(name))
             kind = ToolRefusal if isinstance(failure, ToolRefusal) else ToolFailure
-            raise kind(f"{'' if known else shown(name) + ': '}{failure.message}. Nothing was changed.") from None
+            raise kind(f"{'' if known else quoted(name) + ': '}{failure.message}. Nothing was changed.") from None
         self._added += file.added
         self._removed += file.removed
 
     def complete(self) -> None:
         """Raises ToolFailure for an expected file that the patch does not change."""
         for path in self._expected:
-            raise ToolFailure(f"expected_sha256 names {shown(path)}, which the patch does not read")
+            raise ToolFailure(f"expected_sha256 names {quoted(path)}, which the patch does not read")
 
     def _add(self, file: FilePatch) -> None:
         before = self._before(file)
@@ -240,7 +240,7 @@ class PatchedFiles:
         if state is None:
             if file.source == file.target and file.hunks and not any(hunk.old for hunk in file.hunks):
                 return None  # as a comparison with a file that is not there looks when it has no /dev/null
-            raise ToolFailure(f"there is no {shown(file.source)}; a new file has '--- /dev/null' above its '+++' line")
+            raise ToolFailure(f"there is no {quoted(file.source)}; a new file has '--- /dev/null' above its '+++' line")
         expected = self._expected.pop(file.source, None)
         actual = hashlib.sha256(state.data).hexdigest()
         if expected is not None and expected.lower() != actual:
@@ -276,9 +276,9 @@ class PatchedFiles:
             except MissingPath:
                 return
             if kind == "symbolic link":
-                raise ToolRefusal(f"{shown(part)} is a symbolic link; patches do not go through links")
+                raise ToolRefusal(f"{quoted(part)} is a symbolic link; patches do not go through links")
             if end < len(parts) and kind != "directory":
-                raise ToolFailure(f"{shown(part)} is a {kind}, not a directory")
+                raise ToolFailure(f"{quoted(part)} is a {kind}, not a directory")
 
     def _exists(self, path: str) -> bool:
         try:

@@ -14,7 +14,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.changes import Change, FileState, History, PatchedFiles, digest, file_state, make_changes
 from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
 from swe_ai_fleet.tools.files.patches import parse_patch
-from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, shown, wrong_kind
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, quoted, wrong_kind
 from swe_ai_fleet.tools.files.text import MAX_LINES, Text, border, decode, rewritten, syntax_error, unified_diff
 
 
@@ -121,14 +121,14 @@ class Editor:
         make_changes(self._tree, patched.changes, limit=self._limit)
         for group in patched.groups:
             self._history.record("apply_patch", group)
-        return done("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
+        return succeeded("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
 
     def move(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         """Move one file."""
         kind, _, _ = self._tree.info(source)
         if kind == "symbolic link":
             self._tree.find(source)  # refused where it leads out
-            raise ToolFailure(f"{shown(source)} is a symbolic link; move the file that it leads to, or use a command")
+            raise ToolFailure(f"{quoted(source)} is a symbolic link; move the file that it leads to, or use a command")
         real, before = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
         changes = (
@@ -138,7 +138,7 @@ class Editor:
         make_changes(self._tree, changes, limit=self._limit)
         self._history.record("move_file", changes)
         sentence = f"Moved {real} to {target}{', replacing what was there' if replaced else ''}."
-        return done("move_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
+        return succeeded("move_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         """Copy one file."""
@@ -149,7 +149,7 @@ class Editor:
         make_changes(self._tree, (change,), limit=self._limit)
         self._history.record("copy_file", (change,))
         sentence = f"Copied {real} to {target}{', replacing what was there' if replaced else ''}."
-        return done("copy_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
+        return succeeded("copy_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
 
     def delete(self, path: str) -> ToolResult:
         """Delete a file, a link or an empty directory; a file can be put back."""
@@ -160,7 +160,7 @@ class Editor:
         kind = self._tree.remove(path)
         if before is not None:
             self._history.record("delete_file", (Change(path=real, before=before, after=None),))
-        return done("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
+        return succeeded("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
 
     def undo(self, path: str) -> ToolResult:
         """Take back the last change of a file."""
@@ -171,13 +171,15 @@ class Editor:
         entry = self._history.last(real)
         if entry is None:
             raise ToolFailure(
-                f"no change of {shown(path)} by the files tool is remembered; git_checkout restores files"
+                f"no change of {quoted(path)} by the files tool is remembered; git_checkout restores files"
             )
         changes: list[Change] = []
         for version in entry.versions:
             now = file_state(self._tree, version.path, limit=self._limit)
             if digest(now) != version.after:
-                raise ToolFailure(f"{shown(version.path)} was changed by something else since; undoing would lose that")
+                raise ToolFailure(
+                    f"{quoted(version.path)} was changed by something else since; undoing would lose that"
+                )
             changes.append(Change(path=version.path, before=now, after=version.before))
         make_changes(self._tree, changes, limit=self._limit)
         self._history.forget(entry)
@@ -188,7 +190,7 @@ class Editor:
             else:
                 sentences.append(f"Put back {change.path} as it was before: {len(change.after.data)} bytes.")
         metadata = {"undone": entry.operation, "paths": [change.path for change in changes]}
-        return done("undo_edit", "\n".join(sentences), metadata)
+        return succeeded("undo_edit", "\n".join(sentences), metadata)
 
     def _read(self, path: str, expected_sha256: str | None) -> tuple[str, FileState]:
         content = self._tree.read(path, limit=self._limit)
@@ -225,11 +227,11 @@ class Editor:
         real = self._tree.find(path)
         if kind != "file":
             hint = f"; name the file, as {posixpath.join(real, posixpath.basename(source))!r}"
-            raise wrong_kind(kind)(f"{shown(path)} is a {kind}{hint if kind == 'directory' else ''}")
+            raise wrong_kind(kind)(f"{quoted(path)} is a {kind}{hint if kind == 'directory' else ''}")
         if real == source:
             raise ToolFailure("source and destination are the same file")
         if not overwrite:
-            raise ToolFailure(f"{shown(path)} already exists; overwrite=true replaces it")
+            raise ToolFailure(f"{quoted(path)} already exists; overwrite=true replaces it")
         return real, file_state(self._tree, path, limit=self._limit)
 
     def _new(self, path: str) -> str:
@@ -239,7 +241,7 @@ class Editor:
         if normal.startswith("../"):
             raise outside(path)
         if path.endswith("/") or not name:
-            raise ToolFailure(f"{shown(path)} names no file")
+            raise ToolFailure(f"{quoted(path)} names no file")
         missing = [name]
         while above not in ("", "/"):
             try:
@@ -256,10 +258,10 @@ def check_expected(path: str, state: FileState, expected_sha256: str | None) -> 
     """Raises ToolFailure where a file no longer has the SHA-256 that the model believes it has."""
     actual = hashlib.sha256(state.data).hexdigest()
     if expected_sha256 is not None and expected_sha256.lower() != actual:
-        raise ToolFailure(f"{shown(path)} has changed: its SHA-256 is {actual}; read it again before editing")
+        raise ToolFailure(f"{quoted(path)} has changed: its SHA-256 is {actual}; read it again before editing")
 
 
-def done(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
+def succeeded(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
     """The result of an operation of the file tool that did what it was asked."""
     return ToolResult(success=True, operation=f"files_{name}", content=content, metadata=metadata)
 
@@ -278,7 +280,7 @@ def _edited(path: str, data: bytes, edit: Edit) -> Edited:
     try:
         replacement = replace_passage(before.content, old, new, replace_all=edit.replace_all)
     except ToolFailure as failure:
-        raise ToolFailure(f"{shown(path)}: {failure.message}") from None
+        raise ToolFailure(f"{quoted(path)}: {failure.message}") from None
     after = before.with_content(replacement.text)
     return Edited(before=before, after=after, data=after.encode(path), replacement=replacement)
 
@@ -306,7 +308,7 @@ def _result_of(
         "sha256": hashlib.sha256(data).hexdigest(),
         "syntax_error": error,
     }
-    return done(name, sentence, metadata)
+    return succeeded(name, sentence, metadata)
 
 
 def _edit_text(path: str, replacement: Replacement, lines: list[str]) -> str:

@@ -11,7 +11,7 @@ from unidiff.patch import Hunk as ParsedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import MAX_PATH_BYTES, is_git_directory, shown
+from swe_ai_fleet.tools.files.paths import MAX_PATH_BYTES, is_git_directory, quoted
 from swe_ai_fleet.tools.files.text import split_lines
 
 MAX_OFFSET = 200
@@ -184,7 +184,7 @@ def _file(file: PatchedFile) -> FilePatch:
         mode = _MODE_LINE.match(line)
         if mode and mode[1] not in _MODES:
             kind = _REFUSED_MODES.get(mode[1], "no ordinary file")
-            raise ToolRefusal(f"{shown(target or source or '')}: mode {mode[1]} is {kind}; patches change only files")
+            raise ToolRefusal(f"{quoted(target or source or '')}: mode {mode[1]} is {kind}; patches change only files")
     if source is None and target is None:
         raise ToolFailure("the patch has a file that is /dev/null before and after")
     for path in (source, target):
@@ -256,8 +256,8 @@ def _check(path: str) -> None:
     """Refuse, before anything is looked up, names that a patch has no reason to hold."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
-        raise ToolRefusal(f"{shown(path)} leads outside the workspace; name files relative to its root")
+        raise ToolRefusal(f"{quoted(path)} leads outside the workspace; name files relative to its root")
     if any(is_git_directory(part) for part in parts):
-        raise ToolRefusal(f"{shown(path)} lies in .git, which only the git tool may touch")
+        raise ToolRefusal(f"{quoted(path)} lies in .git, which only the git tool may touch")
     if not parts[-1] or any(part in ("", ".") for part in parts) or _CONTROL.search(path):
-        raise ToolFailure(f"{shown(path)} is not a file name that a patch may hold")
+        raise ToolFailure(f"{quoted(path)} is not a file name that a patch may hold")

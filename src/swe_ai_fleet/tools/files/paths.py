@@ -112,7 +112,7 @@ class Tree:
             raise ToolFailure(_too_large(path, len(data), limit))
         with _path_errors(path), self._walk(path, create=True) as place:
             if place.info is not None and not stat.S_ISREG(place.info.st_mode):
-                raise wrong_kind(place.kind)(f"{shown(path)} is a {place.kind}: only regular files can be written")
+                raise wrong_kind(place.kind)(f"{quoted(path)} is a {place.kind}: only regular files can be written")
             _replace(place, data, mode)
             return place.path
 
@@ -151,20 +151,20 @@ class Tree:
                 _make_directory(place.directory, place.name)
                 return True
             if not stat.S_ISDIR(place.info.st_mode):
-                raise ToolFailure(f"{shown(path)} exists and is a {place.kind}")
+                raise ToolFailure(f"{quoted(path)} exists and is a {place.kind}")
             return False
 
     def remove(self, path: str) -> str:
         """Remove a file, a link (not its target) or an empty directory; what kind it was."""
         with _path_errors(path), self._walk(path, follow=False) as place:
             if place.name == ".":
-                raise ToolRefusal(f"{shown(path)} is the workspace itself or ends in '..'; name what to delete")
+                raise ToolRefusal(f"{quoted(path)} is the workspace itself or ends in '..'; name what to delete")
             if place.info is None:
                 raise _missing(path, place)
             if not stat.S_ISDIR(place.info.st_mode):
                 os.unlink(place.name, dir_fd=place.directory)
             elif _names(place.directory, place.name):
-                raise ToolFailure(f"{shown(path)} is a directory that is not empty; delete its files first")
+                raise ToolFailure(f"{quoted(path)} is a directory that is not empty; delete its files first")
             else:
                 os.rmdir(place.name, dir_fd=place.directory)
             return place.kind
@@ -180,7 +180,7 @@ class Tree:
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
-                raise ToolRefusal(f"{shown(path)} became a symbolic link while it was being opened") from None
+                raise ToolRefusal(f"{quoted(path)} became a symbolic link while it was being opened") from None
             try:
                 # What stood there a moment ago may be another thing now: only the open file's own type counts.
                 info = os.fstat(handle)
@@ -196,7 +196,7 @@ class Tree:
         try:
             while pending:
                 if links > MAX_LINKS:
-                    raise ToolFailure(f"{shown(path)} leads through more than {MAX_LINKS} symbolic links")
+                    raise ToolFailure(f"{quoted(path)} leads through more than {MAX_LINKS} symbolic links")
                 name = pending.pop()
                 if name == "..":
                     if not names:
@@ -224,10 +224,10 @@ class Tree:
                 if info is None:
                     self._check_unmade(path, len(names) + 1, pending[::-1])
                     if not create:
-                        raise MissingPath(f"{shown(path)}: there is no directory {shown('/'.join((*names, name)))}")
+                        raise MissingPath(f"{quoted(path)}: there is no directory {quoted('/'.join((*names, name)))}")
                     _make_directory(handles[-1], name)
                 elif not stat.S_ISDIR(info.st_mode):
-                    raise ToolFailure(f"{shown(path)}: {shown('/'.join((*names, name)))} is not a directory")
+                    raise ToolFailure(f"{quoted(path)}: {quoted('/'.join((*names, name)))} is not a directory")
                 try:
                     handles.append(os.open(name, _DIRECTORY, dir_fd=handles[-1]))
                 except OSError as error:
@@ -255,13 +255,13 @@ class Tree:
 
     def _components(self, path: str, *, through: str = "") -> list[str]:
         if "\0" in path:
-            raise ToolFailure(f"{shown(path)} contains a NUL character")
+            raise ToolFailure(f"{quoted(path)} contains a NUL character")
         try:
             size = len(os.fsencode(path))
         except UnicodeEncodeError:
-            raise ToolFailure(f"{shown(path)} contains characters that no file name can have") from None
+            raise ToolFailure(f"{quoted(path)} contains characters that no file name can have") from None
         if size > MAX_PATH_BYTES:
-            raise ToolFailure(f"{shown(path)} has {size} bytes; a path has at most {MAX_PATH_BYTES}")
+            raise ToolFailure(f"{quoted(path)} has {size} bytes; a path has at most {MAX_PATH_BYTES}")
         if path.startswith("/"):
             inside = next((prefix for prefix in self._prefixes if (path + "/").startswith(prefix + "/")), None)
             if inside is None:
@@ -276,14 +276,16 @@ def is_git_directory(name: str) -> bool:
     return plain in (".git", "git~1")
 
 
-def shown(path: str) -> str:
+def quoted(path: str) -> str:
     """A path as error messages name it: quoted, of bounded length."""
     return repr(path) if len(path) <= 200 else f"{path[:100]!r}...{path[-60:]!r}"
 
 
 def outside(path: str) -> ToolRefusal:
     """What to raise for a path that leaves the workspace."""
-    return ToolRefusal(f"{shown(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'")
+    return ToolRefusal(
+        f"{quoted(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'"
+    )
 
 
 def wrong_kind(kind: str) -> type[ToolFailure]:
@@ -297,16 +299,16 @@ def _path_errors(path: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise ToolFailure(f"{shown(path)}: {error.strerror or error}") from error
+        raise ToolFailure(f"{quoted(path)}: {error.strerror or error}") from error
 
 
 def _inside_git(path: str) -> ToolRefusal:
-    return ToolRefusal(f"{shown(path)} lies in .git, which only the git tool may touch")
+    return ToolRefusal(f"{quoted(path)} lies in .git, which only the git tool may touch")
 
 
 def _too_large(path: str, size: int, limit: int) -> str:
     return (
-        f"{shown(path)} has {size} bytes; files of at most {limit} bytes are handled whole. "
+        f"{quoted(path)} has {size} bytes; files of at most {limit} bytes are handled whole. "
         "Search it, or print a part of it with a command"
     )
 
@@ -314,14 +316,14 @@ def _too_large(path: str, size: int, limit: int) -> str:
 def _missing(path: str, place: Place) -> MissingPath:
     siblings = _names(place.directory, ".")[:_MAX_SIBLINGS]
     prefix = place.path[: -len(place.name)]
-    close = [shown(prefix + name) for name in get_close_matches(place.name[:100], siblings, n=3, cutoff=0.7)]
-    return MissingPath(f"there is no {shown(path)}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+    close = [quoted(prefix + name) for name in get_close_matches(place.name[:100], siblings, n=3, cutoff=0.7)]
+    return MissingPath(f"there is no {quoted(path)}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
 
 
 def _refuse_special(path: str, info: os.stat_result, kind: str) -> None:
     if not stat.S_ISREG(info.st_mode):
         hint = "; files_list_files shows what is in it" if stat.S_ISDIR(info.st_mode) else ""
-        raise wrong_kind(kind)(f"{shown(path)} is a {kind}, not a file{hint}")
+        raise wrong_kind(kind)(f"{quoted(path)} is a {kind}, not a file{hint}")
 
 
 def _lstat(name: str, directory: int) -> os.stat_result | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
 _MARKS = {
@@ -77,7 +77,7 @@ class Text:
             return mark + content.encode(codec)
         except UnicodeEncodeError as error:
             raise ToolFailure(
-                f"{shown(path)} is encoded in {self.encoding}, which cannot hold {content[error.start]!r}; "
+                f"{quoted(path)} is encoded in {self.encoding}, which cannot hold {content[error.start]!r}; "
                 "leave that character out"
             ) from None
 
@@ -86,7 +86,7 @@ def decode(path: str, data: bytes) -> Text:
     """A file's content as text: UTF-8, UTF-8 or UTF-16 with a byte order mark, else Latin-1. Raises ToolFailure."""
     encoding, content = _decode(data)
     if content is None:
-        raise ToolFailure(f"{shown(path)} is a binary file of {len(data)} bytes ({_kind(data)}), not text")
+        raise ToolFailure(f"{quoted(path)} is a binary file of {len(data)} bytes ({_kind(data)}), not text")
     windows = content.count("\r\n")
     if not windows:
         return Text(content=content, encoding=encoding)

@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files import search
-from swe_ai_fleet.tools.files.editor import Edit, Editor, count, done
-from swe_ai_fleet.tools.files.paths import Tree, shown, wrong_kind
+from swe_ai_fleet.tools.files.editor import Edit, Editor, count, succeeded
+from swe_ai_fleet.tools.files.paths import Tree, quoted, wrong_kind
 from swe_ai_fleet.tools.files.text import Text, decode, numbered, unified_diff
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -192,7 +192,7 @@ class FileTool(Toolkit):
                 f"[the first {count(matches, 'match')}; there are more: narrow the pattern, the path or the glob]"
             )
         metadata = {"matches": len(matches), "files": len(files), "complete": matches_found.complete}
-        return done("search_in_files", "\n".join(lines), metadata)
+        return succeeded("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
     async def list_files(
@@ -212,7 +212,7 @@ class FileTool(Toolkit):
             lines.append(f"[{count(lines, 'file')}]")
         else:
             lines.append(f"[the first {count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
-        return done("list_files", "\n".join(lines), {"files": len(files.items), "complete": files.complete})
+        return succeeded("list_files", "\n".join(lines), {"files": len(files.items), "complete": files.complete})
 
     @operation(read_only=True, time_limit_seconds=180.0)
     async def repo_map(
@@ -230,7 +230,7 @@ class FileTool(Toolkit):
         room = (self.pipeline.limits.observation_chars - _NOTE_CHARS) // CHARS_PER_TOKEN
         real = self._tree.find(path)
         drawn = await self._mapper.draw(real, texts, max_tokens=max(1, min(max_tokens, room)))
-        return done("repo_map", described(drawn, path), drawn.model_dump(exclude={"key", "text"}))
+        return succeeded("repo_map", described(drawn, path), drawn.model_dump(exclude={"key", "text"}))
 
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:
@@ -244,7 +244,7 @@ class FileTool(Toolkit):
         """Create a directory and its parents. Writing a file creates its directories by itself."""
         created = self._tree.make_directory(path)
         sentence = f"Created the directory {path}." if created else f"The directory {path} already exists."
-        return done("mkdir", sentence, {"path": path, "created": created})
+        return succeeded("mkdir", sentence, {"path": path, "created": created})
 
     @operation(read_only=True)
     async def file_info(self, path: Annotated[str, Field(description="File or directory.")]) -> ToolResult:
@@ -268,7 +268,7 @@ class FileTool(Toolkit):
         first, end = ranges[0][0], 0
         for start, stop in ranges:
             if lines and start > len(lines):
-                raise ToolFailure(f"{shown(path)} has {len(lines)} lines; start_line is {start}")
+                raise ToolFailure(f"{quoted(path)} has {len(lines)} lines; start_line is {start}")
             if stop is not None and stop < start:
                 raise ToolFailure(f"end_line {stop} lies before start_line {start}")
             last = min(stop or len(lines), len(lines))
@@ -288,7 +288,7 @@ class FileTool(Toolkit):
             "end_line": end,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        return done("read_file", content, metadata)
+        return succeeded("read_file", content, metadata)
 
     def _file_info(self, path: str) -> ToolResult:
         kind, info, target = self._tree.info(path)
@@ -309,7 +309,7 @@ class FileTool(Toolkit):
             else:
                 newline = {"\n": "LF", "\r\n": "CRLF"}.get(text.newline, text.newline)
                 facts |= {"lines": len(text.lines), "encoding": text.encoding, "newline": newline}
-        return done("file_info", "\n".join(f"{name}: {value}" for name, value in facts.items()), facts)
+        return succeeded("file_info", "\n".join(f"{name}: {value}" for name, value in facts.items()), facts)
 
     def _diff_files(self, path_a: str, path_b: str) -> ToolResult:
         (real_a, data_a, a), (real_b, data_b, b) = self._read(path_a), self._read(path_b)
@@ -317,7 +317,7 @@ class FileTool(Toolkit):
         content = diff.rstrip("\n") or f"{real_a} and {real_b} are the same."
         if not diff and data_a != data_b:
             content = f"{real_a} is {a.encoding} and {real_b} is {b.encoding}; their text is the same."
-        return done("diff_files", content, {"same": data_a == data_b})
+        return succeeded("diff_files", content, {"same": data_a == data_b})
 
     def _scope(self, path: str, glob: str | None) -> search.Scope:
         real = self._tree.find(path)
@@ -325,7 +325,7 @@ class FileTool(Toolkit):
         if kind == "directory":
             return search.Scope(directory=real, glob=glob or "")
         if kind != "file":
-            raise wrong_kind(kind)(f"{shown(path)} is a {kind}; give a directory or a file")
+            raise wrong_kind(kind)(f"{quoted(path)} is a {kind}; give a directory or a file")
         parent, _, name = real.rpartition("/")
         return search.Scope(directory=parent or ".", file=f"./{name}", glob=glob or "")
 

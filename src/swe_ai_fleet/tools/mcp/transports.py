@@ -222,7 +222,7 @@ class HttpWire:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
                 if event.event == "message" and event.data:
                     self.inbox.accept(event.data)
-                if self.inbox.answered(message.id):
+                if self.inbox.is_settled(message.id):
                     return
             raise ToolFailure("its answer broke off")
         if kind != "application/json":
@@ -233,7 +233,7 @@ class HttpWire:
             if len(received) > MAX_MESSAGE_BYTES:
                 raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
         self.inbox.accept(bytes(received))
-        if not self.inbox.answered(message.id):
+        if not self.inbox.is_settled(message.id):
             status = _STATUS.get(response.status_code, f"HTTP {response.status_code}")
             raise ToolFailure(f"its answer ({status}) is not one to the question")
 

@@ -58,7 +58,7 @@ class Inbox:
         """Say that nobody waits any more for the answer to a request."""
         self._awaited.discard(str(request_id))
 
-    def answered(self, request_id: RequestId) -> bool:
+    def is_settled(self, request_id: RequestId) -> bool:
         """Whether nobody waits for the answer to a request, because it is there or for another reason."""
         return str(request_id) not in self._awaited
 

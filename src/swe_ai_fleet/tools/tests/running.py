@@ -35,7 +35,7 @@ from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, written
+from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, read_report
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
@@ -135,7 +135,7 @@ async def _supervised(
     await leave(workspace, f"{events}.key", key)
     with leaving_nothing(inventory, plan.transient):
         result = await workspace.run(command)
-    data = await written(workspace, events)
+    data = await read_report(workspace, events)
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
 
 

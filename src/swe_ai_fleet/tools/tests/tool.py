@@ -18,7 +18,7 @@ from swe_ai_fleet.tools.tests.runners.plan import Selection, checked_keyword, ch
 from swe_ai_fleet.tools.tests.runners.python import DISCOVER, PYTHON_PYTEST
 from swe_ai_fleet.tools.tests.runners.scripts import framework_of, is_pytest, is_unittest
 from swe_ai_fleet.tools.tests.runners.suites import make_plan, suite_for
-from swe_ai_fleet.tools.tests.runners.wording import told
+from swe_ai_fleet.tools.tests.runners.wording import test_result
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 
 Paths = Annotated[list[str], Field(description="Files, directories or ids (tests/test_a.py::test_b); all if empty.")]
@@ -171,4 +171,4 @@ class TestTool(Toolkit):
         limits = TestLimits(whole=whole)
         run = await run_tests(self.workspace, planned.plan, limits, inventory=planned.inventory)
         before = await self.failed_before() if self.failed_before is not None else None
-        return told(name, run, announced=announced, failed_before=before)
+        return test_result(name, run, announced=announced, failed_before=before)

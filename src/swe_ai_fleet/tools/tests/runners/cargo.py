@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
@@ -130,7 +130,7 @@ def _crate(inventory: Inventory, root: str, path: str) -> str:
 def _name(inventory: Inventory, crate: str) -> str:
     name = string(mapping(toml(inventory.text(f"{crate}/Cargo.toml")), "package").get("name"))
     if not name:
-        raise ToolFailure(f"{shown(crate)}/Cargo.toml names no package")
+        raise ToolFailure(f"{quoted(crate)}/Cargo.toml names no package")
     return name
 
 
@@ -162,7 +162,7 @@ def _target(inventory: Inventory, root: str, path: str) -> tuple[list[str], str]
         case ("src", *_):
             module = place.parent if place.name == "mod.rs" else place.with_suffix("")
             if not all(part.isidentifier() for part in module.parts[1:]):
-                raise ToolFailure(f"{shown(path)} is not a Rust module; use keyword to choose tests")
+                raise ToolFailure(f"{quoted(path)} is not a Rust module; use keyword to choose tests")
             return [], "::".join(module.parts[1:]) + "::"
         case ("tests",):
             return ["--test=*"], ""
@@ -173,4 +173,6 @@ def _target(inventory: Inventory, root: str, path: str) -> tuple[list[str], str]
         case _:
             if path not in inventory.files and f"{path}/Cargo.toml" in inventory.files:
                 return [], ""
-            raise ToolFailure(f"{shown(path)} selects no tests of cargo's: name a file in src or tests, or use keyword")
+            raise ToolFailure(
+                f"{quoted(path)} selects no tests of cargo's: name a file in src or tests, or use keyword"
+            )

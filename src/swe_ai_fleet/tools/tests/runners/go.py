@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
@@ -103,5 +103,5 @@ def _package(inventory: Inventory, root: str, path: str, module: str) -> str:
 def _pattern(name: str) -> str:
     """A regular expression of Go's that matches one test or subtest."""
     if not re.fullmatch(r"[^\s|]{1,500}", name):
-        raise ToolFailure(f"{shown(name)} is not the name of a Go test")
+        raise ToolFailure(f"{quoted(name)} is not the name of a Go test")
     return "/".join(f"^{re.escape(part)}$" for part in name.split("/"))

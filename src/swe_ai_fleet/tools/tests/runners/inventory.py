@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import Tree, shown
+from swe_ai_fleet.tools.files.paths import Tree, quoted
 from swe_ai_fleet.tools.files.search import Scope, find_files
 from swe_ai_fleet.tools.tests.runners.values import toml
 
@@ -171,7 +171,7 @@ class Inventory:
         if None in roots:
             raise ToolFailure(f"there is no {manifest} beside or above these paths; {self._where(manifest)}")
         if len(roots) > 1:
-            named = ", ".join(sorted(shown(root) for root in roots if root is not None)[:_MAX_NAMED])
+            named = ", ".join(sorted(quoted(root) for root in roots if root is not None)[:_MAX_NAMED])
             raise ToolFailure(f"these paths belong to several projects ({named}): run each in a call of its own")
         if roots:
             return roots.pop() or "."
@@ -234,4 +234,4 @@ class Inventory:
         directories = self._holding(manifest)
         if not directories:
             return "nor anywhere below" if manifest != "package.json" else "none below has a test script"
-        return f"there is one in {', '.join(shown(name) for name in directories[:_MAX_NAMED])}: name a path there"
+        return f"there is one in {', '.join(quoted(name) for name in directories[:_MAX_NAMED])}: name a path there"

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT, Command
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.reports import lines, parse_pytest_output, seconds
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
@@ -110,7 +110,7 @@ async def leave(workspace: Workspace, path: str, text: str) -> None:
     await workspace.run(Command(argv=("sh", "-c", _LEAVE, "sh", path, text), light=True))
 
 
-async def written(workspace: Workspace, path: str) -> bytes | None:
+async def read_report(workspace: Workspace, path: str) -> bytes | None:
     """The report that a run left, read through the sandbox; None where there is none to be trusted."""
     command = Command(
         argv=("sh", "-c", _TAKE, "sh", path), light=True, output_limit=MAX_EVENT_BYTES, timeout_seconds=60
@@ -228,18 +228,18 @@ def checked_keyword(keyword: str | None) -> str:
     if keyword is None:
         return ""
     if keyword.startswith(("-", "@")):
-        raise ToolRefusal(f"keyword {shown(keyword)} looks like an option; give (a part of) a test's name")
+        raise ToolRefusal(f"keyword {quoted(keyword)} looks like an option; give (a part of) a test's name")
     if not keyword.strip() or len(keyword) > _MAX_KEYWORD_CHARS or _CONTROL.search(keyword):
-        raise ToolFailure(f"keyword {shown(keyword)} selects nothing; leave it out to run all tests")
+        raise ToolFailure(f"keyword {quoted(keyword)} selects nothing; leave it out to run all tests")
     return keyword
 
 
 def checked_path(path: str) -> str:
     """The path itself. Raises ToolRefusal for what a runner could take for an option or a file of options."""
     if path.startswith(("-", "@")):
-        raise ToolRefusal(f"path {shown(path)} looks like an option; give a file or directory, as './{path[:60]}'")
+        raise ToolRefusal(f"path {quoted(path)} looks like an option; give a file or directory, as './{path[:60]}'")
     if not path.strip() or _CONTROL.search(path):
-        raise ToolFailure(f"{shown(path)} is no path; leave paths out to run all tests")
+        raise ToolFailure(f"{quoted(path)} is no path; leave paths out to run all tests")
     return path
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES, PYTEST, Inventory, Suite
 from swe_ai_fleet.tools.tests.runners.plan import Plan, checked_path, not_installed
 from swe_ai_fleet.tools.tests.runners.scripts import framework_of
@@ -24,11 +24,11 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     """How to make a target. Raises ToolRefusal for what make could take for an option or a variable; ToolFailure."""
     if not _TARGET.fullmatch(target):
         if target.startswith(("-", "@")) or "=" in target:
-            raise ToolRefusal(f"target {shown(target)} looks like an option or a variable of make's; give a target")
-        raise ToolFailure(f"{shown(target)} is not a target: letters, digits and . _ / + - only")
+            raise ToolRefusal(f"target {quoted(target)} looks like an option or a variable of make's; give a target")
+        raise ToolFailure(f"{quoted(target)} is not a target: letters, digits and . _ / + - only")
     prefix = "" if directory == "." else f"{directory}/"
     if not any(prefix + name in inventory.files for name in MAKEFILES):
-        raise ToolFailure(f"there is no Makefile in {shown(directory)}; use tests_run or shell_run_command")
+        raise ToolFailure(f"there is no Makefile in {quoted(directory)}; use tests_run or shell_run_command")
     words = (*base[:-1], target)
     return Plan(
         framework="make",
@@ -78,7 +78,7 @@ async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Su
             return Suite(directory=suite.directory, argv=own) if same else suite
     if own:
         return default
-    raise ToolFailure(f"no tests were found for {shown(path)}; use tests_pytest or shell_run_command")
+    raise ToolFailure(f"no tests were found for {quoted(path)}; use tests_pytest or shell_run_command")
 
 
 async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:

@@ -18,7 +18,7 @@ _EXPECTED = "expected to fail"
 _NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
 
 
-def told(
+def test_result(
     name: str, run: TestRun, *, announced: bool = False, failed_before: Collection[str] | None = None
 ) -> ToolResult:
     """The result of the operation `name`.
