@@ -74,7 +74,7 @@ def token() -> str:
 def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
     variables = {"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"}
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/", "env": variables}
-    return subprocess.run(argv, **user, input=text, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(argv, **user, input=text, capture_output=True, text=True, check=False, timeout=300)
 
 
 def drive(level: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def drive(level: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]
         finished = as_nobody([SYSTEM_PYTHON, *argv], text)
     else:
         finished = subprocess.run(
-            [sys.executable, *argv], input=text, capture_output=True, text=True, check=False, timeout=120, env=env
+            [sys.executable, *argv], input=text, capture_output=True, text=True, check=False, timeout=300, env=env
         )
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)

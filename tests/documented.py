@@ -17,6 +17,7 @@ WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "unit/test_chat_document.py"
 IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
 IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the_image_that_a_task_names"
+CHAOS = "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills"
 BY_HAND = "by hand"
 """Takes minutes of an idle machine, or another machine: its options are checked, it is not run by a test."""
 VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
@@ -43,7 +44,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/bench.md": (BY_HAND,),
     "docs/capacity.md": (BY_HAND, BY_HAND),
-    "docs/chaos.md": ("../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills",),
+    "docs/chaos.md": (CHAOS,),
     "docs/chat.md": (
         HERE,
         f"{CHAPTERS}::test_the_formatting_example_runs",

@@ -7,8 +7,6 @@ import json
 from swe_ai_fleet.testing import Conversation, Turn
 
 LACKING = "[lacking]"
-USELESS = "useless_module"
-HIDING = "hiding_module"
 # It leaves a package as pip does, with what an index said of it.
 PROVIDE = (
     "python3 -c \"import os, sysconfig; site = sysconfig.get_path('purelib'); "
@@ -23,17 +21,11 @@ def _proposal(**fields: object) -> Turn:
     return Turn(content=json.dumps({"setup": [], "test_command": "", "notes": "looked", **fields}))
 
 
-_LOOK = Turn(tool_calls=(("shell_run_command", {"command": "ls"}),))
 _TRY = Turn(tool_calls=(("shell_run_command", {"command": PROVIDE}),))
 _TEST = Turn(tool_calls=(("tests_run", {}),))
 _MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i 's/SUN + 1/SUN + 2/' weather.py"}),))
 
 ENVIRONMENT_CONVERSATIONS = (
-    Conversation(regex=rf"(?s){_RUN}.*named '?{USELESS}", turns=(_LOOK, _proposal(setup=["true"]))),
-    Conversation(
-        regex=rf"(?s){_RUN}.*named '?{HIDING}",
-        turns=(_proposal(setup=["true"], test_command="python3 -m pytest -k plain"),),
-    ),
     Conversation(regex=rf"(?s){_RUN}.*named '?almanac", turns=(_TRY, _TEST, _proposal(setup=[PROVIDE]))),
     Conversation(match=LACKING, turns=(_MEND, Turn(tool_calls=(("final_answer", {"result": "Mended."}),)))),
 )

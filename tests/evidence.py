@@ -131,12 +131,13 @@ class World:
         level: IsolationLevel | None = None,
         *,
         setup: SetupPolicy | None = None,
+        home: Path | None = None,
     ) -> None:
         self.root = root
         self.repo = make_repository(root / "repo", files)
         sandbox = Sandbox(SandboxPolicy(level=level) if level else SandboxPolicy())
         self.provider = CountingProvider(
-            home_at(root / "home"), sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
+            home_at(home or root / "home"), sandbox, allowed_roots=(root,), allow_local_paths=True, setup=setup
         )
         self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
         self.turn = asyncio.Lock()

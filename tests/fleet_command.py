@@ -64,8 +64,8 @@ class Shell:
         return {**kept, **metrics, "FLEET_HOME": str(self.home), **model, **self.more}
 
     async def start(self, *arguments: str, stdin: bytes = b"", **variables: str) -> asyncio.subprocess.Process:
-        """Start a command; what it is given on standard input has to fit into a pipe."""
-        cold = ("-m", "swe_ai_fleet.cli.main")
+        """Start a command, or a program of Python's; what it is given on standard input has to fit into a pipe."""
+        cold = () if arguments[0].endswith(".py") else ("-m", "swe_ai_fleet.cli.main")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *(("-I", "-S", str(WARM), self.warm) if self.warm else cold), *arguments),
             env={**self.variables, **variables},

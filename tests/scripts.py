@@ -10,7 +10,6 @@ from tests.benchmark_script import BENCHMARK_CONVERSATIONS
 from tests.chat_script import CHAT_CONVERSATIONS
 from tests.environment_script import ENVIRONMENT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
-from tests.parts_script import PARTS_CONVERSATIONS
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.reviewing import REVIEWER, accepting
 from tests.web_script import WEB_CONVERSATIONS
@@ -26,7 +25,6 @@ FAILING = "[failing]"
 PROPOSING = "[proposing]"
 RISKY = "[risky]"
 INTRUDING = "[intruding]"
-PROBED = "[probed]"
 REVIEWED = "[reviewed]"
 
 HELLO_FILES = {
@@ -89,29 +87,23 @@ _LOOK = Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),))
 _MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i \"s/'Hi'/'Hello, World!'/\" utils.py"}),))
 _REVISER = "# Your second go"
 
-# Who makes a checklist of a task's statement, and what it finds there.
+# Who makes a checklist of a task's statement.
 _PROBER = "The question is the statement of a task"
-_REQUIREMENTS = [
-    {
-        "quote": "it returns 'Hello, World!'",
-        "probe": "python3 -c \"import utils; assert utils.hello_world() == 'Hello, World!'\"",
-    },
-    {
-        "quote": "Add hello_world() to utils.py",
-        "probe": "python3 -c \"import utils; assert utils.hello_world().endswith('World!')\"",
-    },
-    {"quote": "to utils.py", "probe": "python3 -c 'import utils; assert utils.one() == 1'"},
-]
-_CHECKLIST = {"result": {"requirements": _REQUIREMENTS}}
+PARTS = "[parts] Greet, and take leave"
+_SPLIT = {
+    "subtasks": [
+        {"id": "Hello", "role": "DEV", "description": "Append hello() to utils.py.", "priority": 1},
+        {"id": "bye", "role": "DEV", "description": "Append bye() to utils.py."},
+        {"id": "tests", "role": "QA", "description": "Test both.", "depends_on": ["Hello", "bye"]},
+    ],
+    "reasoning": "Two functions, and what proves them.",
+}
 
 SCRIPT = Script(
     conversations=(
-        Conversation(match=PROBED, regex=_PROBER, turns=(_LOOK, Turn(tool_calls=(("final_answer", _CHECKLIST),)))),
         Conversation(regex=_PROBER, turns=(_answer('{"requirements": []}'),)),
-        Conversation(match=PROBED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
-        Conversation(match=PROBED, turns=(_append(_THOROUGH), _answer("It greets the world."))),
         *BENCHMARK_CONVERSATIONS,
-        *PARTS_CONVERSATIONS,
+        Conversation(match=PARTS, regex="You split a task", turns=(Turn(content=json.dumps(_SPLIT)),)),
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         *CHAT_CONVERSATIONS,

@@ -1,8 +1,9 @@
-"""`fleet`, started from a process that has loaded it already: a fork instead of half a second of imports.
+"""`fleet`, or a program over it, started from a process that has loaded it already: a fork instead of imports.
 
 `python -m tests.warm_fleet --keep SOCKET` loads it and waits. `python -I -S tests/warm_fleet.py SOCKET ARGUMENTS…`
-has it fork, and is then the command: with its own descriptors, directory, variables, signals and exit code. What is
-loaded never runs a command itself, so nothing of one is left for the next.
+has it fork, and is then the command, or the program whose path the first argument is: with its own descriptors,
+directory, variables, signals and exit code. What is loaded never runs a command itself, so nothing of one is left for
+the next.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _LOADED_LATER = (
     "cli.environment",
     "cli.recordings",
     "runtime.replay",
+    "runtime.tool_enabled_agent",
+    "runtime.function_calling_agent",
+    "extensions.workflows.executor",
 )
-"""What commands load only when they need it: up to a second for each of them."""
+"""What commands and programs load only when they need it: up to a second for each of them."""
 _NUMBER = struct.Struct("!i")
 _NO_CODE = 70
 """What a command ends with that was killed before it could say a code."""
@@ -110,7 +114,13 @@ def _become(connection: socket.socket) -> list[str]:
 
 def _exit_code(app: Callable[..., object], arguments: list[str]) -> int:
     try:
-        app(arguments, prog_name="fleet")
+        if arguments and arguments[0].endswith(".py"):
+            import runpy
+
+            sys.argv, sys.path[0] = arguments, os.path.dirname(arguments[0])
+            runpy.run_path(arguments[0], run_name="__main__")
+        else:
+            app(arguments, prog_name="fleet")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - as an interpreter ends

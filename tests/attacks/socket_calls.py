@@ -25,7 +25,7 @@ from typing import Any
 LIBC = ctypes.CDLL(None, use_errno=True)
 SECCOMP = {"x86_64": 317, "aarch64": 277}[platform.machine()]
 CONNECT_NUMBER = {"x86_64": 42, "aarch64": 203}[platform.machine()]
-ROUNDS = 3000
+ROUNDS = 1500
 TOLD: dict[str, Any] = {}
 REACHED: list[str] = []
 
@@ -245,13 +245,13 @@ def listening_elsewhere() -> None:
     names = (_name("127.0.0.1", 0), _name("0.0.0.0", 0))
     kept: list[socket.socket] = []
     with meanwhile(lambda turn: ctypes.memmove(held, names[turn % 2], 16)):
-        for _ in range(300):
+        for _ in range(150):
             server = socket.socket()
             if LIBC.bind(server.fileno(), held, 16) == 0:
                 server.listen()
                 kept.append(server)
     unbound = socket.socket()
-    for _ in range(300):
+    for _ in range(150):
         server = socket.socket()
         number = server.fileno()
         LIBC.bind(number, ctypes.create_string_buffer(names[0], 16), 16)

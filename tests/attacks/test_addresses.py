@@ -160,7 +160,7 @@ async def test_a_named_host_works_for_all_that_git_does(tmp_path: Path, server: 
     pinned = await provider.pin("default", RepoRef(location=f"http://inside.example:{port}/project.git"))
     assert pinned.commit == git(tmp_path / "source", "rev-parse", "HEAD")
     # More than git sends in one piece, so that it comes in chunks.
-    noise = os.urandom(3_000_000).hex()
+    noise = os.urandom(1_300_000).hex()
     large = f"--- /dev/null\n+++ b/noise\n@@ -0,0 +1 @@\n+{noise}\n".encode()
     delivered = await provider.deliver("e1", pinned, large, Delivery(branch="fleet/one", message="One", push=True))
     assert delivered.pushed

@@ -48,7 +48,6 @@ def extended(size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT) + bytes(min(size, 4096))
 
 
-OUT = "/outside/file"
 REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
     "an absolute path": ([layer(entry("/etc/passwd", "x"))], PreconditionFailed, "leads out of it"),
     "a path that climbs": ([layer(entry("a/../../outside/file", "x"))], PreconditionFailed, "leads out of it"),

@@ -36,8 +36,8 @@ from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports
 
-CHARS = 65_000
-CPU_SECONDS = 0.5
+CHARS = 16_000
+CPU_SECONDS = 0.2
 
 _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
@@ -163,7 +163,8 @@ def test_addresses_are_still_shown_without_their_users() -> None:
 
 
 def test_control_the_earlier_reader_is_killed(readings: dict[str, tuple[int, str]]) -> None:
-    assert readings["control"] == (-signal.SIGPROF, "lines of '1 passed in ' and '1'")
+    code, text = readings["control"]
+    assert (code, text.endswith("of '1 passed in ' and '1'")) == (-signal.SIGPROF, True)
 
 
 # --- manifests, read in a process with little memory ---

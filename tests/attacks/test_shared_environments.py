@@ -31,11 +31,6 @@ for site in glob.glob("/environment/venv/lib/python3*/site-packages"):
 """
 
 
-@pytest.fixture
-def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path)
-
-
 async def _pin(provider: GitWorkspaceProvider, root: Path, backend: str, project: str = PYPROJECT) -> PinnedRepository:
     return await pin(
         provider, root.parent, {"pyproject.toml": project, "backend.py": backend, "src/a.py": ""}, root.name
@@ -47,40 +42,12 @@ async def _pytest(provider: GitWorkspaceProvider, repository: PinnedRepository, 
         return await sh(clone, "python3 -m pytest --version")
 
 
-@pytest.mark.slow  # quick: what a script of a package makes
-@needs_bwrap
-@pytest.mark.parametrize("kept_apart", [True, False], ids=["apart", "control: by manifests alone"])
-async def test_a_fork_makes_no_environment_but_its_own(
-    kept_apart: bool, provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not kept_apart:
-        monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
-    fork = await _pin(provider, tmp_path / "fork", BACKEND + HOSTILE)
-    honest = await _pin(provider, tmp_path / "honest", BACKEND)
-    theirs, ours = [await provider.environment(pinned, EnvironmentSpec()) for pinned in (fork, honest)]
-    assert (theirs.key != ours.key) is kept_apart
-    assert (EVIL in await _pytest(provider, honest, ours)) is not kept_apart
-    reasons = [decision.what for decision in ours.report.decisions]
-    assert any("built for this commit, since its own code may run" in what for what in reasons) is kept_apart
-
-
 def _adding(name: str, text: str, after: int = 0) -> bytes:
     """A patch that adds lines behind so many of a file, or a file."""
     added = "".join(f"+{line}\n" for line in text.splitlines())
     old, mode = (f"a/{name}", "") if after else ("/dev/null", "new file mode 100644\n")
     hunk = f"@@ -{after},0 +{after + 1 if after else 1},{added.count(chr(10))} @@\n{added}"
     return f"diff --git a/{name} b/{name}\n{mode}--- {old}\n+++ b/{name}\n{hunk}".encode()
-
-
-@needs_bwrap
-async def test_a_candidates_build_is_in_nobodys_environment(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-    honest = await _pin(provider, tmp_path / "honest", BACKEND)
-    candidate = await provider.patched("e", honest, _adding("backend.py", HOSTILE, BACKEND.count("\n")))
-    # Even where nobody has built the untouched commit's before.
-    tested = await provider.environment(candidate, EnvironmentSpec())
-    assert EVIL not in await _pytest(provider, candidate, tested)
-    assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
-    assert built(tmp_path) == [tested.key]
 
 
 @needs_bwrap
@@ -93,13 +60,18 @@ async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_
         assert EVIL in await _pytest(provider, fork, poisoned)
         asked = list(index.asked)
         honest = await _pin(provider, tmp_path / "honest", BACKEND, needing)
+        candidate = await provider.patched("e", honest, _adding("backend.py", HOSTILE, BACKEND.count("\n")))
+        # Nor a candidate's, even where nobody has built the untouched commit's before.
+        tested = await provider.environment(candidate, EnvironmentSpec())
+        assert EVIL not in await _pytest(provider, candidate, tested)
         environment = await provider.environment(honest, EnvironmentSpec())
+        assert environment.key == tested.key
         # The package was had once; what was made of it has nothing of the fork's.
         assert [path for path in index.asked[len(asked) :] if "thing" in path] == []
         async with provider.open("e", "a", honest, environment) as clone:
             assert await sh(clone, "python3 -c 'import thing; print(thing.answer)'") == "7"
         assert EVIL not in await _pytest(provider, honest, environment)
-    purposes = [step.purpose for step in environment.report.steps]
+    purposes = [step.purpose for step in tested.report.steps]
     assert "packages of the index" in purposes
     assert len(built(tmp_path)) == 3
 
@@ -221,7 +193,7 @@ version = "1.0"
 CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 
-@pytest.mark.slow  # quick: a candidate's build
+@pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
 @pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
 async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
@@ -274,24 +246,6 @@ async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_envi
     assert ("No module named 'poison'" in said["fork"][1]) is shared
     assert "No module named 'poison'" in said["honest"][1]
     assert (said["fork"][0] == said["honest"][0]) is shared
-
-
-@pytest.mark.slow  # quick: test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment
-@needs_bwrap
-async def test_a_candidate_is_not_tested_in_what_its_own_modules_made(tmp_path: Path) -> None:
-    """Also where the build went on behind the project: the environment is that of the commit that it stands on."""
-    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing\nabsent", "src/a.py": ""}
-    patch = _adding("src/sitecustomize.py", str(CUSTOM["sitecustomize.py"]).lstrip())
-    with Index(WHEELS) as index:
-        provider = make_provider(tmp_path, setup=index.setup)
-        honest = await pin(provider, tmp_path, files)
-        candidate = await provider.patched("e", honest, patch)
-        # Even where nobody has built the untouched commit's before.
-        tested = await provider.environment(candidate, EnvironmentSpec())
-        async with provider.open("e", "a", candidate, tested) as clone:
-            told = await sh(clone, "python3 -c 'import a, thing, poison'")
-        assert "sitecustomize" in told and "No module named 'poison'" in told
-        assert (await provider.environment(honest, EnvironmentSpec())).key == tested.key
 
 
 # A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.

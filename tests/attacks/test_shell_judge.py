@@ -106,6 +106,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return furnish(tmp_path_factory.mktemp("judge"))
 
 
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which nothing has run yet."""
+    return furnish(tmp_path_factory.mktemp("clean")).workspace
+
+
 ATTACKS = [
     # Arithmetic evaluates subscripts.
     "[ -v 'a[$(canary)]' ]", "test -v 'a[$(canary)]'", "o=-v; [ $o 'a[$(canary)]' ]",
@@ -245,9 +251,11 @@ def test_what_runs_hidden_waits_for_a_person(stage: Stage, attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", WRITES)
-def test_what_writes_elsewhere_waits_for_a_person(tmp_path: Path, attack: str) -> None:
-    stage = furnish(tmp_path)
-    precious = tmp_path / "precious"
+def test_what_writes_elsewhere_waits_for_a_person(stage: Stage, clean: Path, attack: str) -> None:
+    shutil.rmtree(stage.workspace)
+    shutil.copytree(clean, stage.workspace)
+    precious = stage.root / "precious"
+    precious.unlink(missing_ok=True)
     precious.write_text("precious x\n")
     stage.run(attack, SHELLS[0])
     assert precious.is_symlink() or precious.read_text() != "precious x\n"
@@ -268,7 +276,7 @@ def test_no_mixture_of_them_runs_what_was_not_listed(tmp_path: Path) -> None:
     stage = furnish(tmp_path)
     harmless: set[str] = set()
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.sampled_from(HARMLESS), st.lists(st.tuples(st.integers(0, 12), st.sampled_from(PIECES)), max_size=4))
     def mixed(command: str, changes: list[tuple[int, str]]) -> None:
         words = command.split(" ")
@@ -283,4 +291,4 @@ def test_no_mixture_of_them_runs_what_was_not_listed(tmp_path: Path) -> None:
             assert stage.run(text, shell) <= verdict.programs, text
 
     mixed()
-    assert len(harmless) > 20
+    assert len(harmless) > 10

@@ -52,13 +52,6 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> Odd:
     return Odd(tmp_path_factory.mktemp("verdicts"), PYTEST_FILES)
 
 
-@pytest.mark.slow  # quick: integration/test_evidence.py
-async def test_control_a_right_patch_is_verified(world: World) -> None:
-    report = await world.check({"app.py": MENDED})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == (MUL,)
-
-
 async def test_source_that_writes_events_of_its_own(world: World) -> None:
     report = await world.check({"app.py": APP + FORGED_EVENTS})
     assert report.verdict is Verdict.UNVERIFIED
@@ -213,14 +206,17 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
         pytest.param("conftest.py", "notes.txt", id="hooks go"),
     ],
 )
-async def test_what_is_moved_decides_about_tests_at_both_of_its_places(tmp_path: Path, old: str, new: str) -> None:
+async def test_what_is_moved_decides_about_tests_at_both_of_its_places(
+    world: World, tmp_path: Path, old: str, new: str
+) -> None:
     # Only the hook tells of `sub`, which the change breaks.
     hook = "import app\n\n\ndef pytest_runtest_call(item):\n    assert app.sub(3, 2) == 1\n"
     test = "import app\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
     hooked = {"app.py": APP, "conftest.py": hook, "tests/test_app.py": test}
-    world = Odd(tmp_path, hooked if old == "conftest.py" else {**PYTEST_FILES, "forge.py": SEALED})
-    world.more = _moving(old.encode(), new.encode())
-    await not_verified(world, {"app.py": MENDED.replace("a - b", "b - a")})
+    files = hooked if old == "conftest.py" else {**PYTEST_FILES, "forge.py": SEALED}
+    moving = Odd(tmp_path, files, home=world.root / "home")
+    moving.more = _moving(old.encode(), new.encode())
+    await not_verified(moving, {"app.py": MENDED.replace("a - b", "b - a")})
 
 
 @pytest.mark.slow  # quick: what poses as the plug-in
@@ -314,8 +310,8 @@ os._exit(0)
     ids=["plug-in", "path of modules", "library", "path of programs"],
 )
 async def test_what_poses_as_the_plug_in_or_the_runner(
-    tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any]
+    world: World, tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any]
 ) -> None:
-    world = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""})
-    world.new_mode, world.task = b"100755", replace(world.task, environment=EnvironmentSpec(**environment))
-    await not_verified(world, {"app.py": BROKEN, **files})
+    posing = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""}, home=world.root / "home")
+    posing.new_mode, posing.task = b"100755", replace(posing.task, environment=EnvironmentSpec(**environment))
+    await not_verified(posing, {"app.py": BROKEN, **files})

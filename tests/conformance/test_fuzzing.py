@@ -79,7 +79,7 @@ CALLED_UNASKED = {
     ]
 }
 """A call where a plan was asked for and no tool offered."""
-FUZZED = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST_SECONDS = 10.0
 
 

@@ -13,7 +13,6 @@ from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.contract.example_program import printed, run_example
-from tests.environments import home_at
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from tests.search_server import SearchServer
 
@@ -43,10 +42,7 @@ CONVERSATIONS = (
     Conversation(match="15 * 23 + 17", turns=(_call("calculator", expression="15 * 23 + 17"), _answer("362"))),
     Conversation(
         match="sum of squares",
-        turns=(
-            _call("python_executor", code="result = sum(n * n for n in range(1, 11))"),
-            _answer("The sum is 385"),
-        ),
+        turns=(_call("python_executor", code="result = sum(n * n for n in range(1, 11))"), _answer("The sum is 385")),
     ),
     # The colour is known from the earlier exchange alone.
     Conversation(match="My favorite color is blue\nAssistant", turns=(_answer("Your favorite color is blue"),)),
@@ -81,7 +77,6 @@ async def server() -> AsyncGenerator[ScriptedModelServer]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    home_at(tmp_path / "home")
     return make_repository(tmp_path / "clone", HELLO_FILES | {"test_unit.py": _UNITTEST})
 
 
@@ -111,11 +106,11 @@ class TestAgentsWithTools:
         assert [message["role"] for message in asked[:2]] == ["system", "user"]
 
     async def test_a_plan_is_parsed_and_carried_out_step_by_step(
-        self, clone: Path, tmp_path: Path, server: ScriptedModelServer
+        self, clone: Path, tmp_path: Path, warm: str, server: ScriptedModelServer
     ) -> None:
         # By a plan first, rather than choosing each next step, is a mode.
         program = await run_example(
-            "a6", str(clone), directory=tmp_path, model_url=server.url, variables={"PLANNER_MODE": "simple"}
+            "a6", str(clone), directory=tmp_path, warm=warm, model_url=server.url, variables={"PLANNER_MODE": "simple"}
         )
         lines = printed(program).splitlines()
         assert lines[:2] == ["files read_file True", "git status True"]
@@ -127,7 +122,7 @@ class TestAgentsWithTools:
     ) -> None:
         second = make_repository(tmp_path / "second", HELLO_FILES)
         arguments = (fleet.running.nats_url, str(clone), str(second))
-        program = await run_example("a7_a8", *arguments, directory=tmp_path, model_url=model_server.url, seconds=150)
+        program = await run_example("a7_a8", *arguments, directory=tmp_path, model_url=model_server.url)
         kinds = str(["str", "bool", "list", "dict", "list"])
         heard = ["True ['utils.py']", "examples-a7 True True True"]
         assert printed(program).splitlines() == [kinds, *heard] * 2
@@ -150,12 +145,13 @@ class TestFunctionCalling:
     """B."""
 
     async def test_tasks_and_their_answers(
-        self, tmp_path: Path, server: ScriptedModelServer, search_server: SearchServer
+        self, tmp_path: Path, warm: str, server: ScriptedModelServer, search_server: SearchServer
     ) -> None:
         searched = len(search_server.asked)
         program = await run_example(
             "b1_to_b3",
             directory=tmp_path,
+            warm=warm,
             model_url=server.url,
             variables={"FLEET_SEARCH_URL": search_server.url, "FLEET_WIKIPEDIA_URL": f"{search_server.url}/w/api.php"},
         )
@@ -190,15 +186,21 @@ class TestFunctionCalling:
 class TestMemoryAndTools:
     """E5 to E14."""
 
-    async def test_what_an_agent_remembers(self, tmp_path: Path) -> None:
-        program = await run_example("e5_to_e7", directory=tmp_path, variables={"FLEET_EMBEDDINGS": "none"})
+    async def test_what_an_agent_remembers(self, tmp_path: Path, warm: str) -> None:
+        program = await run_example("e5_to_e7", directory=tmp_path, warm=warm, variables={"FLEET_EMBEDDINGS": "none"})
         fact = "Python was created by Guido van Rossum"
         exchange = "User: What is Python?\nAssistant: Python is a programming language..."
         assert printed(program) == f"{exchange}\n{[exchange]}\n{[fact]}\n10 {[fact]}\n0 []\n"
 
-    async def test_agents_with_memory_and_with_tools(self, tmp_path: Path, server: ScriptedModelServer) -> None:
+    async def test_agents_with_memory_and_with_tools(
+        self, tmp_path: Path, warm: str, server: ScriptedModelServer
+    ) -> None:
         program = await run_example(
-            "e8_e10_e11_e13", directory=tmp_path, model_url=server.url, variables={"FLEET_EMBEDDINGS": "none"}
+            "e8_e10_e11_e13",
+            directory=tmp_path,
+            warm=warm,
+            model_url=server.url,
+            variables={"FLEET_EMBEDDINGS": "none"},
         )
         *answers, switches = printed(program).splitlines()
         found = [ast.literal_eval(line) for line in answers]
@@ -212,8 +214,12 @@ class TestMemoryAndTools:
             "final_answer",
         }
 
-    async def test_built_in_tools_and_one_of_a_users_own(self, tmp_path: Path, search_server: SearchServer) -> None:
-        program = await run_example("e9_e12_e14", directory=tmp_path, variables={"FLEET_SEARCH_URL": search_server.url})
+    async def test_built_in_tools_and_one_of_a_users_own(
+        self, tmp_path: Path, warm: str, search_server: SearchServer
+    ) -> None:
+        program = await run_example(
+            "e9_e12_e14", directory=tmp_path, warm=warm, variables={"FLEET_SEARCH_URL": search_server.url}
+        )
         *lines, keys = printed(program).splitlines()
         calculated, executed, found, read, own, (definition,) = map(json.loads, lines)
         assert calculated == {"result": 8, "expression": "2 + 2 * 3"}

@@ -33,11 +33,11 @@ edges:
 """Example E15 as a file for a fleet."""
 
 
-async def test_c1_to_c4_a_conversation_with_tools(tmp_path: Path) -> None:
+async def test_c1_to_c4_a_conversation_with_tools(tmp_path: Path, warm: str) -> None:
     said = "I will search your memory for..."
     turns = (Turn(content=said, tool_calls=(("search_memory", REPLY),)), Turn(content="Nobody wrote that down."))
     async with ScriptedModelServer(Script(default=Conversation(turns=turns))) as model:
-        out = printed(await run_example("c4_call_with_tools", directory=tmp_path, model_url=model.url))
+        out = printed(await run_example("c4_call_with_tools", directory=tmp_path, model_url=model.url, warm=warm))
         first, second = (body for body in model.bodies if body["messages"][0]["role"] == "system")
     called, told = out.splitlines()
     assert called == "search_memory ['company_metrics'] ['current ARR']"
@@ -55,10 +55,14 @@ async def test_c1_to_c4_a_conversation_with_tools(tmp_path: Path) -> None:
     assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == REPLY
 
 
-async def test_e1_and_e15_a_workflow_is_run_and_broadcast(tmp_path: Path, search_server: SearchServer) -> None:
+async def test_e1_and_e15_a_workflow_is_run_and_broadcast(
+    tmp_path: Path, warm: str, search_server: SearchServer
+) -> None:
     async with ScriptedModelServer(Script(conversations=RESEARCH_CONVERSATIONS)) as model:
         variables = {"FLEET_SEARCH_URL": search_server.url}
-        ran = await run_example("e1_research_workflow", directory=tmp_path, model_url=model.url, variables=variables)
+        ran = await run_example(
+            "e1_research_workflow", directory=tmp_path, model_url=model.url, variables=variables, warm=warm
+        )
     *watched, answer, status = printed(ran).splitlines()
     assert (answer, status) == ("Final report: 2,800,000.", "completed")
     nodes = [line for line in watched if line.startswith("Node ")]

@@ -78,7 +78,9 @@ def of_type(events: list[Any], kind: str) -> list[Any]:
     return [event for event in events if event["type"] == kind]
 
 
-async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tuple[Ran, Path]) -> None:
+async def test_run_ends_with_the_candidate_that_the_evidence_prefers(
+    solved: tuple[Ran, Path], fleet: FleetUnderTest
+) -> None:
     ran, repository = solved
     document = ran.document
     assert (ran.code, document["exit_code"], document["status"], ran.err) == (0, 0, "completed", "")
@@ -93,6 +95,16 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tup
     assert "+    return 'Hello, World!'" in document["diff"]
     assert "hello_world" in git(repository, "show", f"{document['branch']}:utils.py")
     assert git(repository, "status", "--porcelain") == ""
+    # Who subscribes late reads everything: the result of each agent, and one of the whole.
+    async with await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token) as connection:
+        subject, stream = f"agent.results.{document['task_id']}", connection.jetstream()
+        each = await stream.subscribe(f"{subject}.>", ordered_consumer=True)
+        agents = [json.loads((await each.next_msg(timeout=10)).data)["agent_id"] for _ in candidates]
+        assert sorted(agents) == sorted(candidate["candidate_id"] for candidate in candidates)
+        final = await stream.subscribe(subject, ordered_consumer=True)
+        assert json.loads((await final.next_msg(timeout=10)).data)["execution_id"] == document["execution_id"]
+        with pytest.raises(nats.errors.TimeoutError):
+            await final.next_msg(timeout=0.3)
 
 
 async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
@@ -114,29 +126,7 @@ async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: 
     }
 
 
-@pytest.mark.slow  # quick: run ends with the candidate
-async def test_how_a_run_ends_is_its_exit_code(shell: Shell, tmp_path: Path) -> None:
-    places = [make_repository(tmp_path / name, HELLO_FILES) for name in "abc"]
-    before = git(places[0], "for-each-ref")
-    wanted = ((("--deliberate-only",), HELLO), ((), f"{FAILING} Greet."), (("--timeout", "2"), SLEEP))
-    alone, failing, late = await asyncio.gather(
-        *(
-            shell.fleet("run", "--json", *more, "--repo", str(where), "--agents", "1", "--check", CHECK, text)
-            for where, (more, text) in zip(places, wanted, strict=True)
-        )
-    )
-    document = alone.document
-    assert (alone.code, document["kind"], document["branch"], document["commit"]) == (0, "deliberate", "", "")
-    assert "+def hello_world" in document["diff"]
-    assert git(places[0], "for-each-ref") == before
-    document = failing.document
-    assert (failing.code, document["status"], document["winner"], document["diff"]) == (1, "no_winner", "", "")
-    assert document["candidates"][0]["answer"] == "Done, I am sure."
-    assert not document["candidates"][0]["accepted"]
-    assert (late.code, late.document["status"]) == (4, "timeout")
-
-
-@pytest.mark.slow  # quick: unit tests of the rows
+@pytest.mark.slow  # quick: what cannot be judged is bad usage, a task is only submitted
 async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Path) -> None:
     (repository / "utils.py").write_text("dirty = 1\n")
     (repository / "fix.patch").write_text("--- a/utils.py\n+++ b/utils.py\n@@ -1 +1 @@\n-a\n+b\n")

@@ -18,18 +18,6 @@ from tests.fleet_command import ended
 ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(verified|unverified|refuted)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
 
 
-async def start(tmp_path: Path, **variables: str) -> asyncio.subprocess.Process:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "swe_ai_fleet.cli.demo"),
-        env={**kept, "TMPDIR": str(tmp_path), **variables},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=tmp_path,
-    )
-
-
 def left_behind(tmp_path: Path) -> tuple[list[str], list[str]]:
     """Files and processes of a demonstration that should be gone."""
     runtime = f"fleet-{os.getuid()}"  # shared by all fleets of a user
@@ -53,7 +41,12 @@ def short() -> Iterator[Path]:
 
 @pytest.mark.slow  # quick: test_cli.py, which has such a ranking and a fleet that leaves nothing behind
 async def test_the_evidence_picks_the_winner(short: Path) -> None:
-    ran = await ended(await start(short))
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    piped = {"stdin": asyncio.subprocess.DEVNULL} | dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
+    command = (sys.executable, "-m", "swe_ai_fleet.cli.demo")
+    ran = await ended(
+        await asyncio.create_subprocess_exec(*command, env={**kept, "TMPDIR": str(short)}, cwd=short, **piped)
+    )
     code, out, err = ran.code, ran.out, ran.err
     assert code == 0, out + err
     assert "SCRIPTED" in out

@@ -10,7 +10,7 @@ import pytest
 
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.environment_script import HIDING, LACKING, PROVIDE, USELESS
+from tests.environment_script import LACKING, PROVIDE
 from tests.fleet_command import Shell
 
 FILES = {
@@ -64,22 +64,3 @@ async def test_what_an_agent_finds_out_is_tried_kept_and_used_again(
     assert "Installed with pip, with hashes in --json: almanac==1.0" in explained.out
     shown = await shell.fleet("show", again.document["execution_id"])
     assert f"fleet env export {again.document['execution_id']}" in shown.out
-
-
-@pytest.mark.parametrize(
-    ("marker", "reason"), [(USELESS, "no more tests run with it"), (HIDING, "could decide which tests count")]
-)
-@pytest.mark.slow
-async def test_what_does_not_help_or_hides_tests_is_not_used(
-    shell: Shell, tmp_path: Path, marker: str, reason: str
-) -> None:
-    files = {name: text.replace("almanac", marker) for name, text in FILES.items()}
-    repository = make_repository(tmp_path / "refused", files)
-    run = await shell.fleet("run", "--json", "--repo", str(repository), "--agents", "1", f"{LACKING} sun() gives 5")
-    found = run.document["environment_run"]
-    assert not found["kept"] and reason in found["reason"], found
-    assert run.document["verdict"] == "unverified"
-    exported = await shell.fleet("env", "export", run.document["execution_id"])
-    assert exported.code == 1 and "fleet show" in exported.err
-    exported = await shell.fleet("env", "export", "--lock", run.document["execution_id"])
-    assert exported.code == 1 and "no package of an index is recorded" in exported.err

@@ -15,6 +15,7 @@ import pytest
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
+from tests.environments import home_at
 from tests.fleet_command import WARM
 from tests.scripts import HELLO_FILES
 
@@ -73,7 +74,7 @@ async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: 
     clone = make_repository(tmp_path / "clone", HELLO_FILES)
     example = _block("python", "from swe_ai_fleet import ToolEnabledAgent")
     example = example.replace("path/to/clone", str(clone)).replace("http://127.0.0.1:8000/v1", model_server.url)
-    os.environ["FLEET_HOME"] = str(tmp_path / "home")
+    os.environ["FLEET_HOME"] = str(home_at(tmp_path / "home"))
     try:
         names: dict[str, object] = {}
         code = compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

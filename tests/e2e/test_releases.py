@@ -83,10 +83,7 @@ async def cluster(**more: str) -> AsyncIterator[Cluster]:
         **more,
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _CLUSTER),
-        env=variables,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        *(sys.executable, "-c", _CLUSTER), env=variables, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     try:
         made = Cluster(process=process, variables=variables)

@@ -233,10 +233,7 @@ async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica
     events = await two.events(execution_id)
     claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
     assert [claim["generation"] for claim in claims] == [1, 2]
-    assert [str(one.process.pid) in claim["owner"] for one, claim in zip(pair, claims, strict=True)] == [
-        True,
-        True,
-    ]
+    assert [str(one.process.pid) in claim["owner"] for one, claim in zip(pair, claims, strict=True)] == [True, True]
     # The conversation went on where it was: nothing that had been answered was asked again.
     steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
     assert steps == sorted(set(steps))

@@ -22,7 +22,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import GREETINGS, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLEEPING
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, PARTS, SLEEP, SLEEPING
 
 
 @pytest.fixture
@@ -140,37 +140,6 @@ async def test_hello_world_over_grpc(client, token, repository: Path, fleet: Fle
     await connection.close()
 
 
-async def test_evidence_picks_the_good_one_and_a_late_subscriber_reads_everything(
-    client, token, repository: Path, fleet: FleetUnderTest
-) -> None:
-    task_id = _task_id("greetings")
-    request = pb.DeliberateRequest(
-        task_id=task_id,
-        task_description=f"{GREETINGS} write hello_world",
-        repo=pb.RepoRef(path=str(repository)),
-        num_agents=3,
-    )
-    reply = await client.Deliberate(request, metadata=token, timeout=120)
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    order = ["agent-dev-3", "agent-dev-2", "agent-dev-1"]
-    assert [result.proposal.author_id for result in reply.results] == order
-    assert reply.winner_id == "agent-dev-3"
-    best, sloppy, wrong = reply.results
-    assert best.score > sloppy.score > wrong.score
-    assert sloppy.checks.dryrun.passed and not sloppy.checks.lint.passed
-    assert not wrong.checks.all_passed
-
-    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
-    subscription = await connection.jetstream().subscribe(f"agent.results.{task_id}.>", ordered_consumer=True)
-    agents = {json.loads((await subscription.next_msg(timeout=10)).data)["agent_id"] for _ in range(3)}
-    assert agents == set(order)
-    final = await connection.jetstream().subscribe(f"agent.results.{task_id}", ordered_consumer=True)
-    assert json.loads((await final.next_msg(timeout=10)).data)["execution_id"] == reply.execution_id
-    with pytest.raises(nats.errors.TimeoutError):
-        await final.next_msg(timeout=0.3)
-    await connection.close()
-
-
 async def test_cancel_reaches_the_tool_processes(client, token, repository: Path, fleet: FleetUnderTest) -> None:
     submit = pb.SubmitTaskRequest(
         deliberate=pb.DeliberateRequest(
@@ -227,3 +196,21 @@ async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repos
     assert [body["candidate"]["stop_reason"] for body in bodies if body["type"] == "candidate_submitted"]
     while list(_processes(SLEEPING)):
         await asyncio.sleep(0.05)
+
+
+async def test_a_plan_is_split_without_being_carried_out(client, token, repository: Path) -> None:
+    request = pb.DeriveSubtasksRequest(
+        plan_id=f"plan-{uuid.uuid4().hex[:8]}", task_description=PARTS, repo=pb.RepoRef(path=str(repository))
+    )
+    first = await client.DeriveSubtasks(request, metadata=token, timeout=120)
+    again = await client.DeriveSubtasks(request, metadata=token, timeout=30)
+    assert first == again
+    hello, bye, tests = first.tasks
+    assert (hello.role, tests.role, first.total_tasks) == ("DEV", "QA", 3)
+    assert list(tests.dependencies) == [hello.task_id, bye.task_id]
+    assert all(one.task_id.startswith(f"{first.derivation_id}.") for one in first.tasks)
+
+    request.roles.append("WIZARD")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.DeriveSubtasks(request, metadata=token, timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -50,16 +50,23 @@ def _rendered(name: str) -> str:
                 "components": [str(there / "components" / one) for one in components],
             }
             (where / "kustomization.yaml").write_text(yaml.safe_dump(site))
-        return json.dumps([one for one in yaml.safe_load_all(kustomized(where)) if one])
+        return json.dumps(
+            [one for one in yaml.load_all(kustomized(where), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if one]
+        )
 
 
 HASHED = re.compile(r"(fleet-(?:settings|runner))-[a-z0-9]{10}\b")
 """Names that kustomize has put a hash of their content to."""
 
 
+@cache
+def _unhashed(name: str) -> str:
+    return HASHED.sub(r"\1", _rendered(name))
+
+
 def built(name: str, *, hashes: bool = False) -> list[Object]:
     """The objects of an overlay, of `tests` or of a site, fresh copies each time; with the `hashes` of names."""
-    return json.loads(_rendered(name) if hashes else HASHED.sub(r"\1", _rendered(name)))
+    return json.loads(_rendered(name) if hashes else _unhashed(name))
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:

@@ -18,13 +18,7 @@ from tests.manifests.pod_rules import (
     resources_are_bounded,
     rights_are_few,
 )
-from tests.manifests.running import (
-    files_are_mounted,
-    modules_are_there,
-    secrets_are_made,
-    settings_are_known,
-    written,
-)
+from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known, written
 from tests.manifests.strict import schemas_fit
 from workers.workspace_runner.settings import RunnerSettings
 

@@ -156,8 +156,10 @@ _WHOLE: Places = {
     "": "apiVersion! kind! metadata! spec!",
     "metadata": "name generateName namespace labels:texts annotations:texts",
 }
-SCHEMAS = {
-    kind: _object({**_WHOLE, "spec": places[""], **{f"spec.{place}": fields for place, fields in places.items()}})
+VALIDATORS = {
+    kind: Draft202012Validator(
+        _object({**_WHOLE, "spec": places[""], **{f"spec.{place}": fields for place, fields in places.items()}})
+    )
     for kind, places in _PLACES.items()
 }
 VERSIONS = ("1.33", "1.36")
@@ -189,9 +191,8 @@ def _validator(version: str, name: str) -> Draft202012Validator:
 
 def validate(one: Object, version: str) -> None:
     """Raises ValidationError, naming the place, LookupError for a kind that Kubernetes of that version has not."""
-    schema = SCHEMAS.get((one["apiVersion"], one["kind"]))
-    if schema is not None:
-        jsonschema.validate(one, schema)
+    if own := VALIDATORS.get((one["apiVersion"], one["kind"])):
+        own.validate(one)
         for part in _inside(one):
             validate(part, version)
         return
@@ -203,11 +204,18 @@ def validate(one: Object, version: str) -> None:
 
 def schemas_fit(objects: Sequence[Object]) -> Iterator[str]:
     for version in VERSIONS:
-        for one in objects:
-            try:
-                validate(one, version)
-            except jsonschema.ValidationError as fault:
-                yield f"{name_of(one)} in Kubernetes {version}: {fault.json_path}: {fault.message}"
+        yield from filter(None, (_fault(json.dumps(one), version) for one in objects))
+
+
+@cache
+def _fault(text: str, version: str) -> str:
+    """What is wrong with an object; most of them are in every overlay."""
+    one = json.loads(text)
+    try:
+        validate(one, version)
+    except jsonschema.ValidationError as fault:
+        return f"{name_of(one)} in Kubernetes {version}: {fault.json_path}: {fault.message}"
+    return ""
 
 
 def _inside(one: Object) -> Iterator[Object]:

@@ -180,14 +180,14 @@ def test_the_recordings_are_whole(scene: Scene):
         assert (state.owner, state.generation) == ("two", 2)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(scenes, randoms)
 def test_another_order_of_independent_events_is_the_same_execution(scene: Scene, random: Random):
     events = recording(scene)
     assert told(fold(another_order(events, random))) == told(fold(events))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(scenes, randoms)
 def test_a_run_is_the_same_whatever_stands_between_its_events(scene: Scene, random: Random):
     events = recording(scene)
@@ -199,7 +199,7 @@ def test_a_run_is_the_same_whatever_stands_between_its_events(scene: Scene, rand
         assert fold_run(own, agent_id) == first
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(scenes, randoms)
 def test_events_heard_again_change_nothing_and_a_fold_can_be_continued_anywhere(scene: Scene, random: Random):
     events = recording(scene)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.domain.task import Task
+from tests.environments import home_at
 from tests.fleet_command import Ran, Shell
 from tests.orchestrator_service import Service
 from tests.scripted_fleet import PROVEN, ScriptedRun
@@ -24,7 +25,7 @@ class Desk:
     def __post_init__(self) -> None:
         self.service.fleet.default = ScriptedRun(checks=(PROVEN,))
         self.clone.mkdir(parents=True)
-        self.shell.home.mkdir()
+        home_at(self.shell.home)
 
     @property
     def directory(self) -> Path:

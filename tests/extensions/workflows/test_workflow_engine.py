@@ -471,7 +471,7 @@ def _stands(state: ExecutionState) -> dict[str, NodeStatus]:
 
 
 class TestKilledAnywhere:
-    @settings(max_examples=150)
+    @settings(max_examples=75)
     @given(made=worlds(), kills=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=4))
     async def test_ends_as_if_nothing_had_happened(
         self, made: tuple[Workflow, dict[str, int]], kills: list[tuple[int, bool]]

@@ -6,9 +6,7 @@ import ast
 import asyncio
 import json
 import re
-import sys
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -32,6 +30,7 @@ from swe_ai_fleet.extensions.workflows import (
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
+from tests.environments import home_at
 from tests.event_source import a_deliberation, numbered
 
 SECRET = "hunter2-hunter2"
@@ -84,7 +83,7 @@ async def server() -> AsyncGenerator[ScriptedModelServer]:
 @pytest.fixture
 def chosen(server: ScriptedModelServer, tmp_path: Path) -> Settings:
     return Settings(
-        home=tmp_path / "home", model_url=server.url, model="scripted", model_api_key=SECRET, embeddings="none"
+        home=home_at(tmp_path / "home"), model_url=server.url, model="scripted", model_api_key=SECRET, embeddings="none"
     )
 
 
@@ -129,33 +128,6 @@ class TestAgents:
         executor = WorkflowExecutor(one(node, outputs={"steps": "${nodes.plan.output.data.plan}"}), settings=chosen)
         state = await executor.execute({"query": "Greet everybody"})
         assert (state.status, state.outputs) == (ExecutionStatus.COMPLETED, {"steps": ["Look", "Change"]})
-
-    @pytest.mark.slow  # quick: the other cases
-    async def test_a_colour_told_once_is_known_to_a_later_process(self, chosen: Settings) -> None:
-        chat = one(agent("chat", use_memory=True))
-        asked = {"query": "What is my favourite colour?"}
-        before = await WorkflowExecutor(chat, settings=chosen).execute(asked)
-        assert before.outputs["chat"]["answer"] == "You never told me."
-        await WorkflowExecutor(chat, settings=chosen).execute({"query": "My favourite colour is teal."})
-        # Neither the same agent without memory, nor one of the same name in another workflow.
-        for stranger in (one(agent("chat")), replace(chat, name="other")):
-            forgetful = await WorkflowExecutor(stranger, settings=chosen).execute(asked)
-            assert forgetful.outputs["chat"]["answer"] == "You never told me."
-        program = (
-            "import asyncio\n"
-            "from swe_ai_fleet.extensions.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
-            "from swe_ai_fleet.extensions.workflows import WorkflowExecutor\n"
-            "node = Node(id='chat', type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))\n"
-            "flow = Workflow(name='flow', nodes=(node,), inputs=(WorkflowInput(name='query'),))\n"
-            "state = asyncio.run(WorkflowExecutor(flow).execute({'query': 'What is my favourite colour?'}))\n"
-            "print(state.outputs['chat']['answer'])\n"
-        )
-        named = {"HOME": str(chosen.home), "MODEL_URL": chosen.model_url, "MODEL": "scripted", "EMBEDDINGS": "none"}
-        environment = {f"FLEET_{name}": value for name, value in named.items()}
-        piped: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=environment, **piped)
-        out, err = await process.communicate()
-        assert (out.decode().strip(), process.returncode) == ("Teal.", 0), err.decode()
 
     async def test_secrets_are_hidden(self, chosen: Settings, tmp_path: Path) -> None:
         workflow = one(agent("a", "[secret] ${inputs.query}"))

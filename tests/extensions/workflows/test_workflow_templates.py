@@ -100,17 +100,6 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert result["exit_code"] == 0
 
 
-@pytest.mark.slow
-async def test_a_dependency_is_upgraded_once_a_person_agrees(client: Client, repository: Path) -> None:
-    inputs = {"dependency": "leftpad", "version": "2.0"}
-    run = await client.ended(await client.begin("upgrade-dependency", inputs, repository))
-    assert set(_statuses(run)) == {"survey", "approve", "upgrade", "verify", "notes"}
-    outputs = json.loads(run.outputs_json)
-    assert git(repository, "show", f"{outputs['branch']}:vendored.txt") == "leftpad 2.0"
-    assert outputs["notes"] == "- leftpad 2.0"
-    assert next(one.label for one in run.nodes if one.node_id == "approve") == "approved"
-
-
 async def test_a_branch_is_reviewed_from_several_sides(client: Client, repository: Path) -> None:
     commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"}, message="Sum up")
     inputs = {"base": "HEAD~1", "sides": [f"{REVIEW} correctness", f"{REVIEW} tests"]}
