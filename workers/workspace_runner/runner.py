@@ -197,7 +197,7 @@ class Runner:
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
         """What a metrics exporter tells of this runner at this moment, by name."""
-        return {"running": self.slots.taken, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
+        return {"running": self.slots.in_use, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
 
     async def _begun(self, job: Job) -> bool:
         """Whether a job only has to be watched to its end, or called off, which a runner of any release can do."""

@@ -235,7 +235,7 @@ class Matrix:
             behind = max(0, behind - 1)
         elif not behind:
             unopposed = [name for name in tests.authors if not self.failures(name)]
-            behind = max((self.foreign_authors(name) - 1 for name in unopposed), default=0)
+            behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
         if not behind and not any(self.passers(tests, other) for other in tests.tests):
             return LITTLE / 2
         return (behind + LITTLE) / (behind + 1)
@@ -245,11 +245,11 @@ class Matrix:
 
         For a probe of the statement the sources that pass it stand in: one that nobody passes may be wrong itself.
         """
-        own = self.foreign_authors(candidate_id)
+        own = self.authors_passed(candidate_id)
         return [
             (tests, failed)
             for tests, failed in self.failures(candidate_id)
-            if any(self.foreign_authors(name) >= own for name in tests.authors or self._passers(tests, failed))
+            if any(self.authors_passed(name) >= own for name in tests.authors or self._passers(tests, failed))
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:

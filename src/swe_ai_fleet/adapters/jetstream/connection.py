@@ -204,7 +204,7 @@ class Connection:
         client.write(subject, b"", payload, reply=reply)
         await client.drained()
 
-    async def answered(
+    async def request_until_answered(
         self,
         subject: str,
         payload: bytes,

@@ -261,7 +261,7 @@ class ModelPool:
             under_way = endpoint.in_flight
             load = await probe.load()
             if load is not None:
-                endpoint.heard(load, asked_with=under_way, now=loop.time())
+                endpoint.take_load(load, asked_with=under_way, now=loop.time())
             pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)
             await asyncio.sleep(pause)
 

@@ -151,7 +151,7 @@ class Listener:
         Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
         the infrastructure.
         """
-        notifier, webhook = self.notifier, self.notifier.webhooks.named(self.consumer)
+        notifier, webhook = self.notifier, self.notifier.webhooks.of_consumer(self.consumer)
         if webhook is None or not webhook.active:
             # It was deleted or recreated: the follower of the store ends this listener, too.
             raise RetryAfter(_UNKNOWN_SECONDS)

@@ -87,7 +87,7 @@ class WorkflowOrder:
                 raise CommandFault(_faults(self.workflow, checked))
             summary = checked.summary
         else:
-            reply = await client.calls.one(
+            reply = await client.calls.unary(
                 "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
             )
             summary = reply.summary
