@@ -59,7 +59,7 @@ def examined(place: Path, **options: Any) -> tuple[bool, dict[str, dict[str, str
 
 
 def open_to(finding: dict[str, str]) -> set[str]:
-    return {one for one in finding["cause"].partition("leaves open: ")[2].split("; ") if one}
+    return {one for one in finding["cause"].partition("leaves open: ")[2].partition("; closes: ")[0].split("; ") if one}
 
 
 # With a level that holds it tries package indexes too.

@@ -83,29 +83,31 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
 
 
 async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:
-    before = _actors()
+    before, others = _actors(), _sleeping()
     async with open_ray_fleet(settings) as alone:
         running = asyncio.create_task(alone.run(_assignment(repository, SLEEP)))
         # On a busy machine a host takes long to begin, longer still beside one who looks all the time.
         async with asyncio.timeout(120):
-            while not await asyncio.to_thread(_sleeping):
+            while not await asyncio.to_thread(_sleeping) - others:
                 assert not running.done(), running
                 await asyncio.sleep(0.2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert not _sleeping()
+        assert not _sleeping() - others
     await _gone(before)
 
 
-def _sleeping() -> bool:
+def _sleeping() -> set[int]:
+    """The processes that sleep as the script says; runs of other tests may be among them."""
+    found: set[int] = set()
     for process in psutil.process_iter():
         try:
             if process.cmdline()[-2:] == SLEEPING.split():
-                return True
+                found.add(process.pid)
         except psutil.Error:
             continue
-    return False
+    return found
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     assert roll.read_text() != before
     # A cluster is told of what is revoked, and of tenants that leave.
     layout.access.write_text(layout.access.read_text().replace("[tenants.a]", "# nobody revoked\n[tenants.a]"))
-    assert {one.file.name for one in check(tmp_path)} == {"fleet-access.json", "kustomization.yaml"}
+    assert {one.file.name for one in check(tmp_path)} == {"fleet-access.json"}
     layout.nkey("tenant-a").unlink()
     install(tmp_path)
     assert check(tmp_path) == ()

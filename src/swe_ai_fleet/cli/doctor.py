@@ -165,9 +165,9 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
         return faulty(part, error, version=version)
     # What is open comes first: a table cuts long cells.
     left_open = f"; leaves open: {'; '.join(report.leaves_open)}" if report.leaves_open else ""
-    told = f"{report.level}{left_open}; closes: {'; '.join(report.closes)}"
+    cause = f"{report.level}{left_open}; closes: {'; '.join(report.closes)}"
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
-    return ok(part, told, "; ".join(report.notes), version=version)
+    return ok(part, cause, "; ".join(report.notes), version=version)
 
 
 async def _setup_network(settings: Settings) -> list[Finding]:
