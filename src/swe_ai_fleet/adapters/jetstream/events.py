@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 
-_MOST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 32 * 1024 * 1024
 _EVENT_BYTES = 512
 """What an event takes beside its text."""
 _KEPT_SECONDS = 30.0
