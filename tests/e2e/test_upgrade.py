@@ -139,12 +139,12 @@ class Site:
             "image": "registry.example/fleet-agent:1",
             "kubeconfig": str(kubeconfig),
             "namespace": "fleet",
-            # Variables of both containers, the one that clones, too: as an image of that version has them.
+            # With the variables of both containers: they take them as they are, where `agent_env` has paths of the Pod.
             "nats_secret": f"nats-{len(version)}",
             "protocols": "file",
             "ack_wait_seconds": "2",
             "drain_seconds": "0",
-            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0", **version}),
+            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"}),
         }
         (home := self.directory / f"runner-{len(version)}").mkdir()
         process = await asyncio.create_subprocess_exec(
@@ -153,6 +153,7 @@ class Site:
                 **os.environ, **self.variables, **version, "FLEET_HOME": str(home), "FLEET_MODEL_URL": self.model,
                 **{f"FLEET_RUNNER_{name.upper()}": value for name, value in chosen.items()},
             },
+            cwd=home,
             stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         self.stack.push_async_callback(_ended, process)
