@@ -124,6 +124,8 @@ class Site:
         """One more orchestrator of a version, on a Ray of that version or with Jobs."""
         (home := self.directory / name).mkdir()
         variables = {**self.variables, "FLEET_EXECUTOR": "kubernetes"}
+        if (key := self.directory / "old" / "audit" / "signing-key.pem").exists():
+            variables["FLEET_AUDIT_SIGNING_KEY_FILE"] = str(key)
         if ray is not None:
             variables |= {
                 "FLEET_EXECUTOR": "ray",
