@@ -11,13 +11,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
 import nats
 import pytest
+from nats.js import JetStreamContext
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -105,6 +106,15 @@ class Site:
         await made.add(**version)
         return Ray(cluster=made, token=token)
 
+    @asynccontextmanager
+    async def stored(self) -> AsyncIterator[JetStreamContext]:
+        """What lies in NATS, whichever version wrote it."""
+        client = await nats.connect(self.nats.address.url)
+        try:
+            yield client.jetstream()
+        finally:
+            await client.close()
+
     @property
     def variables(self) -> Mapping[str, str]:
         login = {"FLEET_NATS_URL": self.nats.address.url, "FLEET_NATS_TOKEN": self.nats.address.token}
@@ -114,6 +124,8 @@ class Site:
         """One more orchestrator of a version, on a Ray of that version or with Jobs."""
         (home := self.directory / name).mkdir()
         variables = {**self.variables, "FLEET_EXECUTOR": "kubernetes"}
+        if (key := self.directory / "old" / "audit" / "signing-key.pem").exists():
+            variables["FLEET_AUDIT_SIGNING_KEY_FILE"] = str(key)
         if ray is not None:
             variables |= {
                 "FLEET_EXECUTOR": "ray",
@@ -139,12 +151,12 @@ class Site:
             "image": "registry.example/fleet-agent:1",
             "kubeconfig": str(kubeconfig),
             "namespace": "fleet",
-            # Variables of both containers, the one that clones, too: as an image of that version has them.
+            # With the variables of both containers: they take them as they are, where `agent_env` has paths of the Pod.
             "nats_secret": f"nats-{len(version)}",
             "protocols": "file",
             "ack_wait_seconds": "2",
             "drain_seconds": "0",
-            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0", **version}),
+            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"}),
         }
         (home := self.directory / f"runner-{len(version)}").mkdir()
         process = await asyncio.create_subprocess_exec(
@@ -153,6 +165,7 @@ class Site:
                 **os.environ, **self.variables, **version, "FLEET_HOME": str(home), "FLEET_MODEL_URL": self.model,
                 **{f"FLEET_RUNNER_{name.upper()}": value for name, value in chosen.items()},
             },
+            cwd=home,
             stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         self.stack.push_async_callback(_ended, process)
@@ -179,9 +192,9 @@ class Running(Replica):
         return ran
 
     async def versions(self) -> dict[str, str]:
-        """The releases of all orchestrators that answer, by name."""
+        """The releases of all orchestrators that have told theirs, by name."""
         told = await self.stub.GetStatus(pb.GetStatusRequest(include_fleet=True), **self.call)
-        return {one.name: one.version for one in told.replicas if one.answering}
+        return {one.name: one.version for one in told.replicas if one.version}
 
     async def joined(self, count: int) -> dict[str, str]:
         async with asyncio.timeout(60):
@@ -296,8 +309,10 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 
     assert next(page) == "Try"
     tried = await new.submit(task(HELLO, repository))
-    events = await new.events(tried)
-    assert begun_once(events) and any(json.loads(event.payload_json).get("zone") == "b" for event in events)
+    assert begun_once(await new.events(tried))
+    async with site.stored() as stored:
+        claim = await stored.get_msg("AGENT_EVENTS", 1, f"agent.events.default.{tried}.agent-dev-1", next=True)
+    assert b'"zone":"b"' in (claim.data or b"")
     for execution_id in (done, under_way, asking):
         await new.fleet("audit", "verify", execution_id)
     waiting = await new.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
@@ -311,10 +326,13 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     await again.approve(waiting)
     assert begun_once(await again.events(waiting))
     assert (await again.execution(waiting)).status == pb.DELIBERATION_STATUS_COMPLETED
+    assert not any("zone" in event.payload_json for event in await again.events(tried))
     continued = plan_pb.ContinuePlanRequest(session_id="upgraded")
     result = await again.plans.ContinuePlan(continued, **again.call)
     assert (result.status, result.results) == ("completed", "They come to 25.")
-    assert await results_published(site) == {1}
+    async with site.stored() as stored:
+        results = await stored.stream_info("AGENT_RESULTS", subjects_filter="agent.results.*")
+    assert set((results.state.subjects or {}).values()) == {1}
 
     assert next(page) == "Clean up"
     assert list(page) == []
@@ -344,10 +362,8 @@ async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site:
     places = [told.get("PYTHONPATH", "") for (_, container), told in cluster.variables.items() if container == "agent"]
     assert places[0] != later["PYTHONPATH"] and places[-1] == later["PYTHONPATH"]
     await cluster.until(lambda: cluster.all("jobs") == [], 60)
-    client = await nats.connect(site.nats.address.url)
-    dead = await client.jetstream().stream_info("AGENT_DLQ")
-    await client.close()
-    assert dead.state.messages == 0
+    async with site.stored() as stored:
+        assert (await stored.stream_info("AGENT_DLQ")).state.messages == 0
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
@@ -359,13 +375,3 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 async def backup(one: Running, directory: Path) -> Path:
     await one.fleet("backup", str(directory))
     return directory
-
-
-async def results_published(site: Site) -> set[int]:
-    """How often a result of an execution was published."""
-    client = await nats.connect(site.nats.address.url)
-    try:
-        info = await client.jetstream().stream_info("AGENT_RESULTS", subjects_filter="agent.results.*")
-        return set((info.state.subjects or {}).values())
-    finally:
-        await client.close()
