@@ -277,9 +277,9 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
     (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
-    batch = await old.shell.start(*words)
+    batch, results = await old.shell.start(*words), tmp_path / "tasks.results.jsonl"
     async with asyncio.timeout(120):
-        while not (tmp_path / "tasks.results.jsonl").exists():
+        while not (results.exists() and results.read_text()):
             await asyncio.sleep(0.1)
     under_way = await old.submit(task(LONG, repository))
     await old.until(under_way, "tool_started")
@@ -302,7 +302,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     answer = plan_pb.ApproveApproachRequest(session_id="upgraded", decision="approved")
     assert (await new.plans.ApproveApproach(answer, **new.call)).status == "approved"
     await new.fleet(*words)
-    report = [json.loads(line) for line in (tmp_path / "tasks.results.jsonl").read_text().splitlines()]
+    report = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["instance_id"] for line in report) == ["b", "c"]
     for line in report:
         assert begun_once(await new.events(line["execution_id"]))
@@ -331,8 +331,8 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     result = await again.plans.ContinuePlan(continued, **again.call)
     assert (result.status, result.results) == ("completed", "They come to 25.")
     async with site.stored() as stored:
-        results = await stored.stream_info("AGENT_RESULTS", subjects_filter="agent.results.*")
-    assert set((results.state.subjects or {}).values()) == {1}
+        published = await stored.stream_info("AGENT_RESULTS", subjects_filter="agent.results.*")
+    assert set((published.state.subjects or {}).values()) == {1}
 
     assert next(page) == "Clean up"
     assert list(page) == []
