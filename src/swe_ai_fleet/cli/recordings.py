@@ -116,10 +116,10 @@ async def _batch_lines(client: FleetClient, results: Sequence[tuple[str, str]]) 
 
     for group, execution_id in results:
         events, state = await _recorded(client, execution_id)
-        events_told = [stored.event for stored in events]
+        execution_events = [stored.event for stored in events]
         for candidate in state.candidates.values():
-            run = whole_run(events_told, candidate.agent_id)
-            document = await _trajectory(client, state, run, events_told)
+            run = whole_run(execution_events, candidate.agent_id)
+            document = await _trajectory(client, state, run, execution_events)
             judged = mapping(document.get("extra"))
             kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
             line = {"group": group, "execution_id": execution_id, **kept, "trajectory": document}

@@ -144,7 +144,7 @@ class RayFleet:
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
-        # One that has not told its release yet is being started.
+        # A host without a release is still being started.
         asked = [host for host in self._hosts if host.release is not None][:_MEASURED]
         reports = await asyncio.gather(*(_reported(host) for host in asked))
         by_name = dict(zip((host.name for host in asked), reports, strict=True))

@@ -166,9 +166,9 @@ class Routes:
                 "HostName": addresses[0],
                 "HostKeyAlias": remote.host if remote.port == _SSH_PORT else f"[{remote.host}]:{remote.port}",
             }
-            options_words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+            option_words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
             # What is said first counts, whatever git goes on to say.
-            command = shlex.join(["ssh", "-F", "/dev/null", *options_words, "-p", str(remote.port)])
+            command = shlex.join(["ssh", "-F", "/dev/null", *option_words, "-p", str(remote.port)])
             yield Route(variables={"GIT_SSH_COMMAND": command, "GIT_SSH_VARIANT": "ssh", "HOME": directory})
 
 

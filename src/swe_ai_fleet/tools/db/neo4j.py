@@ -64,8 +64,8 @@ async def query(
         if not read_only:
             await transaction.commit()
     counters = {name: value for name, value in vars(summary.counters).items() if isinstance(value, int) and value}
-    counts_told = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counters.items())
-    return collector.rows(counts_told, {"counters": counters})
+    counter_text = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counters.items())
+    return collector.rows(counter_text, {"counters": counters})
 
 
 async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:

@@ -96,10 +96,10 @@ def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", du
     """A test's result with everything about it cut to size; without a message, the traceback's last line is it."""
     if outcome is TestOutcome.PASSED:
         return TestResult(outcome=outcome, duration_ms=duration_ms)
-    said_lines = [line for line in traceback.strip().splitlines() if line.strip() and not _OF_NODE.fullmatch(line)]
+    trace_lines = [line for line in traceback.strip().splitlines() if line.strip() and not _OF_NODE.fullmatch(line)]
     if not message or message == "collection failure":
-        message = said_lines[-1].removeprefix("E").strip() if said_lines else message
-    tail = "\n".join(said_lines[-_TRACEBACK_LINES:])
+        message = trace_lines[-1].removeprefix("E").strip() if trace_lines else message
+    tail = "\n".join(trace_lines[-_TRACEBACK_LINES:])
     return TestResult(
         outcome=outcome,
         duration_ms=duration_ms,

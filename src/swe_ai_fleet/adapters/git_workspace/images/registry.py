@@ -208,18 +208,18 @@ class Registry:
     async def _authorized(self, challenge: str) -> str:
         """What is shown from now on; empty where there is nothing to show."""
         kind, _, rest = challenge.partition(" ")
-        parameters_told = dict(_CHALLENGE.findall(rest))
+        challenge_parameters = dict(_CHALLENGE.findall(rest))
         if kind.lower() == "basic":
             credential = await self._credential_for(self._url)
             return _basic(credential) if credential else ""
-        realm = parameters_told.get("realm", "")
+        realm = challenge_parameters.get("realm", "")
         is_own = self._is_own(realm)
         if kind.lower() != "bearer" or not (is_own or realm.startswith("https://")):
             return ""
         credential = await self._credential_for(realm)
         headers = {"Authorization": _basic(credential)} if credential else {}
         query = {"scope": f"repository:{self._reference.name}:pull"}
-        if service := parameters_told.get("service"):
+        if service := challenge_parameters.get("service"):
             query["service"] = service
         client = self._own if is_own else self._public
         async with client.stream("GET", realm, params=query, headers=headers) as answer:
