@@ -3,7 +3,7 @@
 An engine of the kind of vLLM's, in the large: prompts are blocks of tokens, found again by what stands before them.
 What no request uses is kept; the block longest unused makes room, of one conversation its last ones first. Requests
 begin in the order in which they came, once there is room in the batch and in the cache. Prompts are read one after the
-other, while all others write half as fast; the more write at once, the slower each.
+other, while all others write half as fast; the more tokens those hold that write at once, the slower each.
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ _MOST_BLOCKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What a server can do. `cache_tokens` fit its KV cache; a token written takes `write_seconds` in a batch of one
-    and `write_seconds_each` more for each other request in it; `read_tokens` of prompts are read a second."""
+    """What a server can do: an 8B model on an H200, as `gpu.py` measured it (plain PyTorch, bfloat16).
 
-    cache_tokens: int = 2_000_000
+    `cache_tokens` fit its KV cache. A new token of a prompt is read in `read_seconds`, and in `attend_seconds` more for
+    each token before it, cached or not. A step, in which all of a batch write a token, takes `step_seconds` and
+    `held_seconds` more for each token that they hold.
+    """
+
+    cache_tokens: int = 750_000
     batch: int = 64
-    read_tokens: float = 12_000.0
-    write_seconds: float = 0.02
-    write_seconds_each: float = 0.0004
+    read_seconds: float = 2.8e-5
+    attend_seconds: float = 1.8e-9
+    step_seconds: float = 0.0054
+    held_seconds: float = 4e-8
+
+    def reading(self, cached: int, new: int) -> float:
+        """Seconds in which so many new tokens are read behind cached ones."""
+        return new * (self.read_seconds + self.attend_seconds * (cached + new / 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +179,8 @@ class KVServer:
 
     def _rate(self) -> float:
         """Tokens a second that each request that writes gets."""
-        seconds = self.engine.write_seconds + self.engine.write_seconds_each * len(self._writing)
+        held = sum(call.prompt.tokens for _, _, call in self._writing)
+        seconds = self.engine.step_seconds + self.engine.held_seconds * held
         return (0.5 if self._reading else 1.0) / seconds
 
     def _advance(self) -> None:
@@ -204,7 +214,7 @@ class KVServer:
                 self.hits += call.cached
                 self.queries += call.prompt.tokens
                 self._reading = call
-                self._read_at = self._at + (call.prompt.tokens - call.cached) / engine.read_tokens
+                self._read_at = self._at + engine.reading(call.cached, call.prompt.tokens - call.cached)
         times = [self._read_at] if self._reading else []
         if self._writing:
             times.append(self._at + (self._writing[0][0] - self._written) / self._rate())
