@@ -10,6 +10,8 @@ from services.grpc_server import Service
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 
 
@@ -22,6 +24,10 @@ class ServiceDeps(Protocol):
     def log(self) -> JetStream: ...
     @property
     def executions(self) -> Executions: ...
+    @property
+    def context(self) -> Memories | None: ...
+    @property
+    def spending(self) -> Spending: ...
 
 
 OpenService = Callable[[ServiceDeps], AbstractAsyncContextManager[Service]]

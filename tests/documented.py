@@ -14,7 +14,7 @@ KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there
 SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"
 FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
 WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
-CHAPTERS = "unit/test_chat_document.py"
+CHAPTERS = "extensions/chat/test_chat_document.py"
 IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
 IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the_image_that_a_task_names"
 CHAOS = "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills"
@@ -48,7 +48,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/chat.md": (
         HERE,
         f"{CHAPTERS}::test_the_formatting_example_runs",
-        "extensions/telegram/test_telegram.py",
+        "extensions/chat/test_telegram.py",
         f"{CHAPTERS}::test_the_library_example_names_what_there_is",
     ),
     "docs/context.md": ("unit/test_context_blocks.py", "e2e/test_knowledge_restart.py", HERE),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 
 _DIMENSIONS = 512
 _SYNONYMS = {"color": "colour", "hue": "colour", "favorite": "favourite", "automobile": "car", "beloved": "favourite"}
@@ -45,3 +48,34 @@ def _vector(text: str) -> list[float]:
         vector[place % _DIMENSIONS] += 1.0
     length = sum(value * value for value in vector) ** 0.5
     return [value / length for value in vector] if length else [1.0, *vector[1:]]
+
+
+@dataclass
+class Kept:
+    """Long-term memory by plain words."""
+
+    memories: list[Memory] = field(default_factory=list)
+    fault: Unavailable | None = None
+    hangs: bool = False
+
+    async def remember(self, memory: Memory) -> bool:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fault is not None:
+            raise self.fault
+        self.memories.append(memory)
+        return True
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        if self.fault is not None:
+            raise self.fault
+        words = {word for word in query.lower().split() if len(word) > 3}
+        found = [
+            one
+            for one in self.memories
+            if one.namespace in scope.namespaces and words & set(one.text.lower().rstrip(".").split())
+        ]
+        return tuple(Recollection(memory=one, score=1.0) for one in found[:limit])
+
+    async def forget(self, scope: MemoryScope, memory_ids: Sequence[str] = ()) -> int:
+        return 0

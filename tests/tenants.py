@@ -26,7 +26,6 @@ from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
 from services.extensions import open_services
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.conversation import ConversationServicer
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET
@@ -35,7 +34,6 @@ from services.orchestrator.planning import PlanningServicer, plan_buckets, plann
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
 from swe_ai_fleet.extensions import load_parts
@@ -47,13 +45,13 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.drains import Drains
 from swe_ai_fleet.runtime.erasure import Erasures
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
+from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -248,19 +246,17 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         def view(tenant: str) -> ExecutionsView:
             return ExecutionsView(executions, tenant=tenant)
 
-        chats = await stack.enter_async_context(
-            open_chats(settings, store=await log.bucket(CHATS_BUCKET), fleet=view, starter=view, memories=knowledge)
-        )
         plans = await stack.enter_async_context(
             open_tenant_plan_services(
                 settings, buckets=await plan_buckets(log), log=log, memories=knowledge, fleet=view, starter=view
             )
         )
-        served = SimpleNamespace(settings=settings, log=log, executions=executions)
+        served = SimpleNamespace(
+            settings=settings, log=log, executions=executions, context=knowledge, spending=Spending(MemoryKeyValue())
+        )
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [
             service_of(servicer),
-            service_of(ConversationServicer(chats.of, admit=executions.check_tokens)),
             planning_service(PlanningServicer(plans.of, mask=Secrets())),
             *others,
         ]

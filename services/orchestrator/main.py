@@ -22,7 +22,6 @@ from services.context.main import open_context
 from services.extensions import open_services
 from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
@@ -138,11 +137,10 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             else None,
         )
         async with (
-            open_conversations(stack) as chats,
             open_plan_service(stack) as plans,
             open_services(stack) as others,
             serve_grpc(
-                [service_of(servicer), chats, plans, *others],
+                [service_of(servicer), plans, *others],
                 settings.listen,
                 access,
                 stack.ready,

@@ -41,7 +41,7 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, PlanService, open_tenant_plan_services
 from swe_ai_fleet.runtime.tool_services import secret_mask
 

@@ -1,8 +1,8 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent` (which gives an `AgentResult`), `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`,
-`MemoryManager`, `DeliberateAsync` and `VLLMAgentJob` are the entry points of the library, beside those of extensions
-(`WorkflowExecutor`, `LLMAgent`); each is loaded when first asked for, since `VLLMAgentJob` brings Ray along.
+`ToolEnabledAgent` (which gives an `AgentResult`), `FunctionCallingAgent`, `FunctionCallingClient`, `MemoryManager`,
+`DeliberateAsync` and `VLLMAgentJob` are the entry points of the library, beside those of extensions (`ChatSession`,
+`WorkflowExecutor`, `LLMAgent`); each is loaded when first asked for, since `VLLMAgentJob` brings Ray along.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swe_ai_fleet.domain.candidate import AgentResult
-    from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
     from swe_ai_fleet.runtime.memory_manager import MemoryManager
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentResult",
-    "ChatSession",
     "DeliberateAsync",
     "FunctionCallingAgent",
     "FunctionCallingClient",
@@ -32,7 +30,6 @@ __all__ = [
 ]
 _HOMES = {
     "AgentResult": "swe_ai_fleet.domain.candidate",
-    "ChatSession": "swe_ai_fleet.runtime.chat_session",
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",

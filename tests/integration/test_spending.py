@@ -1,4 +1,4 @@
-"""What tenants spend in chats and plan sessions counts towards their day, whichever replica they talk to."""
+"""What tenants spend in plan sessions counts towards their day, whichever replica they talk to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
-from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
@@ -73,8 +72,7 @@ async def test_what_cannot_be_stored_counts_here_and_is_stored_with_what_comes_n
     assert (await here.today("small"), await elsewhere.today("small"), await elsewhere.today("other")) == (7, 7, 1)
 
 
-@pytest.mark.parametrize("what", ["chat", "plan"])
-async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket: KeyValue, tmp_path: Path) -> None:
+async def test_plans_use_up_the_day_of_their_tenant(bucket: KeyValue, tmp_path: Path) -> None:
     """What agents of plans say stands in the log, and is counted there and nowhere else."""
     spending, log = Spending(bucket), MemoryLog()
 
@@ -87,16 +85,10 @@ async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket:
         Meter(lambda start: log.everything(from_sequence=start, follow=True)) as meter,
     ):
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
-        async with (
-            open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
-            open_tenant_plan_services(settings, log=log) as plans,
-        ):
+        async with open_tenant_plan_services(settings, log=log) as plans:
             assert await quotas.check_tokens("small") == 1
-            if what == "chat":
-                usage = (await chats.of("small").send("s", "What is new?")).usage
-            else:
-                await plans.of("small").execute_plan("Find out what is new.", session_id="s")
-                usage = (await plans.of("small").session("s")).usage
+            await plans.of("small").execute_plan("Find out what is new.", session_id="s")
+            usage = (await plans.of("small").session("s")).usage
         assert usage.model_calls > 0
         async with asyncio.timeout(10):
             while await spent("small") < usage.total_tokens:

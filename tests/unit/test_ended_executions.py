@@ -40,7 +40,7 @@ from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
-from tests.chat_parts import Kept
+from tests.memory_parts import Kept
 from tests.tables import table
 
 COMMIT = "c" * 40

@@ -90,12 +90,6 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
     ),
-    "chat": entry(
-        "cli.chat:chat",
-        "Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes.",
-        "fleet chat",
-        "fleet chat --session morning --once 'What failed last night?'",
-    ),
     "rate": entry(
         "cli.context_rows",
         "Say how good the outcome of an execution was; recommendations learn from it.",

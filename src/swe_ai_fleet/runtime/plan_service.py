@@ -35,7 +35,6 @@ from swe_ai_fleet.agents.plan_session import (
     SessionStore,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
-from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailable
@@ -48,6 +47,7 @@ from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import EventLog, KeyValue, Memories, Replicas, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
+from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.tool_services import (

@@ -12,15 +12,13 @@ from pathlib import Path
 
 from swe_ai_fleet.agents.plan_session import PlanSession, PlanTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, RepositoryMemory
-from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
-from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.conversations.tools import ListExecutions, ShowExecution
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.domain.tool import Risk
 from swe_ai_fleet.ports import Workspace, WorkspaceProvider
+from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution, TaskStarter
 from swe_ai_fleet.sandbox import Sandbox
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.definition import ToolFailure

@@ -2,7 +2,7 @@
 
 import sys
 
-from swe_ai_fleet.runtime.chat_service import chat_rules
+from swe_ai_fleet.extensions.chat.opening import chat_rules
 from swe_ai_fleet.settings import Settings
 
 settings = Settings()

@@ -13,6 +13,7 @@ from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.execution_tools import Proposal
 
 MAX_TURNS = 60
 """The most turns of a session; older ones are dropped."""
@@ -27,23 +28,6 @@ MAX_REFERENCES = 10
 """Of a turn, each with as many things as below, are kept to be shown again."""
 MAX_REFERENCE_THINGS = 6
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A task that starts once the person confirms it, and the turn that proposed it.
-
-    `key` is the idempotency key of its start: a retry uses it again, so the task is started once. `by` is who has it
-    started, where that is somebody else than the person who confirms it.
-    """
-
-    description: str
-    repository: str
-    ref: str = ""
-    agents: int = 0
-    turn: int = 0
-    key: str = ""
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

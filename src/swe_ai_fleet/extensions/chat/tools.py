@@ -15,20 +15,18 @@ from swe_ai_fleet.agents.references.records import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import from_plain, to_plain
-from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
-from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
-from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
-MAX_LISTED = 20
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
 _NOT_SHOWN = frozenset("`\n\t")
@@ -123,63 +121,6 @@ async def keep(memories: Memories, context: TurnContext) -> str:
         await memories.remember(memory)
         context.remembered.append(text)
     return text
-
-
-class ListExecutions(BaseTool):
-    """`list_executions(status="", limit=10) -> {executions: [...]}`, the newest first."""
-
-    name = "list_executions"
-    description = "List what the fleet works on or has worked on, the newest first."
-    parameters = (
-        ToolParameter("status", "string", "Only those: pending, running, completed, failed, ...", required=False),
-        ToolParameter("limit", "integer", f"How many, at most {MAX_LISTED}.", required=False, default=10),
-    )
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
-
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
-
-    async def execute(self, status: str = "", limit: int = 10) -> dict[str, object]:
-        """The executions. Raises FleetError."""
-        if not 1 <= limit <= MAX_LISTED:
-            raise ToolFailure(f"limit is {limit}; it goes from 1 to {MAX_LISTED}")
-        executions = await self._fleet.executions(status=status.strip().lower(), limit=limit)
-        return {"executions": [_plain(execution) for execution in executions]}
-
-    def present(self, value: object) -> ToolResult:
-        records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
-        lines = [
-            f"{number}. {record['execution_id']}  {record['status']}  {record['description']}"
-            for number, record in enumerate(records, start=1)
-        ]
-        return replace(presented(self.name, value), content="\n".join(lines) or "There are none.")
-
-
-class ShowExecution(BaseTool):
-    """`show_execution(execution) -> {execution, winner, checks, files, candidates, ...}`."""
-
-    name = "show_execution"
-    description = (
-        "Show one execution: its status, winner, verdict, checks, changed files, branch and what it waits for."
-    )
-    parameters = (ToolParameter("execution", "string", "Its id, or its task's id."),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
-
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
-
-    async def execute(self, execution: str) -> dict[str, object]:
-        """Its details. Raises FleetError."""
-        detail = await self._fleet.execution(execution.strip())
-        fields = {key: part for key, part in _plain(detail).items() if part not in ("", [], ())}
-        summary = cast("dict[str, object]", fields.pop("execution"))
-        return {**summary, **fields}
 
 
 class StartTask(BaseTool):
@@ -290,7 +231,3 @@ def proposed(proposal: Proposal) -> str:
 def untagged(answer: str) -> str:
     """An answer without HTML tags, which could hide the text below it from the person."""
     return _TAG.sub("< ", answer)
-
-
-def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
-    return cast("dict[str, object]", to_plain(value))

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from swe_ai_fleet import ChatSession
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.conversations.session import MAX_SHOWN_CHARS, MAX_TURNS
+from swe_ai_fleet.extensions.chat.session import MAX_SHOWN_CHARS, MAX_TURNS
 from swe_ai_fleet.settings import Settings
 
-TEXT = (Path(__file__).parents[2] / "docs" / "chat.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "chat.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

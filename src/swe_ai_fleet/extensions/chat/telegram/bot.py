@@ -18,7 +18,7 @@ import structlog
 
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.extensions.telegram.api import BotApi, Refused, TooFast, Update
+from swe_ai_fleet.extensions.chat.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
 

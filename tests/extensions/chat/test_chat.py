@@ -18,26 +18,27 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.formatting.telegram import unmarked
-from swe_ai_fleet.conversations.reply_run import ChatRules
-from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
-from swe_ai_fleet.conversations.session import Turn as SaidTurn
-from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import Fenced, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.runtime.chat_session import ChatFiles
+from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.library import ChatFiles
+from swe_ai_fleet.extensions.chat.reply_run import ChatRules
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Session
+from swe_ai_fleet.extensions.chat.session import Turn as SaidTurn
+from swe_ai_fleet.extensions.chat.store import MAX_SESSION_BYTES, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.chat_parts import IDS, SCRIPT, Fleet, Kept
 from tests.chat_script import COLOUR
+from tests.extensions.chat.chat_parts import IDS, SCRIPT, Fleet
+from tests.memory_parts import Kept
 
 
 @pytest.fixture(scope="module")

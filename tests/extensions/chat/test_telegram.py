@@ -15,11 +15,11 @@ import structlog
 from swe_ai_fleet.conversations import formatting
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.extensions.telegram.api import BotApi
-from swe_ai_fleet.extensions.telegram.bot import TelegramBot
-from swe_ai_fleet.extensions.telegram.serving import allowed_chats
+from swe_ai_fleet.extensions.chat.telegram.api import BotApi
+from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
+from swe_ai_fleet.extensions.chat.telegram.serving import allowed_chats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.extensions.telegram.telegram_server import TOKEN, TelegramServer
+from tests.extensions.chat.telegram_server import TOKEN, TelegramServer
 
 ME, FRIEND, STRANGER = 7, -100123, 666
 

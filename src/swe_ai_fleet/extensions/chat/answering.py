@@ -15,22 +15,22 @@ from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
 from swe_ai_fleet.agents.references.wording import last_list
-from swe_ai_fleet.conversations import reply_run
-from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
-from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.formatting.document import Table, read
 from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
-from swe_ai_fleet.conversations.reply_run import ChatRules, Reply, reply_to
-from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Proposal, Session
-from swe_ai_fleet.conversations.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.chat import reply_run
+from swe_ai_fleet.extensions.chat.consent import asks_to_remember, decision, to_remember
+from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Reply, reply_to
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session
+from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
 from swe_ai_fleet.memory.presenting import presented
 from swe_ai_fleet.ports import ChatModel, Memories
+from swe_ai_fleet.runtime.execution_tools import FleetView, Proposal, TaskStarter
 from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_TABLES = 3

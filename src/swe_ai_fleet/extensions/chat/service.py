@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.auth import principal, tenant
 from services.errors import Context
+from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
-from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
-from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting.pages import Channel
-from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, check_namespaces
-from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.chat_service import open_chats
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
+from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.opening import open_chats
+from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
+from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
@@ -102,17 +99,17 @@ class ConversationServicer(ConversationServiceServicer):
 
 
 @asynccontextmanager
-async def open_conversations(stack: Stack) -> AsyncGenerator[Service]:
+async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(stack.executions, tenant=tenant, by=lambda: principal().name)
+        return ExecutionsView(deps.executions, tenant=tenant, by=lambda: principal().name)
 
-    store = await stack.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
+    store = await deps.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
     async with open_chats(
-        stack.settings, store=store, fleet=view, starter=view, memories=stack.context, spending=stack.spending
+        deps.settings, store=store, fleet=view, starter=view, memories=deps.context, spending=deps.spending
     ) as chats:
-        yield service_of(ConversationServicer(chats.of, admit=stack.executions.check_tokens))
+        yield service_of(ConversationServicer(chats.of, admit=deps.executions.check_tokens))
 
 
 def _progress(progress: Progress) -> pb.SendResponse:

@@ -1,4 +1,4 @@
-"""The fleet for a chat: its executions to look at, and a way to hand tasks in."""
+"""The fleet for a chat or a plan session: its executions to look at, and a way to hand tasks in."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from swe_ai_fleet.conversations.fleet_view import CandidateSummary, CheckSummary, ExecutionDetail, ExecutionSummary
-from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.candidate import CheckResult
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, RepoRef, Task, TaskKind, UncommittedChanges
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.execution_tools import (
+    CandidateSummary,
+    CheckSummary,
+    ExecutionDetail,
+    ExecutionSummary,
+    Proposal,
+)
 
 CALLER = "chat"
 _DESCRIPTION_CHARS = 200

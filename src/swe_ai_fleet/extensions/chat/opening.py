@@ -9,14 +9,14 @@ from pathlib import Path
 import structlog
 
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
-from swe_ai_fleet.conversations.chat import Chat
-from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
-from swe_ai_fleet.conversations.reply_run import ChatRules
-from swe_ai_fleet.conversations.store import KeyValueChats
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import PlanningMode
+from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.reply_run import ChatRules
+from swe_ai_fleet.extensions.chat.store import KeyValueChats
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
+from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level

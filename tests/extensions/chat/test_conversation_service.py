@@ -19,17 +19,17 @@ from rich.console import Console
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.conversation import ConversationServicer
-from swe_ai_fleet.cli.chat import ChatOrder, converse
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.extensions.chat.commands import ChatOrder, converse
+from swe_ai_fleet.extensions.chat.opening import open_chats
+from swe_ai_fleet.extensions.chat.service import ConversationServicer
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.conversations.fleet_view import CheckSummary, ExecutionDetail, ExecutionSummary
-from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.extensions.chat.session import Proposal
+from swe_ai_fleet.runtime.execution_tools import CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said
 
@@ -89,34 +88,3 @@ class Fleet:
         if self.fault is not None:
             raise self.fault
         return "99999999-0000-4000-8000-000000000000"
-
-
-@dataclass
-class Kept:
-    """Long-term memory by plain words."""
-
-    memories: list[Memory] = field(default_factory=list)
-    fault: Unavailable | None = None
-    hangs: bool = False
-
-    async def remember(self, memory: Memory) -> bool:
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.fault is not None:
-            raise self.fault
-        self.memories.append(memory)
-        return True
-
-    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        if self.fault is not None:
-            raise self.fault
-        words = {word for word in query.lower().split() if len(word) > 3}
-        found = [
-            one
-            for one in self.memories
-            if one.namespace in scope.namespaces and words & set(one.text.lower().rstrip(".").split())
-        ]
-        return tuple(Recollection(memory=one, score=1.0) for one in found[:limit])
-
-    async def forget(self, scope: MemoryScope, memory_ids: Sequence[str] = ()) -> int:
-        return 0

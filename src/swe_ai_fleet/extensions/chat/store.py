@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.session import Session
+from swe_ai_fleet.extensions.chat.session import Session
 from swe_ai_fleet.ports import KeyValue
 
 CHATS_BUCKET = "CHATS"

@@ -11,9 +11,9 @@ from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.formatting.pages import Channel, pages
-from swe_ai_fleet.conversations.session import Session, Turn
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.extensions.chat.session import Session, Turn
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
 from swe_ai_fleet.tools.secrets import Secrets
 

@@ -1,0 +1,1 @@
+"""Chats by Telegram: a bot that asks for messages, has them answered and sends the answers."""
