@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops house mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,9 @@ chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEE
 soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may grow, all is accounted for; then a tenant beside one that attacks; MINUTES=… SEED=…
 	$(BIN)/python -m labs.soak --minutes "$(or $(MINUTES),30)" --seed "$(or $(SEED),0)"
 	$(BIN)/python -m labs.soak.neighbours --seconds "$(or $(SECONDS_OF_SPELLS),30)"
+
+house: ## How large the house is: lines by package, modules above their limit, what tests import of it
+	$(PYTHON) -m labs.house
 
 hops: $(VENV)/ready ## The functions between a request and an agent's command, read off a fleet at work
 	$(BIN)/python -m labs.hops
