@@ -27,7 +27,6 @@ from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLim
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from tests.tables import table
 from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
@@ -77,13 +76,6 @@ class Sample(Toolkit):
     async def deploy(self) -> ToolResult:
         """Deploy."""
         raise TimeoutError("the server said nothing")
-
-    @operation()
-    async def wait(self) -> ToolResult:
-        """Wait."""
-        self.running.set()
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 def kit(**parts: object) -> Sample:
@@ -142,24 +134,6 @@ class TestAudit:
             await task
         assert outcomes(sample) == ["started", "cancelled"]
         assert sample.writes == []
-
-
-class TestHalfCharacters:
-    async def test_halves_of_surrogate_pairs_never_reach_the_log(self) -> None:
-        journal = ListJournal()
-        sample = kit(trail=AuditTrail(journal=journal))
-        results = [
-            await sample.write("a", "half \ud83d of a smile, whole \U0001f600"),
-            await sample.look("\udcff"),
-            await sample.fail("\ud83d"),
-            await sample.call("look", {"\ud83d": "\ud83d", "path": ["\ud83d"]}),
-        ]
-        assert results[0].content == "half \ufffd of a smile, whole \U0001f600"
-        assert results[1].metadata == {"path": "\ufffd"}
-        for body in journal.bodies:
-            assert isinstance(body, ToolStarted | ToolFinished)
-            assert from_json(AuditEntry, to_json(body.entry)) == body.entry
-        assert verify(sample.pipeline.trail.entries) is None
 
 
 class Odd(Toolkit):
@@ -221,25 +195,6 @@ class TestHonestRecords:
         assert outcomes(sample) == ["started", "error"]
         assert verify(sample.pipeline.trail.entries) is None
 
-    async def test_a_journal_that_is_closed_does_not_hide_the_cancellation(self) -> None:
-        class Closing(ListJournal):
-            closed = False
-
-            def post(self, body: EventBody) -> Event:
-                if self.closed:
-                    raise Fenced("taken over")
-                return super().post(body)
-
-        journal = Closing()
-        sample = kit(trail=AuditTrail(journal=journal))
-        task = asyncio.create_task(sample.call("wait", {}))
-        await sample.running.wait()
-        journal.closed = True
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert outcomes(sample) == ["started", "cancelled"]
-
     async def test_what_happened_before_the_cancellation_has_happened(self) -> None:
         storing = asyncio.Event()
 
@@ -264,15 +219,6 @@ class TestHonestRecords:
         result = await Odd(Pipeline(store=store)).speak(20_000)
         assert (result.success, result.truncated, result.artifact) == (True, True, "")
 
-    @table("depth", [200, 900, 980, 990, 2_000, 100_000])
-    async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
-        nested: list[object] = []
-        for _ in range(depth):
-            nested = [nested]
-        sample = kit()
-        assert (await sample.call("look", {"path": nested})).outcome is Outcome.INVALID
-        assert outcomes(sample) == ["invalid"]
-
     async def test_names_and_ids_that_a_model_wrote_are_bounded(self) -> None:
         sample = kit()
         await sample.call("look", {"x" * 10_000: 1}, call_id="y" * 10_000)
@@ -290,11 +236,6 @@ class TestMaskingOfFacts:
         (entry,) = tool.pipeline.trail.entries
         assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
 
-    async def test_two_names_that_mask_to_the_same_stay_two(self) -> None:
-        sample = kit(mask=Secrets([TOKEN, f"other-{TOKEN}"]))
-        await sample.call("look", {TOKEN: 1, f"other-{TOKEN}": 2, "path": "a"})
-        assert sample.pipeline.trail.entries[-1].arguments == {MASK: 1, f"{MASK} (2)": 2, "path": "a"}
-
     async def test_lists_and_objects_are_recorded_as_such(self) -> None:
         sample = kit(mask=Secrets([TOKEN]))
         given = {
@@ -311,10 +252,6 @@ class TestMaskingOfFacts:
         assert (first[:3], second, last) == ("yyy", 0, "... 8876 more")
         assert len(json.dumps(told.arguments)) < 8_000
         assert verify([told], head=sample.pipeline.trail.head) is None
-
-    async def test_halves_of_a_character_that_a_secret_holds(self) -> None:
-        sample = kit(mask=Secrets(["smile-\U0001f600-token"]))
-        assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK
 
 
 @given(

@@ -78,19 +78,3 @@ class TestKeyValueSessions:
         assert found is not None
         assert found.answer == ("one" if told[0] is None else "other")
         assert len(await parts.entries()) == 1
-
-    async def test_one_that_cannot_be_read_hides_no_other(self) -> None:
-        heads, parts = MemoryKeyValue(), MemoryKeyValue()
-        store = KeyValueSessions(heads, parts, tenant="t")
-        await store.put(session("good"))
-        await store.put(session("torn"))
-        await heads.put("t.strange", b'{"card": 3}')
-        for piece in await parts.entries("t.torn."):
-            await parts.put(piece.key, b"not deflated")
-        assert [card.session_id for card in await store.listed()] == ["torn", "good"]
-        for name in ("strange", "torn"):
-            with pytest.raises(PreconditionFailed, match="cannot be read"):
-                await store.get(name)
-        with pytest.raises(PreconditionFailed, match="cannot be read"):
-            await store.put(session("strange"))
-        assert await store.get("good") == session("good")

@@ -116,12 +116,9 @@ def test_reads_the_notations_of_many_models(dialect: str) -> None:
     [
         'The config is {"name": "f", "arguments": {"a": 1}}.',
         '{"name": "f", "description": "d", "parameters": {"type": "object"}}',
-        '{"name": "f"}',
         '{"name": "f", "arguments": "x"}',
         '```json\n{"name": "f", "arguments": {}}\n```\nThat is what I would call.',
-        "[]",
         '<|python_tag|>search.call(query="x")',
-        "[TOOL_CALLS] none",
         "<function=f> calls g </function",
         "Write <tool_call> and </tool_call> around it.",
         '<think>\n<tool_call>{"name": "f", "arguments": {}}</tool_call>',
@@ -148,7 +145,6 @@ def test_a_call_behind_a_thought_is_read() -> None:
         '<tool_call>{"name": "f"}',
         '<tool_call>{"name": "f", "arguments": {"a": ',
         '<function=f>{"a": 1}',
-        '<tool_call>\n<function=f>{"a": 1}',
     ],
 )
 def test_a_truncated_reply_gives_whole_calls_only(partial: str) -> None:
@@ -178,23 +174,15 @@ def test_what_is_rendered_is_read_back(content: str, made: list[tuple[str, dict[
 
 FLOODS = [
     "<tool_call>{",
-    "<tool_call>[",
-    '<tool_call>["',
     '<tool_call>["\\"',
     "<tool_call>\n" + " " * 200,
-    "<function=f>",
-    "<function=f><parameter=a>",
     "<function=f><parameter=a></parameter>x",
     "<tool_call>f<arg_key>a</arg_key><arg_value>",
     '<invoke name="f"><parameter name="a">',
     "<|python_tag|>{",
-    '<|python_tag|>{"name":"f"};',
-    "[TOOL_CALLS]f ",
     "[TOOL_CALLS][[",
     "<|tool_call_begin|>functions.f:0 ",
     "<think>",
-    "</think>",
-    "</tool_call>",
     '<tool_call>{"name": "',
     '["<tool_call>[", ',
 ]

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.runtime.tool_services import sandbox_policy
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
-from swe_ai_fleet.settings import Settings
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
 NOT_PUBLIC = (
@@ -117,35 +113,6 @@ def test_control_groups_are_made_below_our_own(tmp_path: Path) -> None:
     # Those of version 2 need the controllers.
     groups = groups_at(tmp_path, "", version=2)
     assert (groups.processes, groups.memory) == (False, False)
-
-
-def test_what_dead_processes_left_is_ended_and_removed_and_only_that(tmp_path: Path) -> None:
-    alive, other, empty, used = (tmp_path / name for name in ("fleet-1-0", "somebody", "fleet-of-a", "fleet-of-b"))
-    for directory in (alive, other, empty / "fleet-99999999-0", used / "fleet-1-0"):
-        directory.mkdir(parents=True)
-    groups_at(tmp_path, "cpu,cpuacct").reap()
-    assert [path.exists() for path in (alive, other, empty, used / "fleet-1-0")] == [True, True, False, True]
-    dead, ours = tmp_path / "fleet-99999999-0", tmp_path / f"fleet-{os.getpid()}-0"
-    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
-    try:
-        for directory, process in zip((dead, ours), processes, strict=True):
-            directory.mkdir()
-            (directory / "cgroup.procs").write_text(f"0\n{process.pid}\n")
-        groups_at(tmp_path, "pids").reap()
-        assert processes[0].wait(timeout=5) == -signal.SIGKILL
-        assert processes[1].poll() is None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def test_commands_take_no_port_of_the_fleets_own() -> None:
-    nats = "nats://user:word@127.0.0.1:4222,nats://elsewhere:4333"
-    models = "http://localhost:8011/v1,http://[::1]:8012/v1,https://models.example.org:8443/v1"
-    listen = {"listen": "0.0.0.0:50051", "context_listen": "127.0.0.1:0", "http_listen": "[::]:8080"}
-    settings = Settings(nats_url=nats, ray_address="auto", model_url=models, **listen, probe_listen="0.0.0.0:50059")
-    assert sandbox_policy(settings).reserved_ports == {4222, 8011, 8012, 50051, 8080, 50059}
 
 
 # --- the system call filter as the kernel would run it, and disk measuring ---
