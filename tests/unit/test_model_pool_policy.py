@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -137,30 +136,6 @@ async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one
         assert model.order == [str(number) for number in range(200)]
         assert pool.status().endpoints[0].circuit == "closed"
         assert model.calls == 203
-
-
-def test_a_server_that_is_gone_is_asked_for_more_and_more_seldom() -> None:
-    model, knocks = Scripted(), list[float]()
-    model.down = True
-    real_ping = model.ping
-
-    async def noted() -> None:
-        knocks.append(asyncio.get_running_loop().time())
-        await real_ping()
-
-    model.ping = noted  # type: ignore[method-assign]
-
-    async def play() -> None:
-        rules = PoolRules(timeout=60.0, backoff=0.001, open_for=1.0, longest_open=4.0)
-        async with pool_of(model, rules=rules) as pool:
-            with pytest.raises(ModelUnavailable):
-                await asyncio.gather(*(ask(pool) for _ in range(3)))
-
-    on_virtual_time(play())
-    gaps = [later - sooner for sooner, later in pairwise(knocks)]
-    assert len(gaps) > 10
-    for gap, longest in zip(gaps, (2.0, 4.0, *[4.0] * len(gaps)), strict=False):
-        assert longest / 2 <= gap <= longest + 0.01, gaps
 
 
 async def test_a_pool_that_closes_lets_nobody_wait_for_ever() -> None:

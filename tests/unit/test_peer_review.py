@@ -122,21 +122,6 @@ async def test_a_revision_makes_its_author_win(world: World):
     assert state.judged == {f"{ONE}-r1", f"{TWO}-r1"}
 
 
-@pytest.mark.parametrize(
-    ("task", "begun"),
-    [
-        (a_task(num_agents=1), 1),
-        (a_task(rounds=0), 3),
-        (a_task(constraints=Constraints(totals=Totals(max_tokens=300))), 3),
-    ],
-    ids=["one agent alone", "without rounds", "nothing left to spend"],
-)
-async def test_where_nobody_reviews_nobody_is_asked_again(world: World, task: Task, begun: int):
-    world.fleet.runs = {ONE: ScriptedRun(checks=(FAILED,))}
-    await world.run(task)
-    assert (world.fleet.reviewed, world.fleet.judged, len(world.fleet.begun)) == ([], [], begun)
-
-
 async def test_reviews_that_come_to_nothing_weigh_nothing_and_are_paid(world: World):
     world.fleet.reviewing = lambda *asked: says(*asked, ReviewVerdict.REJECT, 0.0, MUST_FIX, error="weather")
     state = await world.run(a_task(rounds=3))

@@ -16,10 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, Unavailable
+from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -145,12 +144,6 @@ class Odd(Toolkit):
         super().__init__(FileTool(Path()).workspace, pipeline)
 
     @operation()
-    async def give(self, result: str) -> ToolResult:
-        """Give a result that contradicts itself."""
-        bad = {"silent": Outcome.SUCCESS, "late": Outcome.TIMEOUT}
-        return ToolResult(success=result == "late", operation="odd_give", content="x", outcome=bad[result])
-
-    @operation()
     async def break_down(self) -> ToolResult:
         """Have a bug."""
         raise KeyError(TOKEN)
@@ -169,13 +162,6 @@ class Odd(Toolkit):
 
 class TestHonestRecords:
     """What the audit says is what happened, however a call ends."""
-
-    async def test_a_result_that_contradicts_itself_is_no_success(self) -> None:
-        for said, outcome in (("silent", Outcome.ERROR), ("late", Outcome.TIMEOUT)):
-            tool = Odd(Pipeline())
-            result = await tool.give(said)
-            assert (result.success, result.outcome) == (False, outcome)
-            assert tool.pipeline.trail.entries[-1].outcome is outcome
 
     async def test_a_bug_leaves_no_open_entry(self) -> None:
         journal = ListJournal()
@@ -212,13 +198,6 @@ class TestHonestRecords:
         entry = tool.pipeline.trail.entries[-1]
         assert (entry.outcome, entry.bytes_out) == (Outcome.SUCCESS, 20_000)
 
-    async def test_an_output_that_cannot_be_stored_is_still_given(self) -> None:
-        async def store(data: bytes) -> BlobRef:
-            raise Unavailable("no blob store")
-
-        result = await Odd(Pipeline(store=store)).speak(20_000)
-        assert (result.success, result.truncated, result.artifact) == (True, True, "")
-
     async def test_names_and_ids_that_a_model_wrote_are_bounded(self) -> None:
         sample = kit()
         await sample.call("look", {"x" * 10_000: 1}, call_id="y" * 10_000)
@@ -235,23 +214,6 @@ class TestMaskingOfFacts:
         assert (result.metadata, result.artifact) == (facts, MASK)
         (entry,) = tool.pipeline.trail.entries
         assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
-
-    async def test_lists_and_objects_are_recorded_as_such(self) -> None:
-        sample = kit(mask=Secrets([TOKEN]))
-        given = {
-            "path": ["a", 1, 1.5, True, None, {"token": f"x{TOKEN}"}],
-            "headers": {"x-count": [1], TOKEN: {}},
-            "long": ["y" * 9_000, *range(9_000)],
-        }
-        await sample.call("look", given)
-        (entry,) = sample.pipeline.trail.entries
-        told = from_json(AuditEntry, to_json(entry))
-        assert told.arguments["path"] == ["a", 1, 1.5, True, None, {"token": f"x{MASK}"}]
-        assert told.arguments["headers"] == {"x-count": [1], MASK: {}}
-        first, second, *_, last = told.arguments["long"]
-        assert (first[:3], second, last) == ("yyy", 0, "... 8876 more")
-        assert len(json.dumps(told.arguments)) < 8_000
-        assert verify([told], head=sample.pipeline.trail.head) is None
 
 
 @given(

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,9 +81,7 @@ class TestRegistering:
     @table(
         ("fields", "said"),
         [
-            ({"name": ""}, "not a tool name"), ({"name": "two words"}, "not a tool name"),
-            ({"name": "x" * 65}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
-            ({"parameters": [ToolParameter("a", "string"), ToolParameter("a", "string")]}, "declares twice: a"),
+            ({"name": "two words"}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
             ({"parameters": [ToolParameter("b", "string")]}, "execute does not take b; execute requires a"),
             ({"parameters": [ToolParameter("a", "string", "", False)]}, "execute requires a"),
             ({"execute": lambda self: 1}, "must be `async def`"),
@@ -147,13 +144,6 @@ class TestExecuting:
         assert found["error"].startswith(said)
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.ERROR
 
-    async def test_a_dict_with_an_error_is_a_failure(self) -> None:
-        registry = ToolRegistry([Give({"error": "no such city", "city": "Atlantis"})])
-        assert await registry.execute_tool("give") == {"error": "Error: no such city", "city": "Atlantis"}
-        assert registry.pipeline.trail.entries[-1].outcome is Outcome.ERROR
-        fine = {"error": "", "city": "Rome"}
-        assert await ToolRegistry([Give(fine)]).execute_tool("give") is fine
-
     @table("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
     async def test_secrets_are_masked(self, value: object) -> None:
         pipeline = Pipeline(mask=Secrets([SECRET]))
@@ -178,12 +168,6 @@ def len_of(text: str) -> int:
 
 class Point(BaseModel):
     x: int
-
-
-@dataclass
-class Pair:
-    left: int
-    right: str
 
 
 class TestAsOperationsOfAnAgent:

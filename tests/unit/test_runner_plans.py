@@ -227,21 +227,6 @@ async def test_what_go_is_told(tmp_path: Path) -> None:
         await plan(tmp_path, ("go", "test"), deselect=("example.org/m/a::TestX",), directory="m")
 
 
-@pytest.mark.parametrize(
-    ("path", "options"),
-    [
-        ("src/lib.rs", ["--lib"]), ("src/main.rs", ["--bins"]), ("src/bin/tool.rs", ["--bin=tool"]),
-        ("src/a/b.rs", ["--", "a::b::"]), ("src/a/mod.rs", ["--", "a::"]), ("tests/x.rs", ["--test=x"]),
-    ],
-)  # fmt: skip
-async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
-    write_files(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
-    made = await plan(tmp_path, ("cargo", "test"), f"crate/{path}", directory="crate")
-    assert list(made.told[2:]) == options
-    assert made.transient == ("crate/Cargo.lock", "Cargo.lock")
-    assert not made.variables["CARGO_TARGET_DIR"].startswith(str(tmp_path))
-
-
 async def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
     files = {"Cargo.toml": "[workspace]", "one/src/lib.rs": "", "one/src/a/b.rs": "", "one/tests/x.rs": ""}
     write_files(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
@@ -273,25 +258,3 @@ def test_nothing_checked_begins_like_an_option(text: str) -> None:
             assert checked == text
             assert not checked.startswith(("-", "@"))
             assert "\0" not in checked and "\n" not in checked
-
-
-@pytest.mark.parametrize(
-    ("line", "paths", "keyword", "told"),
-    [
-        ("python3 manage.py test --parallel 4 app -v 2", (), "", "python3 manage.py test app"),
-        (
-            "python3 manage.py test --failfast --settings=a app",
-            ("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), "w",
-            "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
-        ),
-    ],
-)  # fmt: skip
-async def test_what_django_is_told(tmp_path: Path, line: str, paths: tuple[str, ...], keyword: str, told: str) -> None:
-    write_files(tmp_path, {"app/tests/test_x.py": "", "app/test_y.py": ""})
-    made = await plan(tmp_path, tuple(line.split()), *paths, keyword=keyword)
-    assert " ".join(made.told) == told
-    assert made.argv[1].endswith("/fleet_unittest.py")
-    assert made.argv[2:] == ("--django", *made.told[1:], "--noinput")
-    for name in ("../x", "/etc/passwd", "absent.py", "a b", "a;b", "absent.py::T"):
-        with pytest.raises(ToolFailure):
-            await plan(tmp_path, tuple(line.split()), name)

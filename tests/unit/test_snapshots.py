@@ -116,23 +116,6 @@ async def test_one_replica_writes_and_none_writes_what_is_older() -> None:
     assert not await Lines(noise(4)).save(store)
 
 
-async def test_what_is_written_while_an_erasure_clears_the_bucket_leaves_nothing_and_is_written_anew() -> None:
-    class Cleared(Bucket):
-        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-            if key.endswith(".3"):
-                for entry in await self.entries(""):
-                    await self.delete(entry.key)
-            return await super().put(key, value, revision=revision)
-
-    now = [1000.0]
-    bucket = Cleared()
-    store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda: now[0])
-    assert not await Lines(noise(600)).save(store)
-    assert await Lines().within(store).is_gone() and not await bucket.entries("")
-    now[0] += 10
-    assert await Lines(noise(5)).save(store)
-
-
 async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:
     bucket, events = MemoryKeyValue(), golden()
     erased = next(one.event for one in events if isinstance(one.event.body, ev.ExecutionStarted))

@@ -59,26 +59,6 @@ def _mask(text: str) -> str:
     return text.replace(SECRET, "***")
 
 
-def test_lines_of_ours_and_of_libraries_have_one_form(told: Told) -> None:
-    told.configure()
-    told.configure()
-    structlog.get_logger().info("something.happened", number=3)
-    structlog.get_logger().debug("not asked for")
-    library = logging.getLogger("uvicorn.error")
-    library.warning("cannot %s", "bind")
-    library.info("not asked for")
-    # What asyncio says at the end of TLS is left out.
-    logging.getLogger("asyncio").warning("returning true from eof_received() has no effect when using ssl")
-    logging.getLogger("asyncio").warning("socket.send() raised exception.")
-    ours, theirs, last = _lines(told)
-    assert (ours["event"], ours["level"], ours["number"]) == ("something.happened", "info", 3)
-    assert (theirs["event"], theirs["level"], theirs["logger"]) == ("cannot bind", "warning", "uvicorn.error")
-    assert last["event"] == "socket.send() raised exception."
-    assert all(str(line["ts"]).endswith("Z") for line in (ours, theirs, last))
-    with pytest.raises(ValueError, match="use debug, info, warning or error"):
-        configure_logging("loud")
-
-
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_secrets_are_masked_wherever_they_stand(told: Told, form: Literal["json", "text"]) -> None:
     log = told.configure(form, _mask)

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceEx
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
+from swe_ai_fleet.orchestrator.queue import Passes, TenantTurns, Waiting, check_room, in_order
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -96,22 +96,6 @@ def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(bac
         for other in behind:
             assert begun[one.tenant] / weighs[one.tenant] <= begun[other] / weighs[other] + 1e-9
         begun[one.tenant] += 1
-
-
-def test_what_counts_between_tenants_and_inside_one() -> None:
-    entries = [waiting("big", number, priority=9) for number in range(3)] + [waiting("small", 9)]
-    turns = TenantTurns(at_work={"big": 5, "small": 1})
-    assert in_order(entries, {}, now=100.0, tenants=turns)[0].tenant == "small"
-    assert in_order(entries, {}, now=100.0)[0].tenant == "big"
-    inside = [waiting("t", number, caller=name) for number, name in enumerate(("greedy", "greedy", "bob"))]
-    inside.append(waiting("t", 4, caller="bob", priority=3))
-    assert in_order(inside, {}, now=100.0, tenants=TenantTurns()) == in_order(inside, {}, now=100.0)
-    # What shares leave is divided among the others.
-    for shares, weighed in (
-        ({"gold": 0.5, "a": 0.0, "b": 0.0}, {"gold": 0.5, "a": 0.25, "b": 0.25}),
-        ({"gold": 1.0, "a": 0.0}, {"gold": 1.0, "a": LEAST_WEIGHT}),
-    ):
-        assert weights(set(shares), shares.__getitem__) == weighed
 
 
 def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_everything() -> None:

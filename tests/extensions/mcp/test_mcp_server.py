@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
@@ -187,34 +185,3 @@ async def test_texts_of_strangers_are_marked_as_data(fleet: FleetUnderTest, repo
         assert "\u202e" not in answer.structured_content["task"] and "\x1b" not in answer.structured_content["task"]
         assert mark not in hostile
         await call(client, "cancel_execution", execution_id=name, reason="enough")
-
-
-@pytest.mark.slow  # quick: wrong calls
-async def test_the_server_ends_with_whoever_started_it(fleet: FleetUnderTest) -> None:
-    """Even where that is killed while a call is under way."""
-    script = (
-        "import subprocess, sys\n"
-        "server = subprocess.Popen([sys.executable, '-m', 'swe_ai_fleet.cli.main', 'mcp'],"
-        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        "server.stdin.write(sys.argv[1].encode() + b'\\n')\n"
-        "server.stdin.flush()\n"
-        "print(server.pid, server.stdout.readline().decode(), flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client})
-    parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script, hello),
-        env={**os.environ, "FLEET_HOME": str(fleet.settings.home)},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert parent.stdout is not None
-    async with asyncio.timeout(60):
-        pid, _, answer = (await parent.stdout.readline()).decode().partition(" ")
-        server = psutil.Process(int(pid))
-        assert json.loads(answer)["result"]["serverInfo"]["name"] == "swe-ai-fleet"
-        parent.kill()
-        await parent.wait()
-        await asyncio.to_thread(psutil.wait_procs, [server], 30)
-    assert not server.is_running()

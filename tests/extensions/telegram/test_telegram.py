@@ -12,7 +12,7 @@ import structlog
 
 from swe_ai_fleet.conversations import formatting
 from swe_ai_fleet.conversations.formatting import Channel
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.extensions.telegram.api import BotApi
 from swe_ai_fleet.extensions.telegram.bot import TelegramBot
 from swe_ai_fleet.extensions.telegram.serving import allowed_chats
@@ -162,19 +162,6 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     for text in ("", "me", "7,x", "--7"):
         with pytest.raises(InvalidRequest):
             allowed_chats(text)
-
-
-async def test_it_runs_until_it_is_ended_and_outlives_failures(world: World) -> None:
-    world.telegram.failures.extend([("getUpdates", 502, {}), ("getUpdates", 429, {"parameters": {"retry_after": 3}})])
-    world.echo.faults = [Unavailable("restarting"), PreconditionFailed("busy"), Unavailable("restarting")]
-    running = asyncio.create_task(world.bot().run())
-    world.telegram.say(ME, "hi")
-    await world.telegram.until_sent(1)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert world.slept == [1.0, 3.0, 1.0, 2.0, 4.0]
-    assert world.telegram.sent[0].shown == "You said: hi"
 
 
 async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:

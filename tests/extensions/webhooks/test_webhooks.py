@@ -205,24 +205,6 @@ async def test_what_failed_is_tried_again_under_the_same_id(world: World) -> Non
         assert not receiver.on("/")
 
 
-async def test_replicas_share_the_work_and_one_receiver_that_is_down_delays_no_other(world: World) -> None:
-    task_id, receiver = a_name(), world.receiver
-    receiver.held["/dead"] = asyncio.Event()
-    async with world.served() as one, world.served() as other:
-        made = await one.told(receiver.url("/alive"), task_id, webhook_id=task_id)
-        dead = await one.told(receiver.url("/dead"), task_id)
-        for number in range(6):
-            await world.quiet(f"{task_id}-{number}")
-        await receiver.until("/alive", 6)
-        await other.idle(task_id)
-        assert len({message.event_id for message in receiver.on("/alive")}) == len(receiver.on("/alive")) == 6
-        receiver.held["/dead"].set()
-        await receiver.until("/dead", 6)
-        for webhook in (made.webhook, dead.webhook):
-            assert await other.delete(webhook.webhook_id)
-            await one.gone(webhook.consumer)
-
-
 async def test_nothing_is_lost_or_told_twice_where_processes_end(world: World) -> None:
     """One receiver has failed once when the process ends, the other one has not yet answered."""
     task_id, receiver = a_name(), world.receiver

@@ -199,19 +199,6 @@ async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_
     assert output["checks"] == [{"name": "tests", "passed": True, "required": True, "message": PASSED.message}]
 
 
-async def test_what_was_only_deliberated_is_a_commit_for_the_next_node(world: World):
-    make = agent("make", mode=AgentMode.DELIBERATE)
-    deliver = agent("deliver", mode=AgentMode.ORCHESTRATE)
-    state = await world.run(a_run(make, deliver, edges=chain("make", "deliver")))
-    assert state.status is ExecutionStatus.COMPLETED
-    (merge,) = world.workspaces.merges
-    assert merge.patch.startswith(b"diff of agent-dev-1")
-    first, second = world.fleet.begun
-    assert first.repository.commit == state.repository.commit
-    assert second.repository.commit == json.loads(state.nodes["make"].output)["commit_sha"]
-    assert second.repository.bundle is not None
-
-
 async def test_a_failed_node_names_itself_and_what_runs_beside_it_is_stopped(world: World):
     world.fleet.default = ScriptedRun(after=asyncio.Event())
 
@@ -324,28 +311,6 @@ async def test_paused_is_paused_after_a_restart_and_what_was_said_meanwhile_hold
         assert (await run.ended()).status is ExecutionStatus.COMPLETED
     assert [one.query for one in world.fleet.asked] == ["do one", "do two"]
     assert [one.action for one in world.bodies(BreakpointsSet)] == ["pause", "step", "step", "continue"]
-
-
-async def test_a_long_output_is_kept_by_reference_and_read_again_after_a_restart(world: World):
-    hold = asyncio.Event()
-
-    async def long(assignment: AnswerAssignment) -> Answer:
-        if assignment.query == "do one":
-            return said("x" * 200_000)
-        hold.set()
-        if assignment.generation == 1:
-            await asyncio.Event().wait()
-        return said(str(len(assignment.query)))
-
-    world.fleet.answering = long
-    task = a_run(agent("one"), agent("two", "${nodes.one.output.answer}"), edges=chain("one", "two"))
-    async with driven(world, task) as run:
-        await hold.wait()
-        kept = (await run.state()).nodes["one"]
-        assert (kept.output, kept.output_blob.size > 200_000) == ("", True)
-    async with driven(world, task) as run:
-        assert json.loads((await run.ended()).nodes["two"].output)["answer"] == "200000"
-    assert [one.query[:6] for one in world.fleet.asked] == ["do one", "xxxxxx", "xxxxxx"]
 
 
 def _whole_task() -> Task:
@@ -489,27 +454,6 @@ async def test_items_of_a_map_share_one_part_of_the_totals(world: World):
     assert [one.task.constraints.limits.max_tokens for one in world.fleet.asked] == [200, 200, 200]
     assert [one.task.constraints.totals.max_tokens for one in world.fleet.begun] == [200, 200, 200]
     assert {one.task.constraints.totals.max_tool_calls for one in world.fleet.begun} == {20}
-
-
-async def test_no_more_nodes_are_at_work_than_the_fleet_takes_at_once(world: World):
-    full, go_on = asyncio.Event(), asyncio.Event()
-
-    async def held(assignment: AnswerAssignment) -> Answer:
-        if len(world.fleet.asked) == 100:
-            full.set()
-        await go_on.wait()
-        return said("well")
-
-    world.fleet.answering = held
-    task = a_run(over("each", agent("one", "about ${item}")), inputs=ITEMS, given={"of": list(range(130))})
-    async with driven(world, task) as run:
-        await full.wait()
-        for _ in range(500):
-            await asyncio.sleep(0)
-        assert len(world.fleet.asked) == 100
-        go_on.set()
-        assert (await run.ended()).status is ExecutionStatus.COMPLETED
-    assert len(world.fleet.asked) == 130
 
 
 @pytest.mark.parametrize(("name", "told"), [("fix-issue", "review"), ("upgrade-dependency", "notes")])

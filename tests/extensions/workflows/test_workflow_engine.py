@@ -381,14 +381,6 @@ class TestMaps:
         assert (state.outputs, world.ran()) == ({"m": {"error": "m[1]: out of order"}}, [])
         assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
 
-    async def test_a_time_limit_of_the_whole_gives_up_its_items(self) -> None:
-        world = World(does={"m[0]": forever})
-        node = mapped("m", tool("x"), timeout_seconds=0.05, on_error="continue")
-        state = await world.go(flow(node, inputs=ITEMS), [1, 2])
-        assert state.outputs["m"] == {"error": "it took longer than 0.05 seconds"}
-        assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
-        assert world.told("m[1]") == DONE
-
 
 class TestSubWorkflows:
     async def test_nodes_within_have_the_path_as_their_id(self) -> None:
