@@ -98,6 +98,21 @@ class TestListing:
         for spec in specs.values():
             Draft202012Validator.check_schema(dict(spec.parameters))
 
+    async def test_an_endless_list_is_cut(self, tmp_path: Path) -> None:
+        async with opened(tmp_path, hostile("endless"), hostile("circle", name="round")) as kit:
+            assert len([name for name in kit.definitions if name.startswith("bad_")]) == 128
+            assert any("left out" in note for note in kit.notes)
+            assert "round_echo" in kit.definitions
+
+    async def test_names_of_other_tools_are_kept_free(self, tmp_path: Path) -> None:
+        async with opened(tmp_path, hostile(tools=("echo",)), reserved={"bad_echo"}) as kit:
+            (name,) = kit.definitions
+        assert name.startswith("bad_echo_")
+        for servers, reserved in (((hostile(),), {"bad"}), ((hostile(), hostile()), set[str]())):
+            with pytest.raises(InvalidRequest, match="taken"):
+                async with opened(tmp_path, *servers, reserved=reserved):
+                    raise AssertionError
+
     @pytest.mark.parametrize(
         ("mode", "changes", "words"),
         [
@@ -153,6 +168,13 @@ class TestCalls:
             assert words in result.error
             assert last(kit).outcome is Outcome.ERROR
             assert (await call(kit, "echo", "again")).content == "echo: again"
+
+    async def test_restarts_are_bounded(self, tmp_path: Path) -> None:
+        async with opened(tmp_path, hostile()) as kit:
+            errors = [(await call(kit, "crash")).error for _ in range(6)]
+            assert all("exit code 3" in error for error in errors[:4])
+            assert all("restarted 3 times and keeps failing" in error for error in errors[4:])
+            assert "keeps failing" in (await call(kit, "echo")).error
 
 
 class TestChanges:

@@ -203,6 +203,16 @@ class TestSharing:
             await memories.settled()
             assert await index.listed(HERS) == ()
 
+    async def test_keys_are_told_apart_whatever_the_names_hold(self) -> None:
+        names = [
+            ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a", "agent:b=2Fc"), ("a-b", "repository:x"),
+        ]  # fmt: skip
+        store = MemoryKeyValue()
+        async with SharedMemories.open(store, InMemoryIndex(), mask=Secrets(), timeout=5.0) as memories:
+            for tenant, namespace in names:
+                assert await memories.remember(fact("x", tenant=tenant, namespace=namespace))
+        assert len(await store.entries()) == len(names)
+
     async def test_an_index_that_never_follows_is_no_silence(self) -> None:
         store, index = MemoryKeyValue(), _FailingIndex()
         async with SharedMemories.open(store, index, mask=Secrets(), timeout=0.2) as memories:

@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
@@ -26,6 +27,7 @@ from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLim
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.tables import table
 from tests.tool_doubles import ListJournal
 
 TOKEN = "hunter2-token/+=?"
@@ -135,6 +137,24 @@ class TestAudit:
         assert sample.writes == []
 
 
+class TestHalfCharacters:
+    async def test_halves_of_surrogate_pairs_never_reach_the_log(self) -> None:
+        journal = ListJournal()
+        sample = kit(trail=AuditTrail(journal=journal))
+        results = [
+            await sample.write("a", "half \ud83d of a smile, whole \U0001f600"),
+            await sample.look("\udcff"),
+            await sample.fail("\ud83d"),
+            await sample.call("look", {"\ud83d": "\ud83d", "path": ["\ud83d"]}),
+        ]
+        assert results[0].content == "half \ufffd of a smile, whole \U0001f600"
+        assert results[1].metadata == {"path": "\ufffd"}
+        for body in journal.bodies:
+            assert isinstance(body, ToolStarted | ToolFinished)
+            assert from_json(AuditEntry, to_json(body.entry)) == body.entry
+        assert verify(sample.pipeline.trail.entries) is None
+
+
 class Odd(Toolkit):
     """Operations that end in ways no operation should."""
 
@@ -197,6 +217,15 @@ class TestHonestRecords:
             await task
         entry = tool.pipeline.trail.entries[-1]
         assert (entry.outcome, entry.bytes_out) == (Outcome.SUCCESS, 20_000)
+
+    @table("depth", [200, 900, 980, 990, 2_000, 100_000])
+    async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
+        nested: list[object] = []
+        for _ in range(depth):
+            nested = [nested]
+        sample = kit()
+        assert (await sample.call("look", {"path": nested})).outcome is Outcome.INVALID
+        assert outcomes(sample) == ["invalid"]
 
     async def test_names_and_ids_that_a_model_wrote_are_bounded(self) -> None:
         sample = kit()

@@ -1,4 +1,4 @@
-"""The parts of the sandbox that need no sandbox: addresses, patterns, control groups, the call filter, disk use."""
+"""The parts of the sandbox that need no sandbox: addresses, patterns, the call filter, disk use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.tool_services import sandbox_policy
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
+from swe_ai_fleet.settings import Settings
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
 NOT_PUBLIC = (
@@ -80,6 +82,14 @@ async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path)
                 with pytest.raises(InvalidRequest) as refused:
                     await workspace.run(Command(**{"argv": ("true",), **given}))
                 assert refused.value.field == field, given
+
+
+def test_commands_take_no_port_of_the_fleets_own() -> None:
+    nats = "nats://user:word@127.0.0.1:4222,nats://elsewhere:4333"
+    models = "http://localhost:8011/v1,http://[::1]:8012/v1,https://models.example.org:8443/v1"
+    listen = {"listen": "0.0.0.0:50051", "context_listen": "127.0.0.1:0", "http_listen": "[::]:8080"}
+    settings = Settings(nats_url=nats, ray_address="auto", model_url=models, **listen, probe_listen="0.0.0.0:50059")
+    assert sandbox_policy(settings).reserved_ports == {4222, 8011, 8012, 50051, 8080, 50059}
 
 
 # --- the system call filter as the kernel would run it, and disk measuring ---
