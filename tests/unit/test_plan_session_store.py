@@ -15,7 +15,6 @@ from swe_ai_fleet.agents.plan_session import (
     SessionStatus,
     SessionStore,
 )
-from swe_ai_fleet.agents.sub_agents import MemoryResults
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -35,7 +34,7 @@ def store(request: pytest.FixtureRequest) -> SessionStore:
 class TestEveryStore:
     async def test_a_session_is_got_as_it_was_put(self, store: SessionStore) -> None:
         assert await store.get("s1") is None
-        whole = session(messages=(UserMessage(content="é\u2028"),), memory=MemoryResults(gaps=("a",), coverage=0.0))
+        whole = session(messages=(UserMessage(content="é\u2028"),))
         await store.put(whole)
         assert await store.get("s1") == whole
         await store.put(replace(whole, revision=2, status=SessionStatus.APPROVED))

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.event import CandidateScored, RunLost
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
-from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
 from swe_ai_fleet.orchestrator.judging import Verifier
 from tests.scripted_fleet import FAILED, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -113,7 +112,7 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
         raise Unavailable("the bucket does not answer")
 
     # Few of them, and such as cannot be had, leave scores as they are.
-    for outcomes in (lambda _: disliked[: LEAST_OUTCOMES - 1], unavailable):
+    for outcomes in (lambda _: disliked[:1], unavailable):
         world = a_world()
         world.verifier = Verifier(outcomes=outcomes)
         assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
