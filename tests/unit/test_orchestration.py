@@ -202,26 +202,6 @@ async def test_a_conflict_that_stays_unresolved_fails_its_subtask(script: Script
     assert len(world.merged(merged[0].commit_sha)) == 1
 
 
-async def test_a_planner_that_dies_is_asked_again_and_one_that_finds_no_split_ends_it():
-    world = Parts(subtasks=PAIR[:1])
-    sound, calls = world.fleet.deriving, list[int]()
-
-    def dies_once(assignment):
-        calls.append(assignment.generation)
-        if len(calls) == 1:
-            raise AgentLost("its host died")
-        return sound(assignment)
-
-    world.fleet.deriving = dies_once
-    assert (await world.run(TASK)).status is ev.ExecutionStatus.COMPLETED
-    assert calls == [1, 2]
-
-    world = Parts(subtasks=(a_subtask("a", "b"), a_subtask("b", "a")))
-    state = await world.run(TASK)
-    assert state.status is ev.ExecutionStatus.FAILED and "cycle" in state.error
-    assert world.bodies(ev.SubtasksDerived) == []
-
-
 async def ended(world: World, task: Task) -> ExecutionState:
     async with world.running() as executions:
         return await executions.wait(DEFAULT_TENANT, task.execution_id)

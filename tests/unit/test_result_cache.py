@@ -123,16 +123,6 @@ class TestWithinARun:
         assert entry.output_digest == before.output_digest
         assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
 
-    @table("write", ["write", "shell", "post"])
-    async def test_any_write_empties_it(self, write: str) -> None:
-        arguments = {"write": {"path": "b", "text": ""}, "shell": {"command": "ls"}, "post": {}}[write]
-        kit = world()
-        kit.texts["a"] = "old"
-        await kit.call("read", {"path": "a"})
-        await kit.call(write, arguments)
-        kit.texts["a"] = "new"
-        assert (await kit.call("read", {"path": "a"})).content == "new"
-
     async def test_a_refused_call_is_never_answered_and_a_sub_agents_writes_count(self) -> None:
         cache = ResultCache()
         kit = world(cache)
