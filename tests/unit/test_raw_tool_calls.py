@@ -3,7 +3,7 @@
 import json
 import time
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, parse, render
@@ -161,6 +161,7 @@ def test_any_text_is_taken(text: str, truncated: bool) -> None:
     assert all(found.name for found in calls)
 
 
+@settings(max_examples=30)
 @given(
     st.text().filter(lambda text: "<" not in text),
     st.lists(st.tuples(st.from_regex(r"[a-z_]{1,20}", fullmatch=True), st.dictionaries(st.text(), JSON)), min_size=1),

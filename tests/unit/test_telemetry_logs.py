@@ -111,13 +111,10 @@ async def test_what_ends_a_process_is_masked() -> None:
     code = (
         "import sys\n"
         "from swe_ai_fleet.telemetry import configure_logging\n"
-        "configure_logging('info', sys.argv[1], mask=lambda text: text.replace(sys.argv[2], '***'))\n"
-        "raise RuntimeError(f'cannot go on with {sys.argv[2]}')\n"
+        "configure_logging('info', 'json', mask=lambda text: text.replace(sys.argv[1], '***'))\n"
+        "raise RuntimeError(f'cannot go on with {sys.argv[1]}')\n"
     )
-    for form in ("json", "text"):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, form, SECRET, stderr=asyncio.subprocess.PIPE
-        )
-        _, told = await process.communicate()
-        assert process.returncode == 1
-        assert b"cannot go on with ***" in told and SECRET.encode() not in told
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, SECRET, stderr=asyncio.subprocess.PIPE)
+    _, told = await process.communicate()
+    assert process.returncode == 1
+    assert b"cannot go on with ***" in told and SECRET.encode() not in told
