@@ -8,14 +8,10 @@ import re
 import stat
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as settings_of_hypothesis
-from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.memory import MemoryManager
@@ -119,25 +115,6 @@ async def test_an_agent_has_a_proper_id_and_a_conversation_of_its_own(settings: 
             assert len(manager.conversation) == 0
             await manager.add_interaction(name, "x")
     assert [path.parent.name for path in settings.home.rglob("*.json")] == ["conversations"] * 4
-
-
-@settings_of_hypothesis(max_examples=10)
-@given(st.lists(st.tuples(st.text(), st.integers(0, 20_000), st.text()), min_size=1, max_size=6))
-async def test_limits_hold_and_the_newest_stay(turns: list[tuple[str, int, str]]) -> None:
-    with TemporaryDirectory() as home:
-        settings = Settings(home=Path(home), embeddings="none")
-        async with MemoryManager("ada", 6, settings=settings, use_vector_memory=False) as manager:
-            for user, size, assistant in turns:
-                long = f"head {user} {'x' * size} tail"
-                await manager.add_interaction(long, assistant)
-                kept = manager.conversation.turns
-                assert 1 <= len(kept) <= 3
-                assert sum(len(turn.user) + len(turn.assistant) for turn in kept) <= 32_000
-                assert kept[-1].user.startswith("head") and kept[-1].user.endswith("tail")
-                assert all(len(text) <= 8_000 for turn in kept for text in (turn.user, turn.assistant))
-        async with MemoryManager("ada", 6, settings=settings, use_vector_memory=False) as later:
-            await later.get_context_for_prompt("x")
-            assert later.conversation.turns == kept
 
 
 WRITER = """

@@ -236,26 +236,6 @@ async def test_what_cannot_win_is_not_reviewed(
     assert all(one.own == patches[one.reviewer_id] for one in world.fleet.reviewed)
 
 
-async def test_a_vote_for_what_was_revised_since_is_for_the_revision(world: World):
-    world.fleet.orders = True
-
-    def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
-        if subject.earlier is None and (assignment.reviewer_id, subject.candidate.author) == (ONE, TWO):
-            return says(assignment, subject, ReviewVerdict.REVISE, 0.4, MUST_FIX)
-        return says(assignment, subject, score=1.0 if subject.candidate.author == TWO else 0.5)
-
-    world.fleet.reviewing = review
-    state = await world.run(a_task())
-    revised = f"{TWO}-r1"
-    assert state.winner_id == revised
-    votes = {vote.judge_id: vote for vote in state.votes if vote.sample == 1}
-    # THREE saw the draft alone, ONE looked again and has put all that it has seen in order.
-    assert (votes[THREE].choice, set(votes[THREE].order)) == (revised, {ONE, revised})
-    assert (votes[ONE].choice, set(votes[ONE].order)) == (revised, {revised, THREE})
-    (again,) = [one for one in world.fleet.reviewed if one.agent_id == f"{ONE}-reviews-1-again"]
-    assert [(one.candidate.candidate_id, one.settled) for one in again.subjects] == [(revised, False), (THREE, True)]
-
-
 async def test_equal_diffs_are_reviewed_once_and_not_by_their_authors(world: World):
     same = ScriptedRun(patch=b"the same\n")
     world.fleet.runs = {ONE: same, TWO: same}

@@ -89,29 +89,6 @@ async def test_a_script_is_read_as_far_as_its_runner(
         assert script_of(read).startswith(before)
 
 
-@pytest.mark.parametrize(
-    ("script", "files", "option"),
-    [
-        ("jest", {}, "${N:+--testTimeout=$((5000*N))}"),
-        ("jest --testTimeout=800 a", {}, "--testTimeout=$((800*N)) a"),
-        ("jest", {"jest.config.ts": "export default {preset: 'ts-jest', testTimeout: 20_000}"}, "=$((20000*N))"),
-        ("jest -c a.js", {"a.js": "module.exports = {testTimeout: 7000}", "jest.config.js": ""}, "=$((7000*N))"),
-        ("jest", {"jest.config.js": "module.exports = {testTimeout: 20 * 1000}"}, ""),
-        ("tap", {".taprc": "jobs: 2\ntimeout: 120\n"}, "${N:+--timeout=$((120*N))}"),
-        ("ava --timeout=2m", {}, "--timeout=$((2*N))m"),
-        ("ava", {"ava.config.js": "export default {timeout: '1m'}"}, "${N:+--timeout=$((1*N))m}"),
-        ("tape test", {}, ""),
-    ],
-)
-async def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
-    tmp_path: Path, script: str, files: dict[str, str], option: str
-) -> None:
-    write_files(tmp_path, package(script) | files)
-    text = script_of(await plan(tmp_path, NPM))
-    assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
-    assert bool(option) == ("imeout" in text)
-
-
 async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
     write_files(tmp_path, package('echo "Error: no test specified" && exit 1'))
     with pytest.raises(ToolFailure, match="no test script"):

@@ -118,25 +118,6 @@ def said(output: str, name: str) -> str:
     return report.results[name].message
 
 
-def test_a_file_of_tap_has_one_name_however_long_it_took() -> None:
-    text = """TAP version 14
-# Subtest: test/a.js
-    # Subtest: group
-        ok 1 - one
-        1..1
-    ok 1 - group # time=3.5ms
-    1..1
-not ok 1 - test/a.js # time=30112.463ms
-1..1
-"""
-    found = recognise(text)
-    assert found is not None
-    assert {name: str(result.outcome) for name, result in found.results.items()} == {
-        "test/a.js::group > one": "passed",
-        "test/a.js": "failed",
-    }
-
-
 def test_messages_say_where_and_why() -> None:
     wrong = "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
     assert said(PRINTED["cargo"], "src/lib.rs::tests::wrong") == wrong

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.extensions.batch.harbor import passed, read_rewards
 from swe_ai_fleet.extensions.batch.log_parsers import PARSERS, grade, read_log
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.container_images import MadeImage, entry, of_this_machine
@@ -86,7 +88,6 @@ VERIFIERS: Mapping[str, tuple[str, str, bool | None, str]] = {
     "unset": (solved(), "[verifier.env]\nKEY = '${HOME}'", None, "needs the variable HOME"),
     "silent": ("cd ..", "", None, "no reward"),
     "infinite": (f"echo inf > {REWARD}", "", None, "no finite number"),
-    "pipe": (f"mkfifo {REWARD}", "", None, "fifo"),
     "linked": (f"ln -s /etc/passwd {REWARD}", "", None, "reward.txt"),
     "curious": (
         '[ ! -e HERE/set ] && [ -z "$FLEET_TOKEN$FLEET_HOME" ] && ! find / -name "set.results*" 2>/dev/null | grep . '
@@ -137,6 +138,33 @@ async def test_rewards_are_what_a_verifier_wrote_apart_from_the_agents(desk: Des
     assert git(Path(task.repo.location), "ls-files").split() == ["Dockerfile", "question.txt", "sub/deep.txt"]
     assert dict(task.environment.variables) == {"ANSWER": "42", "LEVEL": "a b"}
     assert "/srv/app is your workspace" in task.context and task.description == "Write 42 to answer.txt"
+
+
+@pytest.mark.parametrize(
+    ("files", "rewards"),
+    [
+        ({"reward.txt": " 0.5\n"}, {"reward": 0.5}), ({"reward.json": "true", "reward.txt": "0"}, {"reward": 1.0}),
+        ({"reward.json": '{"a": 1, "b": 0}'}, {"a": 1.0, "b": 0.0}),
+        *(({"reward.json": text, "reward.txt": "1"}, None) for text in ('{"r": 1e309}', '{"r": [1]}', "{}", "", "[")),
+        *(({"reward.json": text}, None) for text in ('{"r": NaN}', '{"r": "1"}', f'{{"r": {"9" * 400}}}')),
+        *(({"reward.txt": text}, None) for text in ("good", "", "nan", "-inf", "1 1", "1" * 400, "\0" * 1_000_000)),
+        ({"other": "1"}, None),
+    ],
+)  # fmt: skip
+def test_a_reward_is_a_finite_number(tmp_path: Path, files: Mapping[str, str], rewards: Mapping[str, float]) -> None:
+    write_files(tmp_path, files)
+    if rewards is None:
+        with pytest.raises(InvalidRequest):
+            read_rewards(tmp_path)
+        # A pipe is not waited for.
+        for name in files:
+            (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / "reward.json")
+        with pytest.raises(InvalidRequest, match="fifo"):
+            read_rewards(tmp_path)
+    else:
+        assert read_rewards(tmp_path) == rewards
+        assert passed(rewards) is (rewards == {"reward": 1.0})
 
 
 # What is wrong with a task folder, or what it needs.

@@ -207,7 +207,7 @@ class TestReferences:
             ("${inputs.name.x}", "a value of type string has no 'x'"),
             ("${nodes.a.output.x}", "there is no 'x' (there are: text, odd key)"),
             ("${__class__}", "is not a reference"), ("${inputs.name", "has no closing brace"), (DEEP, "levels deep"),
-            (["${inputs.list}"] * 400_000, "longer than"),
+            (["${inputs.n}" + "y" * 1_000] * 5_000, "longer than"),
         ],
     )  # fmt: skip
     async def test_what_names_nothing_or_too_much(self, text: object, said: str) -> None:
