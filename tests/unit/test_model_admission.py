@@ -265,7 +265,7 @@ def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
 
 
 @given(st.integers(1, 30), st.lists(st.integers(1, 12), min_size=1, max_size=6), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=150)
 def test_calls_come_to_be_shared_by_max_min_fairness(capacity: int, needs: list[int], random: Random) -> None:
     async def shared() -> list[int]:
         clock, quota = Clock(), Quota(max_in_flight=capacity)
@@ -396,3 +396,42 @@ async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_n
         await asyncio.wait(agents)
         assert order == [1, 3, 4, 5]
         assert (admission.using, admission.waiting) == (0, 0)
+
+
+async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(tokens_per_minute=60_000)
+    hosts = [Host(name, ledger, clock, waiting=9) for name in "abc"]
+    poured = Counter[str]()
+    for _ in range(1200):
+        clock.now += 0.1
+        for host in hosts:
+            # One host's calls are larger than the whole bucket.
+            want = 40_000 if host.name == "a" else 3000
+            poured[host.name] += (await host.renew(quota, tokens=want, head=want)).tokens
+    seconds = 1200 * 0.1
+    assert 0.95 * 1000 * seconds <= sum(poured.values()) <= 1000 * (seconds + 10) + 40_000
+    assert min(poured.values()) > 0
+
+
+async def test_more_hosts_than_calls_take_turns() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(max_in_flight=5)
+    hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
+    for _ in range(30):
+        for host in hosts:
+            clock.now += 0.001
+            await host.renew(quota)
+            host.start()
+            assert sum(one.using for one in hosts) <= 5
+        clock.now += 0.6
+        for host in hosts:
+            if host.using:
+                host.using, host.waiting = 0, 1
+                await host.renew(quota)
+    served = [host.served for host in hosts]
+    assert sum(served) >= 5 * 28
+    assert min(served) >= 1
+    assert max(served) <= 6
