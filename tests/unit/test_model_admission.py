@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.model_pool import LeasedAdmission, MemoryLedger, Quota
 from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, estimated_tokens
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -70,16 +69,13 @@ FIFTY = Quota(max_in_flight=50)
 
 @dataclass
 class Counting:
-    """A ledger's calls, counted; it fails while `broken`."""
+    """A ledger's calls, counted."""
 
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     calls: int = 0
-    broken: bool = False
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
         self.calls += 1
-        if self.broken:
-            raise Unavailable("gone")
         return await self.ledger.renew(demand, quota)
 
 

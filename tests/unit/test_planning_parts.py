@@ -31,12 +31,16 @@ HOSTILE = (
 )
 DOUBTFUL = """read file src/app.py and fix the bug
 read the README
+open 3.14
 read file -rf
+read file src/
 read file /etc/passwd
 delete file a.py
 git status && rm -rf .
 run the tests and commit
+what is 2024-01-02
 what is __import__('os')
+search for bugs
 search for the error in parser.py
 search for .*
 http get example.com"""
@@ -46,7 +50,9 @@ READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 FAST: dict[str, tuple[str, dict[str, object]]] = {
     "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
     "Could you show me pyproject.toml?": ("files read_file", {"path": "pyproject.toml"}),
+    "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
     "git diff": ("git diff", {}),
+    "ls": ("files list_files", {}),
     "show the last 5 commits": ("git log", {"limit": 5}),
     "run the tests": ("tests run", {}),
     "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
@@ -218,6 +224,7 @@ AGENTIC = [
     *"""Fix the failing test in tests/test_parser.py.
 Implement a cache for the HTTP client.
 Find out why test_upload is flaky and fix it.
+Design and implement a plugin system.
 Add type annotations to all functions in src and make sure that the tests still pass.
 Extend the API with an endpoint for deleting users, with tests.
 The application crashes on start when the config is empty. Fix it.
