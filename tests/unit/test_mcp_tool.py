@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import gzip
-import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.mcp.listing import MAX_SCHEMA_CHARS, UnfitSchemaError, fit, plain
 from tests.tables import table
 from tests.tool_doubles import served
 
@@ -39,11 +31,6 @@ async def test_what_a_server_says_of_its_tools_counts_where_it_is_asked_for(tmp_
     for hints in (False, True):
         async with opened(tmp_path, hostile(), hints=hints) as kit:
             assert {one.spec.read_only for one in kit.definitions.values()} == {hints}
-
-
-KEYS = ["$ref", "properties", "allOf", "type", "#", "a"]
-
-UNFOLDING = {f"a{number}": {"allOf": [{"$ref": f"#/$defs/a{number + 1}"}] * 2} for number in range(40)}
 
 
 def hostile(mode: str = "", *more: str, **changes: object) -> McpServer:
@@ -74,27 +61,13 @@ def last(kit: McpTool) -> AuditEntry:
     return kit.pipeline.trail.entries[-1]
 
 
-def pids(marker: Path) -> list[int]:
-    """The processes of this machine with the marker among their arguments."""
-    return [
-        process.pid for process in psutil.process_iter(["cmdline"]) if str(marker) in (process.info["cmdline"] or ())
-    ]
-
-
 class TestServer:
     @table(
         ("changes", "words"),
         [
             ({"name": "Bad name"}, "not a valid server name"), ({"name": ""}, "not a valid server name"),
-            ({"command": ()}, "either a command or a url"),
-            ({"url": "https://example.org/mcp"}, "either a command or a url"),
-            ({"command": ("-c", "x")}, "cannot be run"), ({"command": ("a\0b",)}, "cannot be run"),
-            ({"variables": {"A=B": "x"}}, "not a variable"), ({"secret_variables": {"A": "x\0y"}}, "not a variable"),
-            ({"headers": {"A": "b"}}, "takes no headers"),
-            ({"mounts": (Mount(source="/opt", target="/opt"),)}, "not confined"),
-            ({"read_only_workspace": True}, "not confined"), ({"time_limit_seconds": 0}, "time_limit_seconds"),
-            ({"start_seconds": float("nan")}, "start_seconds"),
-            ({"command": (), "url": "ftp://example.org"}, "scheme"),
+            ({"command": ()}, "either a command or a url"), ({"command": ("-c", "x")}, "cannot be run"),
+            ({"variables": {"A=B": "x"}}, "not a variable"), ({"read_only_workspace": True}, "not confined"),
             ({"command": (), "url": "https://u:p@example.org"}, "user name or password"),
             ({"command": (), "url": "http://example.org", "headers": {"Authorization": "Bearer x"}}, "clear text"),
             ({"command": (), "url": "https://example.org", "headers": {"A": "x\r\nB: y"}}, "header"),
@@ -108,58 +81,6 @@ class TestServer:
         server = McpServer(name="x", url="https://example.org/mcp", headers={"Authorization": f"Bearer {TOKEN}"})
         assert {TOKEN, f"Bearer {TOKEN}"} <= set(server.secrets)
         assert TOKEN not in repr((server, hostile(secret_variables={"TOKEN": TOKEN})))
-
-
-class TestSchemas:
-    def test_what_is_made_fit(self) -> None:
-        # A reference in a circle becomes anything.
-        tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "node": {"$ref": "#/$defs/n"}}}
-        tree["$defs"] = {"n": {"type": "object", "properties": {"child": {"$ref": "#/$defs/n"}}}}
-        found = fit(tree)
-        assert found["properties"] == {"left": {}, "node": {"$ref": "#/$defs/n"}}
-        assert found["$defs"] == {"n": {"type": "object", "properties": {"child": {}}}}
-        # Names of properties are kept whatever they are.
-        properties = {"description": {"type": "string"}, "$id": {"type": "integer"}, "$dynamicRef": True}
-        same = {"type": "object", "properties": properties}
-        assert fit({**same, "$id": "x"}) == same
-        # What makes a check exponential is dropped.
-        schema: dict[str, object] = {"unevaluatedProperties": False}
-        for _ in range(8):
-            schema = {"allOf": [schema], "unevaluatedProperties": False}
-        assert "unevaluatedProperties" not in json.dumps(fit({"type": "object", **schema}))
-
-    @table(
-        ("schema", "words"),
-        [
-            ({"$ref": "http://127.0.0.1/x.json"}, "outside itself"), ({"$ref": "#/$defs/none"}, "does not hold"),
-            ({"$dynamicRef": "#x"}, "dynamicRef"), ({"const": "x" * MAX_SCHEMA_CHARS}, "characters"),
-            ({"$defs": UNFOLDING | {"a40": {}}}, "unfolds"),
-        ],
-    )  # fmt: skip
-    def test_what_is_unfit(self, schema: dict[str, object], words: str) -> None:
-        with pytest.raises(UnfitSchemaError, match=words):
-            fit({"type": "object", **schema})
-
-    JSON = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
-        max_leaves=12,
-    )
-
-    @given(st.dictionaries(st.sampled_from(["$ref", "$defs", "properties", "x"]), JSON, max_size=4))
-    def test_any_json_is_fit_or_named_unfit(self, schema: dict[str, object]) -> None:
-        try:
-            found = fit(schema)
-        except UnfitSchemaError as error:
-            assert str(error).startswith("its schema")
-        else:
-            assert fit(found) == found
-
-    @given(st.text(max_size=300))
-    def test_plain_text_is_short_and_visible(self, text: str) -> None:
-        found = plain(text, 50)
-        assert len(found) <= 50
-        assert not any(character in found for character in "\u200b\u202e\x1b\U000e0041")
 
 
 class TestListing:
@@ -196,9 +117,8 @@ class TestListing:
         ("mode", "changes", "words"),
         [
             ("mute", {"start_seconds": 0.5}, "did not answer within 0.5 seconds"),
-            ("exit", {}, "no configuration found"), ("ancient", {}, "does not speak MCP as we know it"),
-            ("malformed", {}, "not MCP"), ("", {"command": ("no-such-program",)}, "no-such-program"),
-            ("", {"confined": True}, "sandbox is none"), ("", {"tools": ()}, "none of its tools is allowed"),
+            ("exit", {}, "no configuration found"), ("malformed", {}, "not MCP"),
+            ("", {"confined": True}, "sandbox is none"),
         ],
     )  # fmt: skip
     async def test_a_server_that_cannot_be_had_is_missing_and_said(
@@ -212,21 +132,6 @@ class TestListing:
 
 
 class TestCalls:
-    async def test_what_is_not_text_is_described(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            result = await call(kit, "blob")
-            flat = await call(kit, "flat")
-        digest = hashlib.sha256(base64.b64decode("UEsDBA==")).hexdigest()
-        assert result.content.splitlines() == [
-            "[image image/png[2J: 13 characters that are not base64]",
-            f"[audio audio/wav: 3 bytes, not shown, sha256 {hashlib.sha256(bytes(3)).hexdigest()}]",
-            f"[resource file:///x application/zip: 4 bytes, not shown, sha256 {digest}]",
-            "[resource file:///y]", "inner text", "[link to zed: file:///z]",
-        ]  # fmt: skip
-        structured = result.metadata["structured"]
-        assert isinstance(structured, Mapping) and structured["left_out"] is True
-        assert (flat.metadata["structured"], flat.content) == ({"a": [1, True]}, '{"a": [1, true]}')
-
     async def test_secrets_are_masked_and_nothing_else_is_passed_on(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setenv("FLEET_MODEL_KEY", "fleet-key-1234")
         server = hostile(secret_variables={"TOKEN": TOKEN}, variables={"PLAIN": "open"})
@@ -251,7 +156,7 @@ class TestCalls:
         [
             ("crash", "exit code 3; its last output: client announces []\nout of cheese"),
             ("long_line", "a message of more than 4194304 bytes"), ("notify", "messages that nobody asked for"),
-            ("demand", "requests of its own"), ("shape", "an answer that is not MCP"), ("deaf", "it closed its output"),
+            ("demand", "requests of its own"),
         ],
     )  # fmt: skip
     async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(
@@ -270,15 +175,6 @@ class TestCalls:
             assert all("exit code 3" in error for error in errors[:4])
             assert all("restarted 3 times and keeps failing" in error for error in errors[4:])
             assert "keeps failing" in (await call(kit, "echo")).error
-
-    async def test_time_out_of_a_slow_tool_leaves_the_server_alone(self, tmp_path: Path) -> None:
-        marker = tmp_path / "slow"
-        async with opened(tmp_path, hostile("", str(marker), time_limit_seconds=0.5)) as kit:
-            before = pids(marker)
-            result = await call(kit, "hang")
-            assert result.outcome is last(kit).outcome is Outcome.TIMEOUT
-            assert (await call(kit, "echo", "x")).success
-            assert pids(marker) == before != []
 
 
 class TestChanges:
@@ -304,9 +200,6 @@ class Site:
     def __init__(self) -> None:
         self.port = 0
         self.seen: list[tuple[str, str, dict[str, str], dict[str, Any]]] = []
-        self.sessions = 0
-
-        self.release = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         message = json.loads(await request.text() or "{}")
@@ -315,12 +208,8 @@ class Site:
         match request.path:
             case "/redirect":
                 return web.Response(status=307, headers={"Location": f"http://127.0.0.1:{self.port}/mcp"})
-            case "/html":
-                return web.Response(text="<html>", content_type="text/html")
             case "/locked":
                 return web.Response(status=401, text="who are you?")
-            case "/mute":
-                await self.release.wait()
             case _:
                 pass
         if request.method != "POST":
@@ -335,15 +224,11 @@ class Site:
         result: dict[str, object] = {}
         match message["method"]:
             case "initialize":
-                self.sessions += 1
-                headers["Mcp-Session-Id"] = f"session-{self.sessions}"
+                headers["Mcp-Session-Id"] = "session-1"
                 info = {"name": "site", "version": "1"}
                 result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
-                names = (
-                    "echo", "stream", "flood", "comments", "large", "large_event", "packed", "stranger", "hang",
-                    "broken", "moved",
-                )  # fmt: skip
+                names = ("echo", "flood", "large", "large_event", "packed", "stranger", "moved")
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
                 params = message["params"]
@@ -368,22 +253,17 @@ class Site:
             return web.Response(status=307, headers={"Location": f"http://127.0.0.2:{self.port}/elsewhere"})
         if name == "stranger":
             return web.json_response({**done, "id": 4711})
-        if name == "hang":
-            await self.release.wait()
-        if name in ("echo", "hang"):
+        if name == "echo":
             return None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         note = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
         try:
-            if name == "broken":
-                return response
             if name == "large_event":
                 while True:
                     await response.write(b"data: " + b"x" * 500_000 + b"\n")
-            while name in ("flood", "comments"):
-                await response.write(note * 100 if name == "flood" else b": still here\n\n" * 100)
-            await response.write(note + f"id: 1\ndata: {json.dumps(done)}\n\n".encode())
+            while True:
+                await response.write(note * 100)
         except ConnectionError:
             pass
         return response
@@ -394,7 +274,6 @@ async def site() -> AsyncIterator[Site]:
     site = Site()
     async with served(site.answer) as site.port:
         yield site
-        site.release.set()
 
 
 @asynccontextmanager
@@ -409,19 +288,6 @@ async def reached(site: Site, root: Path, path: str = "/mcp", **changes: object)
         yield kit
 
 
-async def test_calls_within_a_session(site: Site, tmp_path: Path) -> None:
-    async with reached(site, tmp_path, headers={"Authorization": f"Bearer {TOKEN}"}) as kit:
-        assert (await kit.call("web_echo", {})).content == "authorized by [masked]"
-        assert (await kit.call("web_stream", {})).content == "done"
-        assert kit.definitions["web_echo"].spec.network
-    methods = [(method, message.get("method")) for method, _, _, message in site.seen]
-    assert methods[:3] == [("POST", "initialize"), ("POST", "notifications/initialized"), ("POST", "tools/list")]
-    assert (methods[-1], "GET" in dict(methods)) == (("DELETE", None), False)
-    for name, value in {"mcp-session-id": "session-1", "mcp-protocol-version": "2025-06-18"}.items():
-        assert {headers.get(name) for _, _, headers, _ in site.seen[1:]} == {value}
-    assert site.seen[0][3]["params"]["capabilities"] == {}
-
-
 async def test_a_private_address_is_refused_unless_the_server_is_marked(site: Site, tmp_path: Path) -> None:
     async with reached(site, tmp_path, private=False) as kit:
         assert not kit.definitions
@@ -431,12 +297,11 @@ async def test_a_private_address_is_refused_unless_the_server_is_marked(site: Si
 
 async def test_servers_that_cannot_be_had(site: Site, tmp_path: Path) -> None:
     for path, words in {
-        "/redirect": "redirects are not followed", "/html": "not MCP", "/locked": "credentials",
-        "/mute": "did not answer within 0.5 seconds",
-    }.items():  # fmt: skip
+        "/redirect": "redirects are not followed",
+        "/locked": "credentials",
+    }.items():
         site.seen.clear()
-        limit = 0.5 if path == "/mute" else 10.0
-        async with reached(site, tmp_path, path, start_seconds=limit, headers={"X-Key": TOKEN}) as kit:
+        async with reached(site, tmp_path, path, headers={"X-Key": TOKEN}) as kit:
             assert not kit.definitions
             assert words in kit.notes[0]
         assert {seen for _, seen, _, _ in site.seen} == {path}
@@ -446,7 +311,7 @@ async def test_answers_that_are_none(site: Site, tmp_path: Path) -> None:
     for tool, words in {
         "flood": "messages that nobody asked for", "large": "a message of more than 4194304 bytes",
         "large_event": "exceeded the 4194304 byte limit", "packed": "compresses its answer",
-        "stranger": "not one to the question", "broken": "broke off", "moved": "redirects are not followed",
+        "stranger": "not one to the question", "moved": "redirects are not followed",
     }.items():  # fmt: skip
         async with reached(site, tmp_path) as kit:
             assert words in (await kit.call(f"web_{tool}", {})).error
@@ -454,15 +319,3 @@ async def test_answers_that_are_none(site: Site, tmp_path: Path) -> None:
             assert (entry.operation, entry.decision, entry.outcome) == (tool, Decision.ALLOWED, Outcome.ERROR)
             assert (await kit.call("web_echo", {})).success
             assert "/elsewhere" not in {seen for _, seen, _, _ in site.seen}
-
-
-@pytest.mark.parametrize("tool", ["hang", "comments"])
-async def test_time_out(site: Site, tmp_path: Path, tool: str) -> None:
-    async with reached(site, tmp_path, time_limit_seconds=0.5) as kit:
-        result = await kit.call(f"web_{tool}", {})
-        assert result.outcome is Outcome.TIMEOUT
-        assert kit.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
-        assert (await kit.call("web_echo", {})).success
-        async with asyncio.timeout(10):
-            while "notifications/cancelled" not in [message.get("method") for _, _, _, message in site.seen]:
-                await asyncio.sleep(0.01)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.memory.following import loaded
 from swe_ai_fleet.memory.shared import SharedMemories
 from swe_ai_fleet.testing.memory_stores import InMemoryIndex, MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
@@ -69,8 +68,10 @@ class Replica:
     async def end(self) -> None:
         self.embedder.away = False
         embedded = await self.followed()
-        kept = [loaded(one.key, one.value) for one in await self.store.entries()]
-        assert {one.text for one in kept if one is not None} == self.expected
+        anew = InMemoryIndex()
+        async with SharedMemories.open(self.store, anew, mask=Secrets(), timeout=10.0) as memories:
+            await memories.settled()
+        assert {one.text for one in await anew.listed(SCOPE)} == self.expected
         assert {one.text for one in await self.index.listed(SCOPE)} == self.expected
         (vector,) = await self.embedder.embed(["alpha"])
         found = await self.index.search(SCOPE, vector=vector, space=self.embedder.name, limit=100)

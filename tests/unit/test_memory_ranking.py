@@ -43,12 +43,6 @@ def test_a_small_store_is_searched_by_words_although_its_scores_say_nothing() ->
     ]
 
 
-def test_one_word_is_enough_only_where_one_is_asked() -> None:
-    memory = [match("Logging goes through structlog; tests are silent.", 4.0)]
-    assert texts(memory, [], "logging") == [memory[0].memory.text]
-    assert texts(memory, [], "logging of the gateway's requests") == []
-
-
 def test_a_long_task_recalls_the_short_note_that_it_holds() -> None:
     task = (
         "Add a function that reads the configuration from a TOML file, cover it with tests, keep the linter quiet, "

@@ -6,30 +6,22 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.parser import text_string_to_metric_families
 
-from services.orchestrator.metrics import fleet_figures
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
-from swe_ai_fleet.domain.fleet_status import FleetStatus, StorageStatus
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Figures, Measurement, Meter, Sketch
-from swe_ai_fleet.orchestrator.metrics.figures import TIERS, History
-from swe_ai_fleet.telemetry.exposition import Exposition
-from swe_ai_fleet.telemetry.log_figures import log_figures
 
 NOW = 1_800_000_000.0
 DURATIONS = st.lists(st.integers(min_value=0, max_value=86_400_000), min_size=1, max_size=200)
@@ -272,95 +264,3 @@ async def test_a_range_tells_only_of_itself() -> None:
         assert told.start <= NOW
         assert told.total.accepted == told.series[0].figures.accepted == sum(told.total.ended.values()) == 1
         assert (await meter.measure("default", step=2_000_000_000)).total.accepted == 1
-
-
-async def test_a_log_that_cannot_be_followed_is_said() -> None:
-    broken = asyncio.Event()
-
-    async def events(start: int) -> AsyncGenerator[ev.StoredEvent | None, None]:
-        yield None
-        broken.set()
-        raise Unavailable("gone")
-
-    async with asyncio.timeout(5), Meter(events, clock=lambda: NOW) as meter:
-        assert (await meter.measure("default")).incomplete
-        await meter.whole()
-        await broken.wait()
-        with pytest.raises(Unavailable):
-            while True:
-                await meter.measure("default")
-
-
-@given(st.lists(st.integers(min_value=0, max_value=200 * 86_400), min_size=1, max_size=30))
-@settings(max_examples=40)
-def test_old_cells_go_and_gauges_stay_right(ages: list[int]) -> None:
-    history, key, queued = History(), "default/DEV", Figures(accepted=1)
-    queued.change.queued = 1
-    for age in sorted(ages, reverse=True):
-        history.add(NOW - age, key, queued, now=NOW)
-    for tier in TIERS:
-        cells = history.cells(tier, 0, int(NOW) + 1)
-        inside = sum(cell.figures[key].accepted for cell in cells)
-        assert len(cells) <= tier.kept_seconds // tier.cell_seconds + 2
-        before = history.before(tier, cells[0].start if cells else int(NOW))
-        assert (before[key].queued if key in before else 0) + inside == len(ages)
-    for fine, coarse in pairwise(TIERS):
-        assert coarse.cell_seconds % fine.cell_seconds == 0 and coarse.kept_seconds > fine.kept_seconds
-
-
-def _told(families: Sequence[Metric]) -> dict[str, float]:
-    return {
-        f"{one.name} {' '.join(one.labels.values())}".strip(): one.value
-        for family in families
-        for one in family.samples
-    }
-
-
-def test_totals_are_told_by_tenant_and_tenants_beyond_a_number_share_a_name() -> None:
-    ours = Log().started(0).claimed(2).begun(3).replied(4, 900).called(5).finished(13, SPENT).ended(14)
-    others = [Log(tenant=f"tenant-{number}").started(0) for number in range(60)]
-    told = _told(list(log_figures(meter_of(ours, *others))))
-    accepted = {name: value for name, value in told.items() if name.startswith("fleet_executions_accepted_total")}
-    assert (len(accepted), accepted["fleet_executions_accepted_total (other)"]) == (51, 11)
-    expected = {
-        "fleet_executions_accepted_total default": 1,
-        "fleet_executions_finished_total default completed": 1,
-        "fleet_executions_finished_total tenant-1 completed": 0,
-        "fleet_executions_queued default": 0,
-        "fleet_executions_queued tenant-1": 1,
-        "fleet_tokens_total default prompt": SPENT.prompt_tokens,
-        "fleet_cost_total default": SPENT.cost,
-        "fleet_queue_wait_seconds_bucket default 1.0": 0,
-        "fleet_queue_wait_seconds_bucket default 2.5": 1,
-        "fleet_tool_calls_total files_x success": 1,
-        "fleet_agent_runs_stopped_total default final_answer": 1,
-    }
-    assert {name: told[name] for name in expected} == expected
-    held = StorageStatus(name="acme", messages=0, bytes=700, max_bytes=1_000)
-    status = FleetStatus(measured_at=1.0, replicas=(), nodes=(), endpoints=(), storage=(), tenants=(held,))
-    stored = {name: value for name, value in _told(list(fleet_figures(status, me="here"))).items() if "tenant" in name}
-    assert stored == {"fleet_tenant_stored_bytes acme": 700, "fleet_tenant_storage_quota_bytes acme": 1_000}
-
-
-async def test_a_source_that_fails_hides_no_other() -> None:
-    async def fails() -> list[Metric]:
-        raise Unavailable("not now")
-
-    async def is_at_fault() -> list[Metric]:
-        raise RuntimeError("a bug")
-
-    async def tells() -> list[Metric]:
-        return [GaugeMetricFamily("fleet_answer", "An answer.", value=42)]
-
-    exposition = Exposition()
-    with exposition.source("a", fails), exposition.source("b", is_at_fault), exposition.source("c", tells):
-        text = (await exposition.text())[0].decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    up = {one.labels["source"]: one.value for one in families["fleet_scrape_source_up"].samples}
-    assert up == {"a": 0, "b": 0, "c": 1}
-    assert families["fleet_answer"].samples[0].value == 42
-    assert "fleet_answer" not in (await exposition.text())[0].decode()
-    with exposition.source("c", fails):
-        with exposition.source("c", tells):
-            assert "fleet_answer 42.0" in (await exposition.text())[0].decode()
-        assert "fleet_answer" not in (await exposition.text())[0].decode()

@@ -12,21 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Member, MemoryLedger, ModelPool, PoolRules, Quota
+from swe_ai_fleet.adapters.model_pool import LeasedAdmission, MemoryLedger, Quota
 from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, estimated_tokens
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import ModelUnavailable, Unavailable
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
-    ModelCapabilities,
-    ModelReply,
     ModelRequest,
-    Sampling,
     ToolCall,
     UserMessage,
 )
-from tests.tables import table
 
 
 @dataclass
@@ -75,50 +69,14 @@ FIFTY = Quota(max_in_flight=50)
 
 @dataclass
 class Counting:
-    """A ledger's calls, counted; it fails while `broken`."""
+    """A ledger's calls, counted."""
 
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     calls: int = 0
-    broken: bool = False
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
         self.calls += 1
-        if self.broken:
-            raise Unavailable("gone")
         return await self.ledger.renew(demand, quota)
-
-
-class Replying:
-    """A model that answers with the usage it is told."""
-
-    def __init__(self, usage: Usage, fault: ModelUnavailable | None = None) -> None:
-        self.usage, self.fault, self.calls = usage, fault, 0
-
-    async def probe(self) -> ModelCapabilities:
-        return ModelCapabilities(model="m")
-
-    async def ping(self) -> None:
-        return
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        self.calls += 1
-        if self.fault is not None:
-            raise self.fault
-        return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=self.usage)
-
-
-@dataclass
-class Recording:
-    """An admission that lets everything through."""
-
-    admitted: list[int] = field(default_factory=list[int])
-    settled: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-
-    async def admit(self, tokens: int, session: object = None) -> None:
-        self.admitted.append(tokens)
-
-    def settle(self, reserved: int, spent: int) -> None:
-        self.settled.append((reserved, spent))
 
 
 RATE = Quota(tokens_per_minute=6000)
@@ -272,32 +230,6 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
     asyncio.run(play())
 
 
-async def test_three_hundred_agents_share_the_limit_without_a_round_trip_each() -> None:
-    ledger = Counting()
-    under_way = most = done = 0
-
-    async def agent(admission: LeasedAdmission) -> None:
-        nonlocal under_way, most, done
-        for _ in range(10):
-            await admission.admit(100)
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0.002)
-            under_way -= 1
-            done += 1
-            admission.settle(100, 100)
-
-    async def host() -> None:
-        async with LeasedAdmission(ledger, Quota(max_in_flight=40)) as admission:
-            await asyncio.gather(*(agent(admission) for _ in range(60)))
-
-    await asyncio.gather(*(host() for _ in range(5)))
-    assert (done, under_way) == (3000, 0)
-    assert 35 <= most <= 40
-    assert ledger.calls < 300
-    assert ledger.ledger.held == {}
-
-
 async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
     ledger = Counting()
     spent = 0
@@ -321,26 +253,6 @@ async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
     # A thousand a second, and 10 seconds' worth of them at the beginning; the bucket may be in debt by one call.
     assert 10_000 <= spent <= 10_000 + 1000 * (loop.time() - started) + 150
     assert ledger.calls < 100
-
-
-@table(
-    ("model", "spent"),
-    [
-        (Replying(Usage(prompt_tokens=70, completion_tokens=7)), 77),
-        (Replying(Usage()), 501),
-        (Replying(Usage(), ModelUnavailable("gone")), 0),
-    ],
-)
-async def test_the_pool_reserves_an_estimate_and_settles_what_was_used(model: Replying, spent: int) -> None:
-    admission = Recording()
-    message = UserMessage(content="abcd")
-    async with ModelPool([Member(name="m", model=model)], admission=admission, rules=PoolRules(timeout=0.0)) as pool:
-        if model.fault is None:
-            await pool.session("a").reply(ModelRequest((message,), (), Sampling(max_tokens=500)))
-        else:
-            with pytest.raises(ModelUnavailable):
-                await pool.reply(ModelRequest((message,), (), Sampling(max_tokens=500)))
-    assert (admission.admitted, admission.settled) == ([501], [(501, spent)])
 
 
 def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
@@ -458,51 +370,6 @@ async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
         number: (grants[number - 1].again_seconds, grants[number - 1].lease_seconds) for number in (1, 20, 200, 600)
     }
     assert asked == {1: (0.05, 5.0), 20: (0.2, 5.0), 200: (2.0, 8.0), 600: (5.0, 20.0)}
-
-
-async def test_an_idle_host_gives_back_what_it_holds() -> None:
-    ledger = MemoryLedger(lease_seconds=0.3)
-    quota = Quota(max_in_flight=4)
-    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
-        for _ in range(4):
-            await first.admit(0)
-        waiting = asyncio.create_task(second.admit(0))
-        async with asyncio.timeout(10):
-            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
-            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
-                await asyncio.sleep(0.005)
-            first.settle(0, 0)
-            await waiting
-            for _ in range(3):
-                first.settle(0, 0)
-            second.settle(0, 0)
-            while ledger.held:
-                await asyncio.sleep(0.01)
-
-
-async def test_nothing_begins_without_a_lease_and_all_goes_on_when_the_ledger_is_back() -> None:
-    ledger = Counting(broken=True)
-    clock = Clock()
-    async with LeasedAdmission(ledger, Quota(max_in_flight=5), clock=clock) as admission:
-        agents = [asyncio.create_task(admission.admit(0)) for _ in range(3)]
-        async with asyncio.timeout(10):
-            while ledger.calls < 2:
-                await asyncio.sleep(0.01)
-            assert not any(agent.done() for agent in agents)
-            ledger.broken = False
-            await asyncio.gather(*agents)
-            assert admission.using == 3
-            # The lease has ended and can't be renewed: what is under way goes on, nothing begins.
-            ledger.broken = True
-            clock.now += 60.0
-            late = asyncio.create_task(admission.admit(0))
-            calls = ledger.calls
-            while ledger.calls == calls:
-                await asyncio.sleep(0.01)
-            assert not late.done()
-            ledger.broken = False
-            await late
-    assert ledger.ledger.held == {}
 
 
 async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:

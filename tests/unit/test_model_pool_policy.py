@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -105,12 +103,8 @@ async def turns(count: int = 5) -> None:
     ("status", "wait", "reached", "kind"),
     [
         (0, None, False, FaultKind.UNREACHABLE),
-        (0, None, True, FaultKind.CUT),
-        (200, None, True, FaultKind.BROKEN),
         (500, None, True, FaultKind.BROKEN),
         (502, None, True, FaultKind.CUT),
-        (503, None, True, FaultKind.OVERLOADED),
-        (529, None, True, FaultKind.OVERLOADED),
         (429, 3.0, True, FaultKind.OVERLOADED),
         (502, 3.0, True, FaultKind.OVERLOADED),
     ],
@@ -142,78 +136,6 @@ async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one
         assert model.order == [str(number) for number in range(200)]
         assert pool.status().endpoints[0].circuit == "closed"
         assert model.calls == 203
-
-
-def test_a_server_that_is_gone_is_asked_for_more_and_more_seldom() -> None:
-    model, knocks = Scripted(), list[float]()
-    model.down = True
-    real_ping = model.ping
-
-    async def noted() -> None:
-        knocks.append(asyncio.get_running_loop().time())
-        await real_ping()
-
-    model.ping = noted  # type: ignore[method-assign]
-
-    async def play() -> None:
-        rules = PoolRules(timeout=60.0, backoff=0.001, open_for=1.0, longest_open=4.0)
-        async with pool_of(model, rules=rules) as pool:
-            with pytest.raises(ModelUnavailable):
-                await asyncio.gather(*(ask(pool) for _ in range(3)))
-
-    on_virtual_time(play())
-    gaps = [later - sooner for sooner, later in pairwise(knocks)]
-    assert len(gaps) > 10
-    for gap, longest in zip(gaps, (2.0, 4.0, *[4.0] * len(gaps)), strict=False):
-        assert longest / 2 <= gap <= longest + 0.01, gaps
-
-
-async def test_a_trial_that_fails_opens_the_circuit_again() -> None:
-    model = Scripted()
-    model.down = True
-    real_ping = model.ping
-
-    async def lying_ping() -> None:
-        with suppress(ModelUnavailable):
-            await real_ping()
-
-    model.ping = lying_ping  # type: ignore[method-assign]
-    async with pool_of(model) as pool:
-        callers = [asyncio.create_task(ask(pool)) for _ in range(20)]
-        async with asyncio.timeout(5):
-            while pool.counters.opened < 4:
-                await asyncio.sleep(0.001)
-        # One call for each time that a ping promised too much.
-        assert model.calls <= 20 + pool.counters.opened
-        model.down = False
-        assert await asyncio.gather(*callers) == ["model"] * 20
-
-
-async def test_cancelled_callers_leave_no_trace() -> None:
-    gate = asyncio.Event()
-    model = Scripted(answer=gate.wait)
-    model.down = True
-    async with pool_of(model) as pool:
-        callers = [asyncio.create_task(ask(pool, str(number))) for number in range(10)]
-        async with asyncio.timeout(5):
-            while pool.counters.waited < 10:
-                await asyncio.sleep(0.001)
-        for caller in callers[:5]:
-            caller.cancel()
-        await asyncio.wait(callers[:5])
-        assert pool.status().waiting == 5
-        model.down = False
-        async with asyncio.timeout(5):
-            while not model.under_way:
-                await asyncio.sleep(0.001)
-        for caller in callers[5:]:
-            caller.cancel()
-        await asyncio.wait(callers[5:])
-        assert all(caller.cancelled() for caller in callers)
-        status = pool.status()
-        assert (status.waiting, status.endpoints[0].in_flight, model.under_way) == (0, 0, 0)
-        gate.set()
-        assert await ask(pool) == "model"
 
 
 async def test_a_pool_that_closes_lets_nobody_wait_for_ever() -> None:
@@ -458,23 +380,5 @@ def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None,
             assert 5.0 <= first < 20.0
             # Pings come every ten seconds at most.
             assert away <= last < away + 20.0 if waits else last <= 20.0
-
-    on_virtual_time(play())
-
-
-def test_a_call_that_ends_servers_is_given_up_before_it_has_ended_them_all() -> None:
-    class Dying(Scripted):
-        async def reply(self, request: ModelRequest) -> ModelReply:
-            self.calls += 1
-            raise ModelUnavailable("cut off")
-
-    async def play() -> None:
-        models: list[Scripted] = [Dying(str(number)) for number in range(30)]
-        members = [Member(name=model.name, model=model) for model in models]
-        rules = PoolRules(timeout=3600.0)
-        async with ModelPool(members, read_fault=lambda _: Fault(kind=FaultKind.CUT), rules=rules) as pool:
-            with pytest.raises(ModelUnavailable, match="cut off"):
-                await ask(pool.session("run"))
-        assert sum(model.calls for model in models) == 8
 
     on_virtual_time(play())

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Delivery, Task, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
 from tests.scripted_workspaces import DRAFT
@@ -107,18 +107,6 @@ async def test_a_diamond_is_merged_in_order_and_delivered_commit_by_commit():
     assert (whole.repository.commit, whole.baseline, whole.task) == (head, state.repository, TASK)
 
 
-async def test_commits_say_where_they_come_from_and_are_dated_by_the_log():
-    world = Parts(subtasks=PAIR[:1])
-    state = await world.run(replace(TASK, delivery=Delivery(author_name="Ada")))
-    (request,) = world.workspaces.merges
-    (started,) = world.bodies(ev.SubtaskStarted)
-    ended = next(one for one in world.log.events if isinstance(one.body, ev.ExecutionFinished))
-    assert request.message.splitlines()[0] == "Do a"
-    for trailer in ("Fleet-Task: build.a", f"Fleet-Execution: {started.execution_id}", "Fleet-Agent: agent-dev-1"):
-        assert trailer in request.message
-    assert (request.author_name, request.at, request.since) == ("Ada", ended.at, state.repository.commit)
-
-
 async def test_a_failed_subtask_stops_what_depends_on_it_and_nothing_else():
     world = Parts(subtasks=(*DIAMOND, a_subtask("alone")))
     world.fleet.parts = {"b": ScriptedRun(patch=patch("b"), checks=(FAILED,))}
@@ -131,16 +119,6 @@ async def test_a_failed_subtask_stops_what_depends_on_it_and_nothing_else():
     last = [one.repository for one in world.bodies(ev.SubtaskEnded) if one.repository][-1]
     assert sorted(world.merged(last.commit)) == ["a", "alone", "c"]
     assert await world.log.get(last.bundle) == f"bundle of {last.commit}".encode()
-
-
-async def test_a_subtask_that_cannot_be_handed_in_fails_alone():
-    world = Parts(subtasks=PAIR)
-    async with world.running() as executions:
-        await executions.submit(a_task("build.a"))
-        name = (await executions.submit(TASK)).execution_id
-        state = await executions.wait(DEFAULT_TENANT, name)
-    assert state.error.startswith("subtasks failed: a (") and "different content" in state.error
-    assert world.outcomes == {"a": "failed", "b": "completed"}
 
 
 async def test_what_does_not_hold_together_is_not_delivered():
@@ -222,26 +200,6 @@ async def test_a_conflict_that_stays_unresolved_fails_its_subtask(script: Script
     merged = [one.outcome for one in world.bodies(ev.SubtaskEnded) if one.outcome.commit_sha]
     assert len(merged) == 1
     assert len(world.merged(merged[0].commit_sha)) == 1
-
-
-async def test_a_planner_that_dies_is_asked_again_and_one_that_finds_no_split_ends_it():
-    world = Parts(subtasks=PAIR[:1])
-    sound, calls = world.fleet.deriving, list[int]()
-
-    def dies_once(assignment):
-        calls.append(assignment.generation)
-        if len(calls) == 1:
-            raise AgentLost("its host died")
-        return sound(assignment)
-
-    world.fleet.deriving = dies_once
-    assert (await world.run(TASK)).status is ev.ExecutionStatus.COMPLETED
-    assert calls == [1, 2]
-
-    world = Parts(subtasks=(a_subtask("a", "b"), a_subtask("b", "a")))
-    state = await world.run(TASK)
-    assert state.status is ev.ExecutionStatus.FAILED and "cycle" in state.error
-    assert world.bodies(ev.SubtasksDerived) == []
 
 
 async def ended(world: World, task: Task) -> ExecutionState:

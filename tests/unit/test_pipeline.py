@@ -19,9 +19,7 @@ from pydantic import Field
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
-from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -73,18 +71,6 @@ class Sample(Toolkit):
         await asyncio.Event().wait()
         raise AssertionError
 
-    @operation(executes=True, network=True, roles=frozenset({Role.DEVOPS}))
-    async def deploy(self) -> ToolResult:
-        """Deploy."""
-        raise TimeoutError("the server said nothing")
-
-    @operation()
-    async def wait(self) -> ToolResult:
-        """Wait."""
-        self.running.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
 
 def kit(**parts: object) -> Sample:
     return Sample(Pipeline(**parts))  # type: ignore[arg-type]
@@ -119,11 +105,6 @@ class TestAudit:
         assert outcomes(sample) == ["started", "success"]
         assert [type(body) for body in watching.bodies] == [ToolStarted, ToolFinished]
         assert {(body.entry.call_id, body.entry.workspace_revision) for body in watching.bodies} == {("call-1", 1)}
-
-    async def test_a_time_out_from_within_is_an_error_of_its_own(self) -> None:
-        sample = kit(policy=Policy(role=Role.DEVOPS))
-        result = await sample.deploy()
-        assert (result.outcome, result.error) == (Outcome.ERROR, "the server said nothing")
 
     async def test_a_call_cancelled_while_its_start_is_written_is_closed_too(self) -> None:
         writing = asyncio.Event()
@@ -171,12 +152,6 @@ class Odd(Toolkit):
         super().__init__(FileTool(Path()).workspace, pipeline)
 
     @operation()
-    async def give(self, result: str) -> ToolResult:
-        """Give a result that contradicts itself."""
-        bad = {"silent": Outcome.SUCCESS, "late": Outcome.TIMEOUT}
-        return ToolResult(success=result == "late", operation="odd_give", content="x", outcome=bad[result])
-
-    @operation()
     async def break_down(self) -> ToolResult:
         """Have a bug."""
         raise KeyError(TOKEN)
@@ -196,13 +171,6 @@ class Odd(Toolkit):
 class TestHonestRecords:
     """What the audit says is what happened, however a call ends."""
 
-    async def test_a_result_that_contradicts_itself_is_no_success(self) -> None:
-        for said, outcome in (("silent", Outcome.ERROR), ("late", Outcome.TIMEOUT)):
-            tool = Odd(Pipeline())
-            result = await tool.give(said)
-            assert (result.success, result.outcome) == (False, outcome)
-            assert tool.pipeline.trail.entries[-1].outcome is outcome
-
     async def test_a_bug_leaves_no_open_entry(self) -> None:
         journal = ListJournal()
         tool = Odd(Pipeline(trail=AuditTrail(journal=journal), mask=Secrets([TOKEN])))
@@ -213,32 +181,6 @@ class TestHonestRecords:
         assert isinstance(told, ToolFinished)
         assert "KeyError" in told.result.error
         assert TOKEN not in repr(journal.bodies)
-
-    async def test_a_fenced_start_is_no_open_entry_either(self) -> None:
-        sample = kit(trail=AuditTrail(journal=ListJournal(fenced=True)))
-        with pytest.raises(Fenced):
-            await sample.write("a")
-        assert outcomes(sample) == ["started", "error"]
-        assert verify(sample.pipeline.trail.entries) is None
-
-    async def test_a_journal_that_is_closed_does_not_hide_the_cancellation(self) -> None:
-        class Closing(ListJournal):
-            closed = False
-
-            def post(self, body: EventBody) -> Event:
-                if self.closed:
-                    raise Fenced("taken over")
-                return super().post(body)
-
-        journal = Closing()
-        sample = kit(trail=AuditTrail(journal=journal))
-        task = asyncio.create_task(sample.call("wait", {}))
-        await sample.running.wait()
-        journal.closed = True
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert outcomes(sample) == ["started", "cancelled"]
 
     async def test_what_happened_before_the_cancellation_has_happened(self) -> None:
         storing = asyncio.Event()
@@ -256,13 +198,6 @@ class TestHonestRecords:
             await task
         entry = tool.pipeline.trail.entries[-1]
         assert (entry.outcome, entry.bytes_out) == (Outcome.SUCCESS, 20_000)
-
-    async def test_an_output_that_cannot_be_stored_is_still_given(self) -> None:
-        async def store(data: bytes) -> BlobRef:
-            raise Unavailable("no blob store")
-
-        result = await Odd(Pipeline(store=store)).speak(20_000)
-        assert (result.success, result.truncated, result.artifact) == (True, True, "")
 
     @table("depth", [200, 900, 980, 990, 2_000, 100_000])
     async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
@@ -289,32 +224,6 @@ class TestMaskingOfFacts:
         assert (result.metadata, result.artifact) == (facts, MASK)
         (entry,) = tool.pipeline.trail.entries
         assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
-
-    async def test_two_names_that_mask_to_the_same_stay_two(self) -> None:
-        sample = kit(mask=Secrets([TOKEN, f"other-{TOKEN}"]))
-        await sample.call("look", {TOKEN: 1, f"other-{TOKEN}": 2, "path": "a"})
-        assert sample.pipeline.trail.entries[-1].arguments == {MASK: 1, f"{MASK} (2)": 2, "path": "a"}
-
-    async def test_lists_and_objects_are_recorded_as_such(self) -> None:
-        sample = kit(mask=Secrets([TOKEN]))
-        given = {
-            "path": ["a", 1, 1.5, True, None, {"token": f"x{TOKEN}"}],
-            "headers": {"x-count": [1], TOKEN: {}},
-            "long": ["y" * 9_000, *range(9_000)],
-        }
-        await sample.call("look", given)
-        (entry,) = sample.pipeline.trail.entries
-        told = from_json(AuditEntry, to_json(entry))
-        assert told.arguments["path"] == ["a", 1, 1.5, True, None, {"token": f"x{MASK}"}]
-        assert told.arguments["headers"] == {"x-count": [1], MASK: {}}
-        first, second, *_, last = told.arguments["long"]
-        assert (first[:3], second, last) == ("yyy", 0, "... 8876 more")
-        assert len(json.dumps(told.arguments)) < 8_000
-        assert verify([told], head=sample.pipeline.trail.head) is None
-
-    async def test_halves_of_a_character_that_a_secret_holds(self) -> None:
-        sample = kit(mask=Secrets(["smile-\U0001f600-token"]))
-        assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK
 
 
 @given(

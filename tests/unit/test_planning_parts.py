@@ -9,30 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.agent_run import RunParts
-from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning import ModeRules, PlanRun, assess, contradicts
+from swe_ai_fleet.agents.planning import ModeRules, assess, contradicts
 from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
 from swe_ai_fleet.agents.planning.routing import fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.message import (
-    AssistantMessage,
-    ModelCapabilities,
-    ModelReply,
-    ModelRequest,
-    ToolMessage,
-    UserMessage,
-)
 from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits
@@ -44,25 +30,19 @@ HOSTILE = (
     *("\n" * 200_000, "a/" * 100_000, "Aa" * 100_000, "`" * 200_000, "a.b." * 50_000),
 )
 DOUBTFUL = """read file src/app.py and fix the bug
-read a.py b.py
 read the README
 open 3.14
 read file -rf
-read file /etc/passwd
 read file src/
+read file /etc/passwd
 delete file a.py
-git push
 git status && rm -rf .
-git status; ls
 run the tests and commit
-run rm -rf /
 what is 2024-01-02
-what is 2+
 what is __import__('os')
 search for bugs
 search for the error in parser.py
 search for .*
-list files in src newer than 3 days
 http get example.com"""
 READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 
@@ -71,14 +51,11 @@ FAST: dict[str, tuple[str, dict[str, object]]] = {
     "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
     "Could you show me pyproject.toml?": ("files read_file", {"path": "pyproject.toml"}),
     "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
-    "git status": ("git status", {}),
     "git diff": ("git diff", {}),
+    "ls": ("files list_files", {}),
     "show the last 5 commits": ("git log", {"limit": 5}),
     "run the tests": ("tests run", {}),
     "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
-    "ls": ("files list_files", {}),
-    "what files are in tests/?": ("files list_files", {"path": "tests/"}),
-    "what is 2+3*4": ("calculator calculator", {"expression": "2+3*4"}),
     "calculate (1 + 2) * -3 / 4.5": ("calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
     "grep parse_args in src": ("files search_in_files", {"pattern": "parse_args", "path": "src"}),
     "search for 'a.b' in the repository": ("files search_in_files", {"pattern": r"a\.b", "path": "."}),
@@ -112,24 +89,16 @@ class TestReading:
         "text",
         [
             json.dumps({"steps": [READ]}),
-            json.dumps([READ]),
             json.dumps(READ),
             f"```json\n{json.dumps({'steps': [READ]})}\n```",
             f"Sure! Here is the plan you wanted:\n\n{json.dumps({'steps': [READ]})}\n\nShall I go on?",
             f'<think>maybe {{"steps": []}} or [1, 2]?</think>{json.dumps({"plan": [READ]})}',
             json.dumps({"plan": {"steps": [READ], "reasoning": "because"}}),
-            json.dumps({"steps": json.dumps([READ])}),
             json.dumps({"Steps": [{"Tool": "files", "Operation": "read_file", "Arguments": {"path": "a.py"}}]}),
-            json.dumps({"steps": [{"operation": "files_read_file", "params": {"path": "a.py"}}]}),
-            json.dumps({"steps": [{"tool": "files", "action": "read_file", "params": {"path": "a.py"}}]}),
-            json.dumps({"steps": [{"name": "files_read_file", "arguments": '{"path": "a.py"}'}]}),
             json.dumps({"steps": [{"function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}]}),
             json.dumps({"steps": [{"tool": "files", "operation": "read_file", "path": "a.py", "step": 1}]}),
-            json.dumps({"steps": [{"tool": "FILES", "operation": "Read-File", "params": {"file_path": "a.py"}}]}),
-            json.dumps({"steps": [{"tool": "read_file", "params": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"operation": "cat", "params": {"path": "a.py"}}]}),
             "{'steps': [{'tool': 'files', 'operation': 'read_file', 'params': {'path': 'a.py'}}]}",
-            '{"steps": [{"tool": "files", "operation": "read_file", "params": {"path": "a.py",},},],}',
             '{steps: [{tool: "files", operation: "read_file", params: {path: "a.py"}}]}',
             json.dumps({"steps": [READ, {"tool": "final_answer", "params": {"result": "Done."}}]}),
         ],
@@ -152,12 +121,10 @@ class TestReading:
         [
             (READ | {"params": {}}, "missing argument 'path'. Signature: files_read"),
             (READ | {"params": {"path": "a", "mood": 1}}, "unexpected argument"),
-            (READ | {"params": [1]}, "its params are a list"),
             (READ | {"params": "path a.py"}, "not a JSON object"),
             ({"tool": "oven", "operation": "bake", "params": {}}, "there is no operation 'oven bake'"),
             (READ | {"operation": "write_fil"}, "Did you mean files_write_file("),
             (READ | {"on_failure": "panic"}, "on_failure is 'panic'"),
-            ({"why": "because"}, "it names no operation"),
             ("files_read_file(path='a.py')", "it is a str"),
         ],
     )
@@ -205,7 +172,6 @@ CONTRADICTIONS = [
     ("def one", {"content": "def one(): ..."}, ""),
     ("def two", {"content": "def one(): ..."}, "does not show 'def two'"),
     ("def two", {"content": "def one(): ...", "truncated": True}, ""),
-    ("exit 0", {"exit_code": 0}, ""),
     ("exit 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
     ("Exit code: 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
     ("exit 0", {"success": False, "error": "exit code 1", "exit_code": 1}, "expected exit 0, it was 1"),
@@ -248,38 +214,21 @@ class TestFastPath:
 
 
 SIMPLE = """price of PEPE
-What does the function parse_args return?
 Which files import requests?
-Show me the last commit.
-List the files in src and in tests.
 Read config.yaml and tell me which port the server listens on.
 Run the tests and tell me how many pass.
-Find all uses of get_user and list the files they are in.
-Explain what utils.py does.
 Append a line 'x = 1' to a.py.
-Bump the version in pyproject.toml to 1.2.0.
 Copy a.py to b.py and commit it.
-Format app.py.
-Add a .gitignore with *.pyc in it.
-Show the diff and commit everything as 'wip'.
-Read a.py, then read b.py, and tell me which one is longer.
-Print the table users of the database.""".splitlines()
+Read a.py, then read b.py, and tell me which one is longer.""".splitlines()
 AGENTIC = [
     *"""Fix the failing test in tests/test_parser.py.
 Implement a cache for the HTTP client.
-Refactor the parser into smaller functions.
 Find out why test_upload is flaky and fix it.
-Investigate the memory leak in the worker and write down what causes it.
-Optimise the query in reports.py; it takes ten seconds.
-Rewrite the CLI with typer and keep all options working.
-Add type annotations to all functions in src and make sure that the tests still pass.
-Build a small web server that serves the files in public/.
-Extend the API with an endpoint for deleting users, with tests.
 Design and implement a plugin system.
+Add type annotations to all functions in src and make sure that the tests still pass.
+Extend the API with an endpoint for deleting users, with tests.
 The application crashes on start when the config is empty. Fix it.
 Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.
-Analyse the log files and propose what to change.
-Harden the upload handler against path traversal and add a regression test.
 find new safe tokens on base with good liquidity""".splitlines(),
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
     "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
@@ -293,60 +242,3 @@ def test_what_can_be_planned_stays_below_the_threshold_and_open_ended_work_does_
     complexity = assess(request_text)
     assert (complexity.score >= ModeRules().threshold) is (request_text in AGENTIC), complexity.reasons
     assert complexity.reasons or request_text in SIMPLE
-
-
-class Babbler:
-    """A model that says what it is given, then the last of it again."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = texts
-        self.asked = 0
-
-    async def probe(self) -> ModelCapabilities:
-        return ModelCapabilities(model="babbler")
-
-    async def ping(self) -> None:
-        """It is always there."""
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        text = self.texts[min(self.asked, len(self.texts) - 1)]
-        self.asked += 1
-        return ModelReply(
-            message=AssistantMessage(content=text), finish_reason="stop", usage=Usage(model_calls=1, prompt_tokens=1)
-        )
-
-
-_STEPS = st.fixed_dictionaries(
-    {"tool": st.sampled_from(["files", "git", "oven", ""]), "operation": st.sampled_from(["read_file", "status", "x"])},
-    optional={
-        "params": st.dictionaries(st.sampled_from(["path", "y"]), st.sampled_from(["a.py", "b", 1, None, "\ud800"])),
-        "on_failure": st.sampled_from(["retry", "skip", "abort", "replan", "panic"]),
-        "expect": st.sampled_from(["", "exit 0", "exit 1", "return"]),
-    },
-)
-_SAYINGS = st.one_of(
-    st.text(max_size=40),
-    st.builds(lambda steps: json.dumps({"steps": steps}), st.lists(_STEPS, max_size=4)),
-    st.builds(
-        lambda met, answer: json.dumps({"met": met, "answer": answer}), st.sampled_from([True, False, None]), st.text()
-    ),
-)
-
-
-@settings(max_examples=60)
-@given(texts=st.lists(_SAYINGS, min_size=1, max_size=8))
-async def test_whatever_the_model_says_the_run_ends_with_a_reason(toolbox: Toolbox, texts: list[str]) -> None:
-    model, history = Babbler(texts), History((UserMessage(content="Do it."),))
-    budget = Budget(Limits(max_iterations=6, max_tool_calls=10))
-    parts = RunParts(model=model, toolbox=toolbox, history=history, budget=budget)
-    trajectory = await PlanRun(parts, goal="Do it.").drive()
-    assert trajectory.stop_reason in set(StopReason)
-    assert trajectory.error or trajectory.stop_reason is StopReason.FINAL_ANSWER
-    assert model.asked <= 6 and trajectory.usage.tool_calls <= 12
-    made = [call.call_id for message in history.messages for call in getattr(message, "tool_calls", ())]
-    answered = [message.call_id for message in history.messages if isinstance(message, ToolMessage)]
-    assert made == answered and len(set(made)) == len(made)
-    assert trajectory.plan is not None
-    to_json(trajectory.plan)
-    for message in history.messages:
-        to_json(message)

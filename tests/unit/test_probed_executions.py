@@ -88,25 +88,11 @@ async def test_one_candidate_is_enough_where_it_passes_and_another_begins_where_
     assert "`true`" not in told
 
 
-async def test_reviewers_are_asked_for_what_no_probe_shows() -> None:
-    requirements = [{"quote": "Add hello_world()", "probe": "true"}, {"quote": "to utils.py", "probe": ""}]
-    world = probing(World(), *NAMES, text=json.dumps({"requirements": requirements}))
-    await world.run(replace(probed(num_agents=2), rounds=1))
-    assert {one.unshown for one in world.fleet.reviewed} == {("to utils.py",)}
-
-
 async def test_one_probe_alone_verifies_nobody() -> None:
     world = probing(World(), NAMES[1], text=json.dumps({"requirements": [ONE]}))
     state = await world.run(probed(num_agents=2))
     assert (state.winner_id, state.verdict) == (NAMES[1], Verdict.UNVERIFIED)
     assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
-
-
-async def test_probes_show_nothing_where_no_test_ran() -> None:
-    world = probing(World(), NAMES[0])
-    world.fleet.default = ScriptedRun(checks=(replace(RAN, kind=CheckKind.APPLY, name="patch applies"),))
-    state = await world.run(probed(num_agents=2))
-    assert (state.winner_id, state.verdict) == (NAMES[0], Verdict.UNVERIFIED)
 
 
 @table(("text", "error"), [("I don't know", "not a JSON object"), ("", "no more tokens"), (None, "its host died")])

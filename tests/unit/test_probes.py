@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -11,7 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.grpc_server import LIVENESS, serve_grpc
-from swe_ai_fleet.domain.errors import PreconditionFailed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -54,18 +52,6 @@ async def test_an_outage_makes_a_server_unready_and_leaves_it_alive(free_port: i
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await reflection.ServerReflectionInfo(iter([asked])).read()
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_an_address_for_probes_that_is_taken_is_named(free_port: int, tmp_path: Path) -> None:
-    async def ready() -> bool:
-        return True
-
-    probes = f"127.0.0.1:{free_port}"
-    async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes):
-        with pytest.raises(PreconditionFailed) as failed:
-            async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes):
-                pass
-    assert failed.value.field == "probe_listen"
 
 
 @pytest.fixture

@@ -113,16 +113,6 @@ def test_no_line_starves(priority: int, urgency: int, older: int, ahead: float):
     assert now - NOW <= older * ((MAX_PRIORITY - priority) * AGING_SECONDS + 4 * step)
 
 
-@given(st.integers(2, 6), st.integers(1, 8))
-def test_turns_are_even_whatever_the_backlogs(callers_, each):
-    waiting = [
-        one(f"{c}-{n}", f"caller-{c}", waited=c * 100 - n) for c in range(callers_) for n in range(each * (c + 1))
-    ]
-    ordered = in_order(waiting, {}, now=NOW, aging_seconds=1e9)
-    first = Counter(chosen.caller for chosen in ordered[: callers_ * each])
-    assert set(first.values()) == {each}
-
-
 def test_a_full_queue_refuses_and_says_what_to_do():
     check_room(9, 4, max_queued=10, max_queued_per_caller=5)
     with pytest.raises(ResourceExhausted, match="10 executions are waiting") as full:
@@ -138,12 +128,6 @@ def a_state(**changes: object) -> ExecutionState:
     task = replace(state.task, tenant="default", caller="ada", priority=3)
     defaults = {"task": task, "owner": "", "status": ExecutionStatus.PENDING}
     return replace(state, **{**defaults, **changes})  # pyright: ignore[reportArgumentType]
-
-
-def test_what_the_queue_knows_of_an_execution():
-    waiting = Waiting.of(a_state())
-    assert (waiting.by, waiting.priority) == (("default", "ada"), 3)
-    assert waiting.accepted_at == 1767225600.0
 
 
 @table(

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +16,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
-from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
 
@@ -82,17 +78,10 @@ class TestRegistering:
             with pytest.raises(NotFound, match=r"no tool 'gret'\. Did you mean greet\? The tools are: greet, give"):
                 call("gret")
 
-    @table("thing", [7, None, "calculator", object(), int, {}, lambda: 1, Give])
-    def test_what_is_no_tool(self, thing: Any) -> None:
-        with pytest.raises(InvalidRequest, match="register an instance of it" if thing is Give else "."):
-            ToolRegistry([thing])
-
     @table(
         ("fields", "said"),
         [
-            ({"name": ""}, "not a tool name"), ({"name": "two words"}, "not a tool name"),
-            ({"name": "x" * 65}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
-            ({"parameters": [ToolParameter("a", "string"), ToolParameter("a", "string")]}, "declares twice: a"),
+            ({"name": "two words"}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
             ({"parameters": [ToolParameter("b", "string")]}, "execute does not take b; execute requires a"),
             ({"parameters": [ToolParameter("a", "string", "", False)]}, "execute requires a"),
             ({"execute": lambda self: 1}, "must be `async def`"),
@@ -126,10 +115,6 @@ class TestExecuting:
         told = {"greeting": "Hello Ada! Hello Ada! ", "tone": "warm", "tags": ["x"]}
         assert await registry.execute_tool("greet", name="Ada", times=2, tone=None, tags=["x"]) == told
 
-    @table("value", [1, None, "", {}, True, ["a"], (1, 2), {1: 2}, {"s": {1}}, object()])
-    async def test_values_come_back_as_they_are(self, value: object) -> None:
-        assert await ToolRegistry([Give(value)]).execute_tool("give") is value
-
     @table(
         ("arguments", "said"),
         [
@@ -145,23 +130,12 @@ class TestExecuting:
         assert (list(found), found["error"].startswith("Error: "), said in found["error"]) == (["error"], True, True)
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.INVALID
 
-    async def test_unknown_tools_are_an_audited_error(self) -> None:
-        registry = ToolRegistry([Greet])
-        found = await registry.execute_tool("gree", name="a")
-        assert found == {"error": "Error: there is no tool 'gree'. Did you mean greet? The tools are: greet"}
-        (entry,) = registry.pipeline.trail.entries
-        assert (entry.outcome, dict(entry.arguments)) == (Outcome.INVALID, {"name": "gree"})
-
     @table(
         ("fault", "said"),
         [
             (ToolFailure("try b instead"), "Error: try b instead"),
-            (KeyError("k"), "Error: give failed: KeyError: 'k'"),
-            (RuntimeError(), "Error: give failed: RuntimeError"),
             (TimeoutError("slow server"), "Error: give failed: TimeoutError: slow server"),
             (SystemExit(3), "Error: give failed: SystemExit: 3"),
-            (StopAsyncIteration(), "Error: give failed: "),
-            (RecursionError("deep"), "Error: give failed: RecursionError: deep"),
         ],
     )
     async def test_what_a_tool_raises_ends_nothing(self, fault: BaseException, said: str) -> None:
@@ -169,13 +143,6 @@ class TestExecuting:
         found = await registry.execute_tool("give")
         assert found["error"].startswith(said)
         assert registry.pipeline.trail.entries[-1].outcome is Outcome.ERROR
-
-    async def test_a_dict_with_an_error_is_a_failure(self) -> None:
-        registry = ToolRegistry([Give({"error": "no such city", "city": "Atlantis"})])
-        assert await registry.execute_tool("give") == {"error": "Error: no such city", "city": "Atlantis"}
-        assert registry.pipeline.trail.entries[-1].outcome is Outcome.ERROR
-        fine = {"error": "", "city": "Rome"}
-        assert await ToolRegistry([Give(fine)]).execute_tool("give") is fine
 
     @table("value", [{"a": [SECRET], "b": 1}, SECRET, [SECRET], {"s": {SECRET}}])
     async def test_secrets_are_masked(self, value: object) -> None:
@@ -192,16 +159,6 @@ class TestTheDefaultRegistry:
         assert ToolRegistry.register_tool(Greet) is Greet
         assert (await ToolRegistry.execute_tool("greet", name="Ada"))["greeting"] == "Hello Ada! "
         assert ("greet" in ToolRegistry.get_all_tools(), "greet" in ToolRegistry().get_all_tools()) == (True, False)
-        assert ToolRegistry.get_tool("greet").name == "greet"
-        assert ToolRegistry.get_tool_definitions(["greet"])[0]["type"] == "function"
-
-        @ToolRegistry.register_tool
-        def calculator(expression: str) -> str:
-            return f"mine: {expression}"
-
-        assert await ToolRegistry.execute_tool("calculator", expression="1") == "mine: 1"
-        with pytest.raises(InvalidRequest):
-            ToolRegistry.register_tool(FunctionTool(len_of, name="calculator"))
 
 
 def len_of(text: str) -> int:
@@ -213,12 +170,6 @@ class Point(BaseModel):
     x: int
 
 
-@dataclass
-class Pair:
-    left: int
-    right: str
-
-
 class TestAsOperationsOfAnAgent:
     def kit(self, *tools: Any, **parts: Any) -> Any:
         return ToolRegistry(tools).toolkit(pipeline=Pipeline(**parts))
@@ -228,11 +179,9 @@ class TestAsOperationsOfAnAgent:
         [
             (None, "give returned nothing (None)."), ("", "give returned an empty text."),
             ([], "give returned an empty list."), ({}, "give returned an empty object."), (0, "0"), (False, "False"),
-            ('say "hi"\n\tnow', 'say "hi"\n\tnow'),
             ({"a": 1, "b": "x\n  y", "c": [], "d": None}, "a: 1\nb:\nx\n  y\nc: (empty)\nd: None"),
             ({"a": {"b": "x\ny"}, "l": [1, {"k": 2, "m": 3}]}, "a:\n  b:\n    x\n    y\nl:\n  - 1\n  - k: 2\n    m: 3"),
-            (Pair(1, "x"), "left: 1\nright: x"), (Point(x=1), "x: 1"),
-            ({"n": float("nan"), "m": [float("-inf")]}, "n: nan\nm:\n  - -inf"),
+            (Point(x=1), "x: 1"), ({"n": float("nan")}, "n: nan"),
         ],
     )  # fmt: skip
     async def test_what_a_model_reads(self, value: object, text: str) -> None:
@@ -240,30 +189,6 @@ class TestAsOperationsOfAnAgent:
         result = await kit.call("give", {})
         assert (result.success, result.operation, result.content) == (True, "give", text)
         json.dumps(dict(result.metadata))
-
-    async def test_values_no_json_can_hold_and_large_ones(self) -> None:
-        looped: list[object] = []
-        looped.append(looped)
-        for value in (looped, object(), {"f": len_of}, b"\xff", {(1, 2): 3}):
-            result = await self.kit(Give(value)).call("give", {})
-            assert result.success
-            json.dumps(dict(result.metadata), allow_nan=False)
-        result = await self.kit(Give(["x" * 100] * 5_000)).call("give", {})
-        assert (result.truncated, result.metadata) == (True, {"left_out": {"value": "520000 characters as JSON"}})
-        result = await self.kit(Give({"small": 1, "large": "x" * 64 * 1024, "other": [2]})).call("give", {})
-        assert {**result.metadata, "left_out": 0} == {"small": 1, "other": [2], "left_out": 0}
-
-    async def test_a_toolbox_calls_them_by_their_bare_names(self) -> None:
-        pipeline = Pipeline(policy=Policy(denied=frozenset({"give"})))
-        kit = ToolRegistry([Greet, Give(1)]).toolkit(pipeline=pipeline)
-        box = Toolbox({kit.name: kit}, pipeline)
-        assert [spec.name for spec in box.specs] == ["greet", "final_answer"]
-        call = ToolCall(call_id="c", model_call_id="m", name="greet", arguments='{"name": "Ada", "tone": null}')
-        (seen,) = await box.call_all([call])
-        assert seen.result.content == "greeting: Hello Ada!\ntone: warm\ntags: None"
-        entry = pipeline.trail.entries[-1]
-        assert seen.repairs == ("null_left_out: tone",)
-        assert (entry.tool, entry.operation, dict(entry.arguments)) == ("greet", "greet", {"name": "Ada"})
 
 
 class Colour(StrEnum):
@@ -314,14 +239,6 @@ class TestFunctions:
         assert await registry.execute_tool("here") == threading.get_ident()
         assert await registry.execute_tool("there") != threading.get_ident()
 
-    @table("fault", [SystemExit(1), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
-    async def test_what_ends_a_thread_ends_only_the_call(self, fault: BaseException) -> None:
-        def leave() -> None:
-            raise fault
-
-        found = await ToolRegistry([leave]).execute_tool("leave")
-        assert type(fault).__name__ in found["error"]
-
     async def test_a_thread_that_never_ends_is_left_behind_and_said_so(self) -> None:
         go_on = threading.Event()
 
@@ -340,34 +257,14 @@ class TestFunctions:
             while "earlier calls" in str(await registry.execute_tool("hang")):
                 await asyncio.sleep(0.005)
 
-    def test_a_hanging_thread_does_not_keep_the_process(self) -> None:
-        script = (
-            "import asyncio, threading\n"
-            "from swe_ai_fleet.tools import FunctionTool, ToolRegistry\n"
-            "def hang(): threading.Event().wait()\n"
-            "registry = ToolRegistry([FunctionTool(hang, time_limit_seconds=0.05)])\n"
-            "print(asyncio.run(registry.execute_tool('hang')))\n"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-        assert (done.returncode, "did not finish" in done.stdout) == (0, True)
-
     def test_what_has_no_schema(self) -> None:
         def any_number(*numbers: int): ...
 
-        def options(**more: int): ...
-
         def unresolved(a: Missing): ...  # type: ignore[name-defined]  # noqa: F821
-
-        def foreign(a: threading.Thread): ...
-
-        def generator(a: int) -> Iterator[int]:
-            yield a
-
-        def hidden(_a: int): ...
 
         def callback(a: Callable[[], int]): ...
 
-        for function in (any_number, options, unresolved, foreign, generator, hidden, callback):
+        for function in (any_number, unresolved, callback):
             with pytest.raises(InvalidRequest, match=function.__name__):
                 FunctionTool(function)
 
@@ -388,7 +285,7 @@ class TestFunctions:
             "Do it.\n\nArgs:\n  a (dict[str, list(int)], optional): See: b.\n  *rest: All.\n\n  b: B.\n\nReturns:\n  c",
             ("See: b.", "B.", ""),
         ),
-        *((f"Args:\n  x{text}", ("", "", "")) for text in ("", "Parameters\n---", ":param", "a" * 50_000, "(" * 9_000)),
+        (f"Args:\n  x{'(' * 9_000}", ("", "", "")),
     ],
 )  # fmt: skip
 def test_what_a_docstring_says_of_parameters(text: str, descriptions: tuple[str, ...]) -> None:
@@ -418,18 +315,8 @@ def count(text: str) -> int:
     """Count letters."""
     return len(text)
 
-def now() -> str:
-    """Say when."""
-    return "now"
-
 def several():
     return [FunctionTool(count, name="count_a"), FunctionTool(count, name="count_b")]
-
-def some() -> "list[BaseTool]":
-    return (FunctionTool(count, name="count_c"),)
-
-table = [FunctionTool(count, name="count_d")]
-instance = FunctionTool(count, name="count_e")
 
 def no_list():
     return 5
@@ -439,8 +326,6 @@ def twice():
 
 def raises():
     raise LookupError("no licence")
-
-number = 7
 '''
 
 DRIVER = """
@@ -464,10 +349,9 @@ def site(tmp_path: Path) -> Path:
     (tmp_path / "fleet_plugin.py").write_text(PLUGIN)
     (tmp_path / "fleet_broken.py").write_text("import sys\nsys.exit('no such luck')\n")
     points = {
-        "fleet_plugin": ["Reverse", "count", "now", "several", "some", "table", "instance", "no_list", "twice",
-                         "raises", "number", "absent"],
+        "fleet_plugin": ["Reverse", "count", "several", "no_list", "twice", "raises"],
         "fleet_broken": ["tool"],
-    }  # fmt: skip
+    }
     for module, names in points.items():
         info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
@@ -477,7 +361,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def drive(site: Path, only: list[str] | None) -> Any:
+def drive(site: Path, only: list[str]) -> Any:
     argv = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(site)!r})\n{DRIVER}", json.dumps(only)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -486,23 +370,18 @@ def drive(site: Path, only: list[str] | None) -> Any:
 
 class TestPlugins:
     def test_installed_distributions_bring_their_tools_and_broken_ones_stop_nobody(self, site: Path) -> None:
-        found = drive(site, None)
-        brought = {
-            "Reverse": ["reverse"], "count": ["count"], "instance": ["count_e"], "now": ["now"],
-            "several": ["count_a", "count_b"], "some": ["count_c"], "table": ["count_d"],
-        }  # fmt: skip
+        names = ("Reverse", "count", "no_list", "twice", "raises")
+        found = drive(site, ["fleet_broken.tool", *(f"fleet_plugin.{name}" for name in names)])
+        # `several` is installed and not named.
+        brought = {"Reverse": ["reverse"], "count": ["count"]}
         assert not found["before"]
         assert found["loaded"] == {f"fleet_plugin.{name}": ["fleet_plugin", *tools] for name, tools in brought.items()}
         said = {
-            "fleet_broken.tool": "SystemExit: no such luck", "fleet_plugin.absent": "AttributeError",
+            "fleet_broken.tool": "SystemExit: no such luck",
             "fleet_plugin.no_list": "returned 5, not a list of tools",
-            "fleet_plugin.number": "7 can't be registered", "fleet_plugin.raises": "LookupError: no licence",
+            "fleet_plugin.raises": "LookupError: no licence",
             "fleet_plugin.twice": "there is a tool calculator already",
-        }  # fmt: skip
+        }
         assert {name for name, reason in said.items() if reason in found["broken"][name]} == found["broken"].keys()
         assert "fresh" not in found["names"]
         assert found["reversed"] == {"reversed": "cba"}
-
-    def test_only_those_named_are_imported(self, site: Path) -> None:
-        found = drive(site, ["fleet_plugin.Reverse"])
-        assert (list(found["loaded"]), found["broken"]) == (["fleet_plugin.Reverse"], {})

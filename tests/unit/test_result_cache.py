@@ -13,9 +13,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
+from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, operation
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
@@ -94,21 +93,6 @@ class World(Toolkit):
             return ToolResult(success=False, operation="world_shell", outcome=Outcome.TIMEOUT, error="late")
         return self.result("shell", command)
 
-    @operation(read_only=True, executes=True)
-    async def check(self) -> ToolResult:
-        """Read by running something."""
-        return self.result("check")
-
-    @operation(read_only=True, network=True)
-    async def status(self) -> ToolResult:
-        """Look outside at what changes."""
-        return self.result("status")
-
-    @operation(read_only=True, locks=("user",))
-    async def ask(self) -> ToolResult:
-        """Ask the user."""
-        return self.result("ask")
-
     @operation(read_only=True, network=True, cache_seconds=60.0)
     async def search(self, query: str) -> ToolResult:
         """Search outside."""
@@ -138,26 +122,6 @@ class TestWithinARun:
         assert (entry.decision, entry.reason) == (Decision.ALLOWED, "answered from the cache")
         assert entry.output_digest == before.output_digest
         assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
-
-    @table("write", ["write", "shell", "post"])
-    async def test_any_write_empties_it(self, write: str) -> None:
-        arguments = {"write": {"path": "b", "text": ""}, "shell": {"command": "ls"}, "post": {}}[write]
-        kit = world()
-        kit.texts["a"] = "old"
-        await kit.call("read", {"path": "a"})
-        await kit.call(write, arguments)
-        kit.texts["a"] = "new"
-        assert (await kit.call("read", {"path": "a"})).content == "new"
-
-    async def test_what_runs_looks_outside_or_asks_somebody_is_done_each_time(self) -> None:
-        kit = world()
-        for name in ("check", "status", "ask"):
-            assert not any([(await kit.call(name, {})).cached for _ in range(2)]), name
-        # Looks outside are kept where the run says so.
-        kit = world(ResultCache(outside=True))
-        for name, arguments in (("status", {}), ("status", {}), ("shell", {"command": "x"}), ("status", {})):
-            await kit.call(name, arguments)
-        assert kit.calls == ["status", "shell", "status"]
 
     async def test_a_refused_call_is_never_answered_and_a_sub_agents_writes_count(self) -> None:
         cache = ResultCache()
@@ -196,16 +160,6 @@ class TestAtTheSameTime:
             kit.release.set()
         assert slow.result().content == "old"
         assert (await kit.call("slow_read", {"path": "a"})).content == "new"
-
-    async def test_once_something_may_go_on_writing_nothing_is_kept(self) -> None:
-        kit = world()
-        kit.lasting = True
-        kit.texts["a"] = "text"
-        for expected in (False, True):
-            assert (await kit.call("read", {"path": "a"})).cached is expected
-        await kit.call("shell", {"command": "daemon"})
-        for _ in range(3):
-            assert not (await kit.call("read", {"path": "a"})).cached
 
     @table(("name", "kept"), [("late_write", False), ("shell", True)])
     async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(self, name: str, kept: bool):
@@ -307,36 +261,10 @@ class TestAcrossRuns:
         assert result.content.endswith(f"\n{MASK} and {MASK}")
         assert result.metadata == {"inner": [MASK]}
 
-    async def test_the_whole_output_is_kept_and_cut_and_stored_for_each_run(self) -> None:
-        kept: list[bytes] = []
-
-        async def store(data: bytes) -> BlobRef:
-            kept.append(data)
-            return BlobRef(name="n", digest=f"digest{len(kept)}", size=len(data), media_type="text/plain")
-
-        cache, texts = ResultCache(), {"a": "x" * 1000}
-        short, long = (
-            World(Pipeline(cache=cache, store=store, limits=ToolLimits(observation_chars=chars)), texts=texts)
-            for chars in (100, 5000)
-        )
-        first, second = await short.call("read", {"path": "a"}), await short.call("read", {"path": "a"})
-        assert (first.artifact, second.artifact, second.truncated) == ("digest1", "digest2", True)
-        assert len(second.content) < 300
-        assert (await long.call("read", {"path": "a"})).content == "x" * 1000
-        assert kept == [b"x" * 1000] * 2
-
 
 class TestBounds:
     def result(self, size: int) -> ToolResult:
         return ToolResult(success=True, operation="o", content="x" * size)
-
-    def test_the_least_recently_used_goes_first(self) -> None:
-        shared = SharedResults(max_bytes=20_000)
-        for key in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", b"j"):
-            shared.put(key, self.result(1500), seconds=60)
-            assert shared.get(b"a") is not None
-        assert shared.get(b"b") is None
-        assert shared.bytes <= 20_000
 
     @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40))
     def test_its_count_of_bytes_is_right(self, puts: list[tuple[int, int, float]]) -> None:
@@ -396,14 +324,10 @@ class TestTheTools:
         [
             ({}, 200, {}, 30), ({}, 200, {"cache-control": "max-age=10"}, 10),
             ({}, 200, {"cache-control": 'public, max-age="100"', "age": "40"}, 60),
-            ({}, 200, {"cache-control": "max-age=10", "age": "40"}, 0),
-            ({}, 200, {"cache-control": "max-age=999999999"}, 300), ({}, 200, {"cache-control": "s-maxage=100"}, 30),
-            ({}, 200, {"cache-control": "No-Store"}, 0), ({}, 200, {"cache-control": "private, max-age=100"}, 0),
-            ({}, 200, {"cache-control": "no-cache"}, 0), ({}, 200, {"pragma": "no-cache"}, 0),
-            ({}, 200, {"expires": "0"}, 0), ({}, 200, {"set-cookie": "a=b", "cache-control": "max-age=100"}, 0),
-            ({}, 200, {"vary": "*"}, 0), ({}, 204, {}, 0),
-            ({"cache-control": "no-cache"}, 200, {"cache-control": "max-age=100"}, 0),
-            ({"authorization": "Bearer abcdef"}, 200, {}, 0),
+            ({}, 200, {"cache-control": "max-age=999999999"}, 300), ({}, 200, {"cache-control": "No-Store"}, 0),
+            ({}, 200, {"cache-control": "private, max-age=100"}, 0),
+            ({}, 200, {"set-cookie": "a=b", "cache-control": "max-age=100"}, 0), ({}, 200, {"vary": "*"}, 0),
+            ({}, 204, {}, 0), ({"authorization": "Bearer abcdef"}, 200, {}, 0),
         ],
     )  # fmt: skip
     async def test_an_answer_is_kept_for_as_long_as_its_headers_say(

@@ -14,9 +14,6 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.runtime.factories import seed_seconds
-from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
-from swe_ai_fleet.settings import Settings
 from tests.tables import table
 
 DAY = 86_400.0
@@ -30,34 +27,6 @@ def test_blobs_outlive_events_and_buckets_do_not(kept: float, wanted: float) -> 
     assert settings.lifetime(wanted) == wanted or wanted > kept
     forever = StreamSettings(max_age_seconds=0)
     assert (forever.blob_age_seconds, forever.lifetime(wanted)) == (0, wanted)
-
-
-def test_a_seed_stays_no_longer_than_events_and_two_days() -> None:
-    assert seed_seconds(Settings(event_days=90)) == 2 * DAY
-    assert seed_seconds(Settings(event_days=0)) == 2 * DAY
-    assert seed_seconds(Settings(event_days=0.5)) == DAY / 2
-    assert [pause_seconds(kept) for kept in (0, 1, 120, 2 * DAY)] == [3600, 5, 12, 3600]
-
-
-async def test_housekeeping_goes_on_behind_a_round_that_fails() -> None:
-    rounds = 0
-    enough = asyncio.Event()
-
-    async def reap() -> None:
-        nonlocal rounds
-        rounds += 1
-        if rounds == 2:
-            raise OSError("the disk is away")
-        if rounds == 4:
-            enough.set()
-
-    async with asyncio.timeout(5):
-        async with housekeeping(reap, pause=0.001):
-            assert rounds == 1
-            await enough.wait()
-    done = rounds
-    await asyncio.sleep(0.01)
-    assert rounds == done
 
 
 async def _say(log: MemoryLog, execution_id: str, *bodies: ev.EventBody) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -54,18 +53,14 @@ SCRIPTS = {
     [
         ("jest", "jest", "jest ", ""),
         ("npx jest --coverage", "jest", "jest --coverage ", ""),
-        ("NODE_ENV=test jest", "jest", "NODE_ENV=test jest ", ""),
         ("cross-env CI=1 mocha test", "mocha", "cross-env CI=1 mocha test ", ""),
         ("c8 --check-coverage mocha", "mocha", "c8 --check-coverage mocha ", ""),
         ("node --experimental-vm-modules node_modules/jest/bin/jest.js", "jest", "node --experimental-vm-modules", ""),
         ("node --import tsx --test 'src/*.test.ts'", "node", "node --require=", ""),
-        ("react-scripts test", "jest", "react-scripts test --watchAll=false ", ""),
         ("eslint . && jest", "jest", "jest ", "eslint ."),
         ("npm run lint && npm run test:unit", "jest", "jest --coverage ", "npm run lint"),
-        ("xo && ava", "ava", "ava --tap ", "xo"),
         ("tsc && mocha", "mocha", "tsc\nmocha ", ""),
         ("tsc --noEmit && vitest run", "vitest", "vitest run ", "tsc --noEmit"),
-        ("jest && codecov", "jest", "jest ", "codecov"),
         ("jest || true", "jest", "jest ", ""),
         ("tape test/*.js | tap-spec", "tape", "tape test/*.js", ""),
         ("mocha > log 2>&1", "mocha", "mocha > log 2>&1 ", ""),
@@ -92,35 +87,6 @@ async def test_a_script_is_read_as_far_as_its_runner(
         assert read.argv == ("npm", "run", "main")
     else:
         assert script_of(read).startswith(before)
-
-
-@pytest.mark.parametrize(
-    ("script", "files", "option"),
-    [
-        ("jest", {}, "${N:+--testTimeout=$((5000*N))}"),
-        ("jest --testTimeout=800 a", {}, "--testTimeout=$((800*N)) a"),
-        ("jest --testTimeout 800", {}, "--testTimeout $((800*N))"),
-        ("jest", {"jest.config.ts": "export default {preset: 'ts-jest', testTimeout: 20_000}"}, "=$((20000*N))"),
-        ("jest -c a.js", {"a.js": "module.exports = {testTimeout: 7000}", "jest.config.js": ""}, "=$((7000*N))"),
-        ("jest", {"jest.config.js": "module.exports = {testTimeout: 20 * 1000}"}, ""),
-        ("jest", {"jest.config.js": "module.exports = {...require('../jest.base.js')}"}, ""),
-        ("tap", {}, "${N:+--timeout=$((30*N))}"),
-        ("tap", {".taprc": "jobs: 2\ntimeout: 120\n"}, "${N:+--timeout=$((120*N))}"),
-        ("tap", {"package.json": '{"scripts": {"test": "tap"}, "tap": {"timeout": 90}}'}, "--timeout=$((90*N))"),
-        ("tap --timeout=60 test", {}, "--timeout=$((60*N)) test"),
-        ("ava", {}, "${N:+--timeout=$((10*N))s}"),
-        ("ava --timeout=2m", {}, "--timeout=$((2*N))m"),
-        ("ava", {"ava.config.js": "export default {timeout: '1m'}"}, "${N:+--timeout=$((1*N))m}"),
-        ("tape test", {}, ""),
-    ],
-)
-async def test_a_runners_own_limit_is_longer_by_as_much_as_the_supervisors(
-    tmp_path: Path, script: str, files: dict[str, str], option: str
-) -> None:
-    write_files(tmp_path, package(script) | files)
-    text = script_of(await plan(tmp_path, NPM))
-    assert option in text.replace("${FLEET_TEST_LONGER:-1}", "N").replace("FLEET_TEST_LONGER", "N")
-    assert bool(option) == ("imeout" in text)
 
 
 async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
@@ -238,21 +204,6 @@ async def test_what_go_is_told(tmp_path: Path) -> None:
         await plan(tmp_path, ("go", "test"), deselect=("example.org/m/a::TestX",), directory="m")
 
 
-@pytest.mark.parametrize(
-    ("path", "options"),
-    [
-        ("src/lib.rs", ["--lib"]), ("src/main.rs", ["--bins"]), ("src/bin/tool.rs", ["--bin=tool"]),
-        ("src/a/b.rs", ["--", "a::b::"]), ("src/a/mod.rs", ["--", "a::"]), ("tests/x.rs", ["--test=x"]),
-    ],
-)  # fmt: skip
-async def test_what_a_rust_file_selects(tmp_path: Path, path: str, options: list[str]) -> None:
-    write_files(tmp_path, {"crate/Cargo.toml": "", f"crate/{path}": "", "Cargo.toml": "[workspace]"})
-    made = await plan(tmp_path, ("cargo", "test"), f"crate/{path}", directory="crate")
-    assert list(made.told[2:]) == options
-    assert made.transient == ("crate/Cargo.lock", "Cargo.lock")
-    assert not made.variables["CARGO_TARGET_DIR"].startswith(str(tmp_path))
-
-
 async def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
     files = {"Cargo.toml": "[workspace]", "one/src/lib.rs": "", "one/src/a/b.rs": "", "one/tests/x.rs": ""}
     write_files(tmp_path, files | {"one/Cargo.toml": '[package]\nname = "first"\n'})
@@ -284,45 +235,3 @@ def test_nothing_checked_begins_like_an_option(text: str) -> None:
             assert checked == text
             assert not checked.startswith(("-", "@"))
             assert "\0" not in checked and "\n" not in checked
-
-
-@pytest.mark.parametrize(
-    ("line", "paths", "keyword", "told"),
-    [
-        ("python3 manage.py test --parallel 4 app -v 2", (), "", "python3 manage.py test app"),
-        ("python3 manage.py test --parallel app", (), "", "python3 manage.py test app"),
-        ("python3 -m django test --settings a.b -t .", (), "", "python3 -m django test --settings a.b -t ."),
-        (
-            "python3 manage.py test --failfast --settings=a app",
-            ("app/tests/test_x.py", "app/test_y.py::T::test_it", "app.test_z.T"), "w",
-            "python3 manage.py test --settings=a -k=w app.tests.test_x app.test_y.T.test_it app.test_z.T",
-        ),
-    ],
-)  # fmt: skip
-async def test_what_django_is_told(tmp_path: Path, line: str, paths: tuple[str, ...], keyword: str, told: str) -> None:
-    write_files(tmp_path, {"app/tests/test_x.py": "", "app/test_y.py": ""})
-    made = await plan(tmp_path, tuple(line.split()), *paths, keyword=keyword)
-    assert " ".join(made.told) == told
-    assert made.argv[1].endswith("/fleet_unittest.py")
-    assert made.argv[2:] == ("--django", *made.told[1:], "--noinput")
-    for name in ("../x", "/etc/passwd", "absent.py", "a b", "a;b", "absent.py::T"):
-        with pytest.raises(ToolFailure):
-            await plan(tmp_path, tuple(line.split()), name)
-
-
-@pytest.mark.parametrize(
-    ("framework", "commands"),
-    [
-        ("pytest", ["uv run pytest -q", "python -m pytest", "env A=1 pytest", "A=1 pytest", "coverage run -m pytest"]),
-        ("unittest", ["python3 -m unittest discover -s tests", "A=1 python3 manage.py test app"]),
-        ("go", ["go test ./..."]), ("cargo", ["cargo test"]),
-        ("jest", ["npm test --silent", "npm run unit", "yarn test", "npx --no -- jest"]),
-        ("mocha", ["env A=1 npx mocha"]), ("node", ["node --test"]), ("make", ["make test"]),
-        ("", ["make -C x test", "sh check.sh", "npm install", "python3 test.py", "node test.js", "echo jest"]),
-    ],
-)  # fmt: skip
-async def test_which_framework_a_command_is(tmp_path: Path, framework: str, commands: list[str]) -> None:
-    manifests = {"go.mod": "module m\n", "Cargo.toml": "[package]\n", "Makefile": "test:\n\ttrue\n"}
-    write_files(tmp_path, package("jest", unit="jest") | manifests)
-    found = await asyncio.gather(*(plan(tmp_path, tuple(command.split())) for command in commands))
-    assert [made.framework for made in found] == [framework] * len(commands)

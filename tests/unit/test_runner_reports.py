@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.test_run import TestOutcome, TestRun
 from swe_ai_fleet.tools.tests.reports import test_result, without_passes
 from swe_ai_fleet.tools.tests.runners.plan import recognise
-from swe_ai_fleet.tools.tests.runners.wording import run_result
 from tests.tables import table
 
 PRINTED = {file.stem: file.read_text() for file in (Path(__file__).parent / "runner_output").glob("*.txt")}
@@ -65,7 +64,6 @@ def test_every_runner_is_recognised_in_output(name: str) -> None:
         ("[gw1] [ 20%] PASSED tests/test_a.py::test_{} ", "5 passed in 0.31s"),
         ("test_{} (a.Tests.test_one) ... ok", "Ran 5 tests in 0.001s"),
         ("test tests::test_{} ... ok", "test result: ok. 5 passed; 0 failed; 0 ignored; finished in 0.00s"),
-        ("  \u2714 adds {} (0.5ms)", "\u2139 pass 5"),
         ("    \u2713 adds {} (2 ms)", "Tests:       1 failed, 5 passed, 6 total"),
     ],
 )
@@ -102,7 +100,6 @@ def test_several_runners_in_one_output_are_added_up() -> None:
         ("===== 3 passed in 0.01s =====", (3, 0, 0, 0)),
         ("1 failed, 2 passed, 4 skipped, 1 xpassed, 2 warnings in 61.20s (0:01:01)", (3, 1, 0, 4)),
         ("no tests ran in 0.00s", (0, 0, 0, 0)),
-        ("10 deselected in 0.50s", (0, 0, 0, 0)),
         ("\x1b[31m\x1b[1m1 error\x1b[0m\x1b[31m in 0.10s\x1b[0m", (0, 0, 1, 0)),
     ],
 )
@@ -121,25 +118,6 @@ def said(output: str, name: str) -> str:
     return report.results[name].message
 
 
-def test_a_file_of_tap_has_one_name_however_long_it_took() -> None:
-    text = """TAP version 14
-# Subtest: test/a.js
-    # Subtest: group
-        ok 1 - one
-        1..1
-    ok 1 - group # time=3.5ms
-    1..1
-not ok 1 - test/a.js # time=30112.463ms
-1..1
-"""
-    found = recognise(text)
-    assert found is not None
-    assert {name: str(result.outcome) for name, result in found.results.items()} == {
-        "test/a.js::group > one": "passed",
-        "test/a.js": "failed",
-    }
-
-
 def test_messages_say_where_and_why() -> None:
     wrong = "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
     assert said(PRINTED["cargo"], "src/lib.rs::tests::wrong") == wrong
@@ -155,20 +133,6 @@ def test_messages_say_where_and_why() -> None:
     assert numbers(recognise(PRINTED["cargo"].replace("printed\n", forged)))[1] == 2
 
 
-def test_what_is_kept_is_bounded_and_keeps_names_apart() -> None:
-    long = "x" * 50_000
-    names = [*(f"t{number}" for number in range(100_007)), *(f"t{long[:900]}{end}" for end in "ab"), "t1"]
-    many = recognise("TAP version 13\n" + "".join(f"not ok 1 - {name}\n" for name in reversed(names)))
-    assert many is not None
-    assert numbers(many) == (0, len(names), 0, 0)
-    assert (len(many.results), many.unnamed.failed) == (100_000, len(names) - 100_000)
-    assert {"t1", "t1 (2)"} & many.results.keys() == {"t1"}
-    assert len([test for test in many.results if len(test) == 500]) == 2, "cut, and still told apart"
-    told = recognise(f"== short test summary info ==\nFAILED a.py::t - {long}\n1 failed in 0.1s\n")
-    assert told is not None
-    assert max(len(result.message) for result in told.results.values()) == 600
-
-
 _LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()})
 _shuffled = st.lists(st.sampled_from(_LINES), max_size=60).map("\n".join)
 _KEYS = ("Action", "Package", "ImportPath", "Test", "Output", "Elapsed")
@@ -182,7 +146,7 @@ _json = st.recursive(
 @given(
     text=st.one_of(st.text(max_size=300), _shuffled, _json, st.binary(max_size=300).map(lambda b: b.decode("latin1")))
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_any_text_is_a_report_or_none(text: str) -> None:
     recognise(f"== short test summary info ==\nFAILED {text}\n1 failed in 0.1s")
     report = recognise(text)
@@ -192,13 +156,11 @@ def test_any_text_is_a_report_or_none(text: str) -> None:
 
 
 FLOODS = [
-    "-" * 500_000, " " * 500_000, "ok 1 " * 25_000, "    " * 200 + "not ok 1 - x\n" * 25_000,
-    "---- a stdout ----\n" * 25_000, "a:1:" * 15_000, "# Subtest: a\n" * 40_000,
-    "\n".join("  " * (n % 64) + "not ok 1 - x" for n in range(12_000)), "{" * 300_000, "[" * 300_000,
+    "-" * 500_000, "    " * 200 + "not ok 1 - x\n" * 25_000,
+    "---- a stdout ----\n" * 25_000, "# Subtest: a\n" * 40_000, "{" * 300_000,
     '{"Action":"fail","Package":"p","Test":"' + "a/" * 200_000 + '"}',
-    "\n".join(f"--- FAIL: T/{n} (0.00s)" for n in range(5_000)),
     f"{'=' * 70}\nFAIL: a (b)\n" * 8_000 + "Ran 99999 tests in 1s\n\nFAILED (failures=30000)\n",
-    "error: x\n --> a:1:1\n" * 12_000, "x 1 passing (" * 40_000, "1" * 5_000 + " passing",
+    "error: x\n --> a:1:1\n" * 12_000, "x 1 passing (" * 40_000,
 ]  # fmt: skip
 
 
@@ -208,27 +170,3 @@ def test_floods_take_bounded_time(flood: str) -> None:
     recognise(flood)
     # All parsers together, on half a megabyte made to hurt; a quadratic one would take far longer.
     assert time.process_time() - started < 100
-
-
-def run(**outcomes: TestOutcome) -> TestRun:
-    results = {
-        f"t.py::{name}": TestResult(outcome=outcome, message=f"{name} says why") for name, outcome in outcomes.items()
-    }
-    failed = any(outcome.bad for outcome in outcomes.values())
-    return TestRun(framework="pytest", command="pytest", results=results, exit_code=int(failed))
-
-
-def test_what_is_said_beside_the_untouched_commit() -> None:
-    before = {"t.py::old"}
-    result = run_result("tests_run", run(old=TestOutcome.FAILED, new=TestOutcome.FAILED), failed_before=before)
-    said = result.observation()
-    assert not result.success and "1 of 2 tests did not pass" in said
-    assert "new says why" in said and "old says why" not in said
-    assert "1 test failed on the untouched commit already." in said
-    alone = run_result("tests_run", run(old=TestOutcome.FAILED), failed_before=before).observation()
-    assert "the 1 test that fail failed on the untouched commit already" in alone
-    fixed = run_result("tests_run", run(old=TestOutcome.PASSED), failed_before=before)
-    assert fixed.success and "failed on the untouched commit and pass now:\nt.py::old" in fixed.content
-    # Before the baseline is known each failure is told.
-    unknown = run_result("tests_run", run(old=TestOutcome.FAILED)).observation()
-    assert "old says why" in unknown and "untouched" not in unknown

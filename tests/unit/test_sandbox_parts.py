@@ -1,12 +1,10 @@
-"""The parts of the sandbox that need no sandbox: addresses, patterns, control groups, the call filter, disk use."""
+"""The parts of the sandbox that need no sandbox: addresses, patterns, the call filter, disk use."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.tool_services import sandbox_policy
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.addresses import is_public
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
@@ -85,59 +82,6 @@ async def test_commands_that_no_process_can_be_given_are_refused(tmp_path: Path)
                 with pytest.raises(InvalidRequest) as refused:
                     await workspace.run(Command(**{"argv": ("true",), **given}))
                 assert refused.value.field == field, given
-
-
-def groups_at(point: Path, controllers: str, own: str = "/", *, version: int = 1) -> ControlGroups:
-    """What is found where control groups are mounted at `point`."""
-    if version == 2:
-        return ControlGroups(f"41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw", f"0::{own}\n")
-    mount = f"39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,{controllers}"
-    return ControlGroups(mount, f"8:{controllers}:{own}\n")
-
-
-def test_control_groups_are_made_below_our_own(tmp_path: Path) -> None:
-    (tmp_path / "ours").mkdir()
-    groups = groups_at(tmp_path, "pids", "/ours")
-    assert (groups.processes, groups.memory) == (True, False)
-    group = groups.create(SandboxPolicy(max_processes=7))
-    assert group is not None
-    assert (group.directories[0].parent, (group.directories[0] / "pids.max").read_text()) == (tmp_path / "ours", "7")
-    groups = groups_at(tmp_path, "cpu,cpuacct")
-    assert (groups.processes, groups.cpu) == (False, True)
-    made = [groups.create(SandboxPolicy(max_cpus=0.5), tenant) for tenant in ("a", "a", "b", "")]
-    places = [group.directories[0] for group in made if group is not None]
-    assert [place.parent.name for place in places] == ["fleet-of-a", "fleet-of-a", "fleet-of-b", tmp_path.name]
-    assert (places[-1] / "cpu.cfs_quota_us").read_text() == "50000"
-    # A tenant with several commands at once weighs half.
-    shares = tmp_path / "fleet-of-a" / "cpu.shares"
-    shares.write_text("1024")
-    for crowd, weight in ((True, "512"), (False, "1024")):
-        groups.weigh("a", crowd=crowd)
-        assert shares.read_text().startswith(weight)
-    # Those of version 2 need the controllers.
-    groups = groups_at(tmp_path, "", version=2)
-    assert (groups.processes, groups.memory) == (False, False)
-
-
-def test_what_dead_processes_left_is_ended_and_removed_and_only_that(tmp_path: Path) -> None:
-    alive, other, empty, used = (tmp_path / name for name in ("fleet-1-0", "somebody", "fleet-of-a", "fleet-of-b"))
-    for directory in (alive, other, empty / "fleet-99999999-0", used / "fleet-1-0"):
-        directory.mkdir(parents=True)
-    groups_at(tmp_path, "cpu,cpuacct").reap()
-    assert [path.exists() for path in (alive, other, empty, used / "fleet-1-0")] == [True, True, False, True]
-    dead, ours = tmp_path / "fleet-99999999-0", tmp_path / f"fleet-{os.getpid()}-0"
-    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
-    try:
-        for directory, process in zip((dead, ours), processes, strict=True):
-            directory.mkdir()
-            (directory / "cgroup.procs").write_text(f"0\n{process.pid}\n")
-        groups_at(tmp_path, "pids").reap()
-        assert processes[0].wait(timeout=5) == -signal.SIGKILL
-        assert processes[1].poll() is None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def test_commands_take_no_port_of_the_fleets_own() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import structlog.testing
 
-from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 
@@ -48,20 +46,6 @@ def test_structured_secrets_are_json_in_a_file(tmp_path: Path, monkeypatch: pyte
         Settings()
     assert fault.value.field == "databases_file"
     assert "hidden" not in str(fault.value)
-
-
-def test_fleet_toml_may_name_the_file_and_the_environment_goes_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept(tmp_path / "one", "from toml")
-    kept(tmp_path / "two", "from the environment")
-    (tmp_path / "fleet.toml").write_text(f'nats_token_file = "{tmp_path / "one"}"\n')
-    assert Settings().nats_token == "from toml"
-    monkeypatch.setenv("FLEET_NATS_TOKEN_FILE", str(tmp_path / "two"))
-    assert Settings().nats_token == "from the environment"
-    monkeypatch.delenv("FLEET_NATS_TOKEN_FILE")
-    monkeypatch.setenv("FLEET_NATS_TOKEN", "itself")
-    assert Settings().nats_token == "itself"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe", b"x" * (1024 * 1024 + 1)])
@@ -105,24 +89,3 @@ def test_a_malformed_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match="model_profiles") as fault:
         Settings(model_profiles={"x": {"api_key": 5, "y": "hidden"}})  # pyright: ignore[reportArgumentType]
     assert "hidden" not in str(fault.value)
-
-
-@pytest.mark.parametrize("way", ["environment", "file"])
-def test_a_client_reads_its_settings_as_everybody_else_does(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [one.name for one in fields(ClientSettings) if one.name != "home"]
-    assert all(getattr(ClientSettings.read(), name) == getattr(Settings(), name) for name in names)
-    values = {name: f"/of/{name}" for name in names}
-    del values["context_token"]
-    values["context_token_file"] = str(kept(tmp_path / "token", "s3cret\n"))
-    # What the environment says goes first, a value in the file last.
-    kept(tmp_path / "fleet.toml", "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-    if way == "environment":
-        for name, value in values.items():
-            monkeypatch.setenv(f"FLEET_{name.upper()}", f"{value}" if name.endswith("_file") else f"{value}/too")
-    read, everything = ClientSettings.read(), Settings()
-    assert read.home == everything.home == tmp_path
-    assert [getattr(read, name) for name in names] == [getattr(everything, name) for name in names]
-    assert read.context_token == "s3cret" and "s3cret" not in repr(read)
-    assert str(read.tls_ca).endswith("too") == (way == "environment")

@@ -191,18 +191,6 @@ class TestValues:
         # What stands in every key is no secret.
         assert mask("-----BEGIN PRIVATE KEY-----") == "-----BEGIN PRIVATE KEY-----"
 
-    def test_one_that_holds_another(self) -> None:
-        mask = Secrets(["abcdefgh", "abcdefgh-and-more", "more-or-less"])
-        assert mask("abcdefgh-and-more abcdefgh") == f"{MASK} {MASK}"
-        assert mask("abcdefgh-and-more-or-less!") == f"{MASK}!"
-
-    def test_halves_of_characters(self) -> None:
-        smile = "\U0001f600" * 4
-        halves = "\ud83d\ude00" * 4
-        assert MASK in Secrets([smile + "secret"])(json.dumps(smile + "secret"))
-        assert MASK in Secrets([halves + "secret"])(smile + "secret")
-        assert Secrets(["secret-\udcff"])("a \udcff \ud83d") == "a \udcff \ud83d"
-
 
 class TestCuts:
     @table(
@@ -225,7 +213,7 @@ class TestCuts:
         assert "word" not in mask(f"{cut}Fword")
 
 
-@table("pattern", ["%41", "\\", '\\"', "...", "a", "\n", " \n", "&amp;", "%", "aaaaaa\n", "[... ", "a line of a log\n"])
+@table("pattern", ["%41", "\\", "...", "a", " \n", "&amp;"])
 def test_no_text_makes_it_slow(pattern: str) -> None:
     many = [base64.b64encode(bytes([number] * 24)).decode() + str(number) for number in range(50)]
     mask = Secrets(["aaaaaaaa", "hunter2-token", "-----BEGIN KEY-----\nabcdefgh\n...secret\n", *many])

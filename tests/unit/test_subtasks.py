@@ -6,13 +6,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.budget import Limits, Totals, Usage
+from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import (
-    JOINT,
     MAX_SUBTASKS,
     SKIPPED,
     Derivation,
@@ -25,8 +24,8 @@ from swe_ai_fleet.domain.subtask import (
     needs_all_others,
     ready,
 )
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind, check_identifier
-from swe_ai_fleet.orchestrator.subtasks import child_task, child_task_id, part, planner_task
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.orchestrator.subtasks import child_task, part
 from tests.tables import table
 
 TASK = Task(
@@ -65,11 +64,9 @@ DIAMOND = (a_subtask("a"), a_subtask("b", "a"), a_subtask("c", "a"), a_subtask("
         ((a_subtask("a", "a"),), (), "cycle: 'a' -> 'a'"),
         ((a_subtask("x"), a_subtask("a", "x", "c"), a_subtask("b", "a"), a_subtask("c", "b")), (), "'a' -> 'c' -> 'b'"),
         ((a_subtask("a", description=" \n"),), (), "'a' has no description"),
-        ((a_subtask("a", description="x" * 9_000),), (), "more than 8000 characters"),
         ((a_subtask("a", role=Role.QA),), (Role.DEV,), "'a' has the role QA; allowed: DEV"),
         (tuple(a_subtask(f"s{n}") for n in range(MAX_SUBTASKS + 1)), (), "there are 33 subtasks"),
         ((a_subtask("../a"),), (), "not a valid subtask id"),
-        ((a_subtask("a", *(f"n{n}" for n in range(1000))),), (), "1000 dependencies"),
     ],
 )
 def test_a_graph_that_cannot_be_carried_out_says_why(subtasks, roles, reason):
@@ -137,27 +134,6 @@ def test_carrying_out_what_is_ready_ends_every_sound_graph(subtasks, data):
     assert doomed(subtasks, outcomes) == ()
 
 
-def test_a_child_is_told_its_part_and_where_it_stands():
-    derivation = Derivation(derivation_id="x", subtasks=DIAMOND, usage=Usage(prompt_tokens=40_000), joint=JOINT)
-    child = child_task(TASK, DIAMOND[1], derivation)
-    assert (child.task_id, child.kind, child.description) == ("build--b", TaskKind.DELIBERATE, "Do b")
-    assert (child.parent_execution_id, child.derive_subtasks) == (TASK.execution_id, False)
-    assert child.execution_id != TASK.execution_id
-    for words in ("a (done", "c (another agent", "d (comes after", "Build the parser", "- pytest"):
-        assert words in child.context
-    # 60,000 tokens are left for four subtasks and the merging.
-    assert child.constraints.totals.max_tokens == 12_000
-    assert child.validated(max_agents=3) is child
-    assert child_task(TASK, DIAMOND[1], derivation) == child
-    # The planner gets a quarter at most.
-    assert planner_task(TASK).constraints.limits.max_tokens == 25_000
-    assert planner_task(replace(TASK, constraints=Constraints())).constraints.limits == Limits()
-    # Only a child that is the whole is held to the checks of the whole.
-    last = child_task(TASK, DIAMOND[3], derivation).constraints
-    assert (child.constraints.checks, child.constraints.rubric) == ((), "")
-    assert (last.checks, last.rubric) == (TASK.constraints.checks, "It is fast.")
-
-
 @table(
     ("wanted", "allowed", "expected"),
     [
@@ -165,7 +141,6 @@ def test_a_child_is_told_its_part_and_where_it_stands():
         ((), ("src/**",), ("src/**",)),
         (("src/a/**", "docs/*"), ("src/**",), ("src/a/**",)),
         (("docs/*",), ("src/**",), ("src/**",)),
-        (("src/*",), ("src/?",), ("src/?",)),
         (("src/a.py",), ("src/*.py",), ("src/a.py",)),
         (("src/../x.py",), ("src/**",), ("src/**",)),
         (("*",), ("**",), ("*",)),
@@ -176,21 +151,6 @@ def test_a_planner_cannot_widen_what_may_be_changed(wanted, allowed, expected):
     subtask = a_subtask("a", allowed_paths=wanted)
     child = child_task(parent, subtask, Derivation(derivation_id="x", subtasks=(subtask,)))
     assert child.constraints.allowed_paths == expected
-
-
-@example("x", "lock", ".")
-@given(
-    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True),
-    st.from_regex(r"[a-z0-9]{1,40}", fullmatch=True),
-    st.sampled_from((JOINT, Derivation(derivation_id="of an earlier version", subtasks=()).joint)),
-)
-def test_the_ids_of_children_are_valid_whatever_the_parent_is_called(task_id, subtask_id, joint):
-    if ".." in task_id or task_id.endswith("."):
-        task_id = "x" * len(task_id)
-    child = child_task_id(task_id, subtask_id, joint)
-    assert check_identifier(child, field="task_id").startswith(task_id[:70])
-    assert child.rpartition(joint)[2].rstrip("_") == subtask_id
-    assert child_task_id("x" * 127 + "a", "p") != child_task_id("x" * 127 + "b", "p")
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 33))

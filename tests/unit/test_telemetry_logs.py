@@ -59,26 +59,6 @@ def _mask(text: str) -> str:
     return text.replace(SECRET, "***")
 
 
-def test_lines_of_ours_and_of_libraries_have_one_form(told: Told) -> None:
-    told.configure()
-    told.configure()
-    structlog.get_logger().info("something.happened", number=3)
-    structlog.get_logger().debug("not asked for")
-    library = logging.getLogger("uvicorn.error")
-    library.warning("cannot %s", "bind")
-    library.info("not asked for")
-    # What asyncio says at the end of TLS is left out.
-    logging.getLogger("asyncio").warning("returning true from eof_received() has no effect when using ssl")
-    logging.getLogger("asyncio").warning("socket.send() raised exception.")
-    ours, theirs, last = _lines(told)
-    assert (ours["event"], ours["level"], ours["number"]) == ("something.happened", "info", 3)
-    assert (theirs["event"], theirs["level"], theirs["logger"]) == ("cannot bind", "warning", "uvicorn.error")
-    assert last["event"] == "socket.send() raised exception."
-    assert all(str(line["ts"]).endswith("Z") for line in (ours, theirs, last))
-    with pytest.raises(ValueError, match="use debug, info, warning or error"):
-        configure_logging("loud")
-
-
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_secrets_are_masked_wherever_they_stand(told: Told, form: Literal["json", "text"]) -> None:
     log = told.configure(form, _mask)
@@ -118,23 +98,7 @@ async def test_lines_name_whose_work_they_are_about(told: Told) -> None:
     assert ids == [execution, ("acme", "e1", "dev-1"), execution, (None, None, None)]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_fault_is_told_without_the_values_of_variables(told: Told, terminal: bool) -> None:
-    told.isatty = lambda: terminal
-    told.configure("text")
-
-    def fails(token: str) -> None:
-        raise RuntimeError(f"it takes {len(token)} characters")
-
-    try:
-        fails(SECRET)
-    except RuntimeError:
-        structlog.get_logger().exception("a fault of ours")
-    assert f"it takes {len(SECRET)} characters" in told.getvalue() and "fails" in told.getvalue()
-    assert SECRET not in told.getvalue()
-
-
-@table("name", ["nats_url", "model_url", "otlp_endpoint", "embeddings_url", "search_url"])
+@table("name", ["nats_url", "model_url", "search_url"])
 def test_passwords_in_urls_are_masked(name: str) -> None:
     plain = f"{'nats' if name == 'nats_url' else 'http'}://127.0.0.1:9"
     url = plain.replace("://", f"://me:{SECRET}@")
@@ -147,13 +111,10 @@ async def test_what_ends_a_process_is_masked() -> None:
     code = (
         "import sys\n"
         "from swe_ai_fleet.telemetry import configure_logging\n"
-        "configure_logging('info', sys.argv[1], mask=lambda text: text.replace(sys.argv[2], '***'))\n"
-        "raise RuntimeError(f'cannot go on with {sys.argv[2]}')\n"
+        "configure_logging('info', 'json', mask=lambda text: text.replace(sys.argv[1], '***'))\n"
+        "raise RuntimeError(f'cannot go on with {sys.argv[1]}')\n"
     )
-    for form in ("json", "text"):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, form, SECRET, stderr=asyncio.subprocess.PIPE
-        )
-        _, told = await process.communicate()
-        assert process.returncode == 1
-        assert b"cannot go on with ***" in told and SECRET.encode() not in told
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, SECRET, stderr=asyncio.subprocess.PIPE)
+    _, told = await process.communicate()
+    assert process.returncode == 1
+    assert b"cannot go on with ***" in told and SECRET.encode() not in told

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceExhausted
-from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus, RunLost
+from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS, DayTokens
-from swe_ai_fleet.orchestrator.queue import LEAST_WEIGHT, Passes, TenantTurns, Waiting, check_room, in_order, weights
+from swe_ai_fleet.orchestrator.queue import Passes, TenantTurns, Waiting, check_room, in_order
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -97,22 +96,6 @@ def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(bac
         for other in behind:
             assert begun[one.tenant] / weighs[one.tenant] <= begun[other] / weighs[other] + 1e-9
         begun[one.tenant] += 1
-
-
-def test_what_counts_between_tenants_and_inside_one() -> None:
-    entries = [waiting("big", number, priority=9) for number in range(3)] + [waiting("small", 9)]
-    turns = TenantTurns(at_work={"big": 5, "small": 1})
-    assert in_order(entries, {}, now=100.0, tenants=turns)[0].tenant == "small"
-    assert in_order(entries, {}, now=100.0)[0].tenant == "big"
-    inside = [waiting("t", number, caller=name) for number, name in enumerate(("greedy", "greedy", "bob"))]
-    inside.append(waiting("t", 4, caller="bob", priority=3))
-    assert in_order(inside, {}, now=100.0, tenants=TenantTurns()) == in_order(inside, {}, now=100.0)
-    # What shares leave is divided among the others.
-    for shares, weighed in (
-        ({"gold": 0.5, "a": 0.0, "b": 0.0}, {"gold": 0.5, "a": 0.25, "b": 0.25}),
-        ({"gold": 1.0, "a": 0.0}, {"gold": 1.0, "a": LEAST_WEIGHT}),
-    ):
-        assert weights(set(shares), shares.__getitem__) == weighed
 
 
 def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_everything() -> None:
@@ -236,20 +219,6 @@ async def test_tokens_of_the_day_are_refused_at_acceptance_with_the_end_of_the_d
         await executions.submit(a_task(tenant="other"))
 
 
-async def test_checkpoints_are_no_larger_than_there_is_room_for(world: World) -> None:
-    async def known(_: str) -> int:
-        return 400
-
-    rules = {"small": TenantRules(tenant="small", quota=Quota(storage_bytes=1_000))}
-    bounds = Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), stored=known)
-    limiter = ConcurrencyLimiter(world.fleet, bounds)
-    for tenant in ("small", "large"):
-        await limiter.run(an_assignment(tenant, 1))
-    # Of three agents' two checkpoints each.
-    agents = world.fleet.begun[0].task.num_agents
-    assert [one.checkpoint_bytes for one in world.fleet.begun] == [600 // (2 * agents), None]
-
-
 async def test_agents_get_no_more_tokens_than_are_left_of_the_day_or_their_task_allows() -> None:
     limits = replace(a_task().constraints.limits, max_tokens=50)
     limited = a_task(tenant="small", num_agents=1, constraints=replace(a_task().constraints, limits=limits))
@@ -258,40 +227,6 @@ async def test_agents_get_no_more_tokens_than_are_left_of_the_day_or_their_task_
         async with world.running(quotas=quotas(spent, small=Quota(tokens_per_day=1_000))) as executions:
             await executions.wait("small", (await executions.submit(task)).execution_id)
         assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun] == tokens
-
-
-async def test_what_is_used_up_while_an_execution_waits_ends_it_with_the_reason(world: World) -> None:
-    spent = [0]
-
-    async def known(_: str) -> int:
-        return spent[0]
-
-    rules = replace(quotas(small=Quota(tokens_per_day=1_000)), spent=known)
-    hold = asyncio.Event()
-    world.fleet.runs = {"agent-dev-1": ScriptedRun(after=hold)}
-    async with world.running(room=Room(executions=1), quotas=rules) as executions:
-        await executions.submit(a_task("first", tenant="other"))
-        await world.fleet.started(1)
-        second = await executions.submit(a_task("second", tenant="small", num_agents=1))
-        spent[0] = 1_000
-        hold.set()
-        state = await executions.wait("small", second.execution_id)
-    assert state.status is ExecutionStatus.FAILED
-    assert "1000 tokens for today" in state.error
-    assert [body.lost_agent_id for body in world.bodies(RunLost)] == ["agent-dev-1"]
-
-
-def test_tokens_count_for_the_day_and_the_tenant_that_they_were_spent_in() -> None:
-    days = DayTokens()
-    noon = NOON.timestamp()
-    days.add("a", noon, 5)
-    days.add("a", noon + 60, 7)
-    days.add("b", noon, 100)
-    days.add("a", noon - DAY_SECONDS, 1_000)  # told late
-    assert (days.of("a", noon), days.of("b", noon), days.of("c", noon)) == (12, 100, 0)
-    assert days.of("a", noon + DAY_SECONDS) == 0
-    days.add("a", noon + DAY_SECONDS, 1)
-    assert (days.of("a", noon + DAY_SECONDS), days.of("a", noon)) == (1, 0)
 
 
 # --- approval -----------------------------------------------------------------------------------------------------

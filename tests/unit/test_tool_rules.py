@@ -11,14 +11,15 @@ import pytest
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
-from swe_ai_fleet.domain.tool import Decision, OperationSpec
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
-from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.policy import Policy, risks
 from tests.tables import table
 
 LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="", parameters={}, read_only=True)
 WRITE = replace(LOOK, name="files_write", operation="write", read_only=False)
+SHELL = replace(WRITE, name="shell_run_command", tool="shell", operation="run_command")
 
 
 @table(
@@ -65,6 +66,21 @@ def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, o
     verdict = policy.decide(WRITE, arguments)
     assert verdict.decision is (Decision.ALLOWED if allowed else Decision.REFUSED)
     assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md" in verdict.reason
+
+
+@table(
+    ("spec", "arguments", "told"),
+    [
+        (SHELL, {"command": "ls"}, ()), (SHELL, {"command": "rm -rf x"}, ("destructive",)),
+        (SHELL, {"command": 5}, ("unknown",)), (SHELL, {}, ("unknown",)), (WRITE, {}, ()),
+        (replace(WRITE, risk=Risk.HIGH), {}, ("files_write is declared",)),
+        (replace(WRITE, network=True), {}, ("files_write changes",)), (replace(LOOK, network=True), {}, ()),
+    ],
+)  # fmt: skip
+def test_a_call_is_risky_by_what_it_declares_and_by_its_command(
+    spec: OperationSpec, arguments: Mapping[str, Any], told: tuple[str, ...]
+) -> None:
+    assert tuple(reason[: len(said)] for reason, said in zip(risks(spec, arguments), told, strict=True)) == told
 
 
 # What an installation grants to tasks that ask

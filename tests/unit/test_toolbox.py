@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from swe_ai_fleet.agents.toolbox import Toolbox
@@ -11,7 +10,7 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Observation
-from swe_ai_fleet.tools import FunctionTool, Pipeline, RegisteredTools, Toolkit
+from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import PROFILES
 from swe_ai_fleet.tools.policy import Policy
@@ -37,13 +36,6 @@ async def asked(box: Toolbox, *names: str) -> Observation:
 
 def shown(box: Toolbox) -> list[str]:
     return [spec.name for spec in box.specs]
-
-
-async def test_a_toolkits_name_asks_for_all_of_its_own() -> None:
-    box = toolbox()
-    assert (await asked(box, "http")).result.success
-    assert {"http_get", "http_head", "http_post", "http_put", "http_patch", "http_delete"} <= set(shown(box))
-    assert "db_explain" not in shown(box)
 
 
 async def test_asking_for_what_is_not_there_says_what_is() -> None:
@@ -79,17 +71,3 @@ async def test_what_is_judged_before_a_call_is_what_is_carried_out() -> None:
     kit = box.toolkits["noted"]
     assert isinstance(kit, Noted)
     assert kit.calls == [(understood.spec.name, understood.arguments)]
-
-
-async def test_names_of_plug_ins_are_found_by_their_letters_but_other_harnesses_names_are_not_taken_from_them() -> None:
-    def bash(command: str) -> str:
-        """Say what one would run."""
-        return f"would run {command}"
-
-    pipeline = Pipeline()
-    noted = Noted(pipeline)
-    kits: Mapping[str, Toolkit] = {"plugins": RegisteredTools([FunctionTool(bash)], None, pipeline), "noted": noted}
-    box = Toolbox(kits, pipeline)
-    (seen,) = await box.call_all([call("Bash", {"command": "ls"})])
-    assert seen.result.content == "would run ls"
-    assert noted.calls == []

@@ -1,4 +1,4 @@
-"""A verifier model in a deliberation: who is scored, what scores do and cost; and what everything else costs."""
+"""A verifier model in a deliberation: who is scored, what scores do and cost."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Any
 from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
-from swe_ai_fleet.domain.event import CandidateReviewed, CandidateScored, RunLost, VotesCast
-from swe_ai_fleet.domain.execution import AgentProgress
+from swe_ai_fleet.domain.event import CandidateScored, RunLost
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
-from swe_ai_fleet.domain.review import Critique, ReviewVerdict, VerifierScore
+from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
-from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES
 from swe_ai_fleet.orchestrator.judging import Verifier
-from swe_ai_fleet.orchestrator.spending import Purpose, expenses
-from tests.scripted_fleet import FAILED, PROVEN, ScriptedRun
+from tests.scripted_fleet import FAILED, ScriptedRun
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_peer_review import taken_over
 
@@ -55,8 +52,6 @@ async def test_accepted_candidates_are_scored_once_and_the_better_one_wins() -> 
     assert "; verifier 0.90; " in state.ranking[0].reason
     assert {one.agent_id for one in world.fleet.scored} == {f"{ONE}-scored", f"{TWO}-scored"}
     assert state.usage.total_tokens == 3 * 101 + 2 * 1_001
-    expense = next(one for one in expenses(state) if one.purpose is Purpose.SCORES)
-    assert (expense.runs, expense.bought) == (2, "2 scores, 0.90 for the winner")
 
 
 async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> None:
@@ -69,42 +64,6 @@ async def test_equal_changes_share_a_score_and_what_is_refuted_has_none() -> Non
     world.fleet.default = ScriptedRun(checks=(FAILED,))
     state = await world.run(a_task(rounds=0))
     assert (asked(world), state.winner_id) == ([], "")
-
-
-async def test_where_only_proven_ones_may_win_no_other_is_scored_and_one_alone_is_not() -> None:
-    for proven in ((ONE, TWO), (ONE,)):
-        world = a_world()
-        world.fleet.runs = {name: ScriptedRun(checks=(PROVEN,)) for name in proven}
-        await world.run(a_task(rounds=0, constraints=Constraints(require_verified=True)))
-        assert asked(world) == (list(proven) if len(proven) > 1 else [])
-
-
-async def test_it_comes_after_reviews_and_before_judges() -> None:
-    world = a_world()
-    world.fleet.runs, world.fleet.orders = {}, False
-    await world.run(a_task(rounds=1))
-    bodies = [event.body for event in world.log.events]
-    reviewed = [n for n, body in enumerate(bodies) if isinstance(body, CandidateReviewed)]
-    scored = [n for n, body in enumerate(bodies) if isinstance(body, CandidateScored)]
-    voted = [n for n, body in enumerate(bodies) if isinstance(body, VotesCast) and any(v.choice for v in body.votes)]
-    assert len(scored) == len(voted) == 3
-    assert max(reviewed) < min(scored) < max(scored) < min(voted)
-
-
-async def test_judges_are_not_asked_where_the_verifiers_word_leaves_nothing_open() -> None:
-    world = a_world()
-    world.fleet.orders = False
-    world.fleet.runs = {}
-    world.fleet.scoring = says({ONE: 0.0, TWO: 1.0, THREE: 0.0})
-    world.fleet.reviewing = lambda asked, subject: Critique(
-        reviewer_id=asked.reviewer_id,
-        candidate_id=(name := subject.candidate.candidate_id),
-        round=asked.round,
-        verdict=ReviewVerdict.ACCEPT,
-        score=0.9 if name == TWO else 0.5,
-    )
-    state = await world.run(a_task(rounds=1))
-    assert (world.fleet.judged, state.winner_id) == ([], TWO)
 
 
 async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
@@ -153,7 +112,7 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
         raise Unavailable("the bucket does not answer")
 
     # Few of them, and such as cannot be had, leave scores as they are.
-    for outcomes in (lambda _: disliked[: LEAST_OUTCOMES - 1], unavailable):
+    for outcomes in (lambda _: disliked[:1], unavailable):
         world = a_world()
         world.verifier = Verifier(outcomes=outcomes)
         assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
@@ -183,25 +142,3 @@ async def test_whoever_takes_over_scores_nobody_twice() -> None:
         assert replace(state.scores[TWO], usage=Usage()) == replace(done.scores[TWO], usage=Usage()), count
         assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking], count
         assert state.usage.total_tokens == done.usage.total_tokens, count
-
-
-# What an execution's tokens were spent on
-
-
-async def test_every_run_stands_under_what_it_was_for_while_it_is_under_way_too() -> None:
-    state = await World().run(a_task(num_agents=3))
-    names = {
-        "checklist": ("checklist",),
-        "environment": ("environment",),
-        "reviews": (f"{ONE}-reviews-1", f"{ONE}-reviews-1-again", f"{TWO}-reviews-1"),
-        "revisions": (f"{ONE}-r1",),
-        "votes": (f"{THREE}-judges",),
-        "merges": ("merge-all-aaaaaaaaaaaa",),
-    }
-    spent = Usage(prompt_tokens=5)
-    agents = {name: AgentProgress(agent_id=name, usage=spent) for found in names.values() for name in found}
-    state = replace(state, agents={**state.agents, **agents})
-    found = {str(one.purpose): one for one in expenses(state)}
-    assert {name: found[name].runs for name in names} == {name: len(runs) for name, runs in names.items()}
-    assert {found[name].usage.prompt_tokens for name in names} == {5, 15}
-    assert found["drafts"].runs == 3

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
-from swe_ai_fleet.domain.candidate import CheckResult
-from swe_ai_fleet.domain.event import CandidateSubmitted, ChecksFinished, RunStopped
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.event import CandidateSubmitted, RunStopped
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import crossed, taken_over
+from tests.unit.test_peer_review import taken_over
 
 NAMES = [f"agent-dev-{number}" for number in range(1, 6)]
-
-
-def own(name: str) -> CheckResult:
-    """What a candidate's own new test shows."""
-    return replace(PROVEN, shown=(f"test_{name}",), own=(f"test_{name}",))
 
 
 def begun(world: World) -> list[str]:
@@ -45,19 +37,6 @@ async def test_agents_begin_as_many_as_there_are_until_there_are_no_more() -> No
     for at, name in ((1, NAMES[1]), (2, NAMES[2]), (4, NAMES[4])):
         assert told[name].count("its summary: ") == at
         assert "unverified" in told[name]
-
-
-async def test_a_test_of_ones_own_convinces_once_another_author_agrees() -> None:
-    world = World()
-    world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
-    world.fleet.examining = crossed(lambda _: True)
-    await world.run(a_task(num_agents=1, max_agents=5))
-    assert begun(world) == NAMES[:2]
-    world = World()
-    world.fleet.runs = {name: ScriptedRun(checks=(own(name),)) for name in NAMES}
-    world.fleet.examining = crossed(lambda _: False)
-    await world.run(a_task(num_agents=1, max_agents=3))
-    assert begun(world) == NAMES[:3]
 
 
 async def test_whoever_takes_over_begins_nobody_twice_and_nobody_more() -> None:
@@ -98,18 +77,3 @@ async def test_who_has_nothing_left_to_win_is_stopped_and_the_log_says_why() -> 
         assert (sorted(state.candidates), state.winner_id, set(state.stopped)) == (NAMES[:3], NAMES[2], {NAMES[3]})
         assert state.usage.tool_calls == 4, count
         assert NAMES[3] not in begun(world) or count < stopped, count
-
-
-async def test_nobody_is_stopped_where_so_many_were_asked_for() -> None:
-    late = asyncio.Event()
-    world = World()
-    world.fleet.runs = {NAMES[0]: ScriptedRun(checks=(PROVEN,)), NAMES[1]: ScriptedRun(after=late)}
-    async with world.running() as executions:
-        task = a_task(num_agents=2, rounds=0)
-        submission = await executions.submit(task)
-        while not world.bodies(ChecksFinished):
-            await asyncio.sleep(0)
-        late.set()
-        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
-    assert sorted(state.candidates) == NAMES[:2]
-    assert not state.stopped

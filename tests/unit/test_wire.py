@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, WrittenMessages, head_fields
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -87,17 +87,3 @@ def test_a_longer_conversation_begins_with_the_shorter_one_and_its_turns_alterna
         before = after
     roles = [message["role"] for message in write(WireWriter(), messages, protocol)["messages"]]
     assert roles[0] == "system" and all(one != other for one, other in pairwise(roles))
-
-
-def test_what_was_used_longest_ago_is_forgotten_and_a_message_takes_its_json_along() -> None:
-    cache, written = WrittenMessages(most_bytes=10), list[str]()
-
-    def get(message: Message) -> int:
-        """How often something has been written by now."""
-        cache.get(message, "k", (), lambda: written.append("x") or b"1234")
-        return len(written)
-
-    one, two, three = (UserMessage(content=text) for text in "123")
-    assert [get(message) for message in (one, two, one, three, one, two)] == [1, 2, 2, 3, 3, 4]
-    del one, two, three
-    assert (cache.entries, cache.bytes) == (0, 0)

@@ -19,7 +19,6 @@ import pytest
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.extensions.batch.harbor import passed, read_rewards
 from swe_ai_fleet.extensions.batch.log_parsers import PARSERS, grade, read_log
-from swe_ai_fleet.extensions.batch.records import chosen, read_records
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.container_images import MadeImage, entry, of_this_machine
 from tests.extensions.batch.desk import Desk
@@ -79,7 +78,6 @@ VERIFIERS: Mapping[str, tuple[str, str, bool | None, str]] = {
         solved("&& [ ! -e logs ]"),
         "artifacts = ['/workspace/answer.txt', 'nothing']\n[verifier]\nenvironment_mode = 'separate'", True, "",
     ),
-    "shared": (solved("&& [ -e logs ]"), "", True, ""),
     "limits": (
         f'[ "$LEVEL" = "a b" ] && [ "$GIVEN$OTHER" = "xy" ] && [ "$PWD" = /srv/app ] && echo 1 > {REWARD}',
         "[verifier.env]\nGIVEN = '${NAMED}'\nOTHER = '${ABSENT:-y}'\n"
@@ -89,8 +87,7 @@ VERIFIERS: Mapping[str, tuple[str, str, bool | None, str]] = {
     "late": ("sleep 30", "[verifier]\ntimeout_sec = 0.3", False, "timed out"),
     "unset": (solved(), "[verifier.env]\nKEY = '${HOME}'", None, "needs the variable HOME"),
     "silent": ("cd ..", "", None, "no reward"),
-    "nan": (f"echo nan > {REWARD}", "", None, "no finite number"),
-    "beyond": (f"echo 7 > {REWARD}", "", None, "beyond 0 and 1"),
+    "infinite": (f"echo inf > {REWARD}", "", None, "no finite number"),
     "linked": (f"ln -s /etc/passwd {REWARD}", "", None, "reward.txt"),
     "curious": (
         '[ ! -e HERE/set ] && [ -z "$FLEET_TOKEN$FLEET_HOME" ] && ! find / -name "set.results*" 2>/dev/null | grep . '
@@ -132,7 +129,9 @@ async def test_rewards_are_what_a_verifier_wrote_apart_from_the_agents(desk: Des
     kept = desk.directory / "set.evaluation"
     result = json.loads((kept / "json-first/result.json").read_text())
     assert result["verifier_result"] == {"rewards": {"reward": 1.0, "style": 0.2}}
-    assert json.loads((kept / "nan/result.json").read_text())["exception_info"]["exception_type"] == "VerifierError"
+    assert (
+        json.loads((kept / "infinite/result.json").read_text())["exception_info"]["exception_type"] == "VerifierError"
+    )
     assert "42" in (kept / "wrong/test_output.txt").read_text() and not (kept / "wrong/tests").exists()
     # Agents are shown the environment and the instruction, and nothing of tests or solution.
     task = next(one.task for one in desk.service.fleet.begun if one.task.task_id == "batch-set-limits")
@@ -144,8 +143,7 @@ async def test_rewards_are_what_a_verifier_wrote_apart_from_the_agents(desk: Des
 @pytest.mark.parametrize(
     ("files", "rewards"),
     [
-        ({"reward.txt": " 0.5\n"}, {"reward": 0.5}),
-        ({"reward.json": "true", "reward.txt": "0"}, {"reward": 1.0}),
+        ({"reward.txt": " 0.5\n"}, {"reward": 0.5}), ({"reward.json": "true", "reward.txt": "0"}, {"reward": 1.0}),
         ({"reward.json": '{"a": 1, "b": 0}'}, {"a": 1.0, "b": 0.0}),
         *(({"reward.json": text, "reward.txt": "1"}, None) for text in ('{"r": 1e309}', '{"r": [1]}', "{}", "", "[")),
         *(({"reward.json": text}, None) for text in ('{"r": NaN}', '{"r": "1"}', f'{{"r": {"9" * 400}}}')),
@@ -176,25 +174,18 @@ FOLDERS: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "binary": ("\x00", {}, "task.toml"),
     "climbing": ("[task]\nname = '../../etc'", {}, "task.name"),
     "never": ("[verifier]\ntimeout_sec = inf", {}, "verifier.timeout_sec"),
-    "negative": ("[environment]\nmemory_mb = -1", {}, "environment.memory_mb"),
-    "hungry": ("", {"instruction.md": " "}, "instruction.md is empty"),
     "image": ("[environment]\ndocker_image = 'org/app:1'", {}, "images of docker.io/org/app are not accepted"),
     "built": ("", {"environment/Dockerfile": "FROM a\nRUN make \\\n all"}, "'RUN make   all'"),
     "stages": ("", {"environment/Dockerfile": "FROM a AS b\nFROM c\nCOPY --from=b /x /y"}, "an image"),
-    "fetched": ("", {"environment/Dockerfile": "FROM a\nADD https://x.example/a /app/"}, "an image"),
     "composed": ("", {"environment/docker-compose.yaml": "services: {}"}, "several containers"),
     "gpu": ("[environment]\ngpus = 1", {}, "GPU"),
-    "windows": ("[environment]\nos = 'Windows'", {}, "Windows"),
-    "steps": ("[[steps]]\nname = 'one'", {}, "steps"),
     "outside": ("", {"environment/Dockerfile": "FROM a\nWORKDIR /app\nCOPY ../secret /app/"}, "outside of environment"),
     "elsewhere": ("", {"environment/Dockerfile": "FROM a\nWORKDIR /app\nCOPY x /data/"}, "outside of its directory"),
     "system": ("", {"environment/Dockerfile": "FROM a\nWORKDIR /usr/bin\nCOPY . ."}, "/usr/bin"),
-    "rewarding": ("[environment]\nworkdir = '/logs/verifier'", {}, "/logs/verifier"),
     "rising": ("[environment]\nworkdir = '/app/../etc'", {}, "/app/../etc"),
     "loader": ("[environment.env]\nLD_PRELOAD = '/x.so'", {}, "LD_PRELOAD"),
     "secret": ("[environment.env]\nA = '${FLEET_TOKEN}'", {}, "needs the variable FLEET_TOKEN"),
     "artifact": ("artifacts = ['/etc/passwd']", {}, "artifact '/etc/passwd'"),
-    "missing": ("", {"environment/Dockerfile": "FROM a\nWORKDIR /app\nCOPY absent /app/"}, "absent is not there"),
     "testless": ("", {}, "tests/test.sh is not there"),
     "linked": ("", {}, "is a link"), "leading": ("", {}, "outside"), "huge": ("", {}, "MiB"), "long": ("", {}, "bytes"),
     "pipe": ("", {}, "instruction.md"),
@@ -323,6 +314,7 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
     assert git(made, "show", "HEAD:seven.py") == "SEVEN = 8" and git(made, "rev-list", "--count", "HEAD") == "1"
 
 
+@pytest.mark.slow  # quick: test_records_run_as_their_benchmarks_mean_them, which is told that an image is missing
 async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
     """With the image's own files, what was built among them too; of Harbor's tasks its directory is the repository."""
     files = ("run_tests.sh", RUN_TESTS), ("test.txt", ""), ("seven.py", "SEVEN = 7\n"), ("built.o", "by the image")
@@ -447,58 +439,15 @@ async def test_harbor_can_run_the_fleet_as_an_agent(desk: Desk, monkeypatch: pyt
     assert (agent.name(), agent.version()) == ("swe-ai-fleet", version("swe-ai-fleet"))
 
 
-RELATIVES = (
-    {
-        "org": "cli", "repo": "tool", "number": 7, "base": {"sha": "a" * 40}, "lang": "go", "fix_patch": "SOLUTION",
-        "resolved_issues": [{"title": "It stops", "body": "See below"}], "test_patch": "T",
-        "f2p_tests": {"TestA": {"fix": "PASS"}}, "n2p_tests": {"TestN": {}}, "p2p_tests": {"TestB": {}},
-    },
-    {
-        "instance_id": "pro-1", "repo": "acme/widgets", "base_commit": "b" * 40, "problem_statement": "P",
-        "requirements": "R", "interface": "I", "dockerhub_tag": "widgets-1", "fail_to_pass": '["t1"]',
-        "patch": "SOLUTION",
-    },
-    {
-        "repo_name": "pandas", "commit_hash": "c" * 40, "docker_image": "r2e/pandas:c", "problem_statement": "Q",
-        "expected_output_json": '{"test_x[a=1]": "PASSED", "test_y": "FAILED"}',
-    },
-)  # fmt: skip
-
-
-def test_relatives_of_swe_bench_are_read_by_their_own_fields(tmp_path: Path) -> None:
-    file = tmp_path / "set.jsonl"
-    bad = {"instance_id": "x", "problem_statement": "p", "expected_output_json": "{"}
-    file.write_text("".join(f"{json.dumps(one)}\n" for one in (*RELATIVES, bad)))
-    (multi, pro, r2e), refused = read_records(file)
-    assert [line.reason for line in refused] == ["expected_output_json is no JSON"]
-    assert (multi.instance_id, multi.repo, multi.base_commit) == ("cli__tool-7", "cli/tool", "a" * 40)
-    assert (multi.description, multi.image) == ("It stops\n\nSee below", "mswebench/cli_m_tool:pr-7")
-    assert (multi.hidden.fail_to_pass, multi.hidden.pass_to_pass) == (("TestA", "TestN"), ("TestB",))
-    assert (multi.hidden.log_parser, multi.hidden.workdir) == ("parse_log_gotest", "/home/tool")
-    assert pro.description == "P\n\nRequirements:\nR\n\nInterface:\nI"
-    assert (pro.image, pro.hidden.fail_to_pass) == ("jefzda/sweap-images:widgets-1", ("t1",))
-    assert "run scripts" in pro.hidden.needs
-    assert (r2e.instance_id, r2e.image) == (f"pandas-{'c' * 40}", "r2e/pandas:c")
-    assert r2e.hidden.expected == {"test_x[a=1]": "PASSED", "test_y": "FAILED"}
-    assert [one.instance_id for one in chosen((multi, pro, r2e), only=("pandas-*", "pro-?"), limit=1)] == ["pro-1"]
-    assert not any("SOLUTION" in repr(one) for one in (multi, pro, r2e))
-
-
 LOGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "pytest": ("PASSED a::x\nFAILED a::y - boom\nSKIPPED [2] a.py:3: no", {"a::x": "PASSED", "a::y": "FAILED"}),
-    "requests": ("PASSED a.py::x[/tmp/q/z]", {"a.py::x[/z]": "PASSED"}),
     "astropy": ("a.py::x y PASSED\n\x1b[31mFAILED a.py::z - boom", {"a.py::x y": "PASSED", "a.py::z": "FAILED"}),
-    "matplotlib": ("PASSED a.py::x[MouseButton.LEFT]", {"a.py::x[1]": "PASSED"}),
     "django": ("test_a (m.C) ... ok\ntest_b (m.C) ... FAIL\ntest_c (m.C) ... noise\nok",
                {"test_a (m.C)": "PASSED", "test_b (m.C)": "FAILED", "test_c (m.C)": "PASSED"}),
-    "seaborn": ("a.py::x PASSED [ 5%]\nFAILED a.py::y", {"a.py::x": "PASSED", "a.py::y": "FAILED"}),
     "sympy": ("test_a ok\n____ sympy/c.py:test_b ____", {"test_a": "PASSED", "sympy/c.py:test_b": "FAILED"}),
     "gotest": ("    --- PASS: TestA/b (0.00s)\n--- SKIP: TestC (0.01s)", {"TestA/b": "PASSED", "TestC": "SKIPPED"}),
     "cargo": ("test m::a ... ok\ntest m::b ... FAILED", {"m::a": "PASSED", "m::b": "FAILED"}),
-    "googletest": ("[       OK ] A.b (0 ms)\n[  FAILED  ] A.c (1 ms)", {"A.b": "PASSED", "A.c": "FAILED"}),
-    "redis": ("[ok]: a (3 ms)\n[err]: b in tests/x.tcl", {"a": "PASSED", "b": "FAILED"}),
     "jest": ("  ✓ a (3 ms)\n  ✕ b", {"a": "PASSED", "b": "FAILED"}),
-    "phpunit": ("Suite (App\\T)\n ✔ a\n ✘ b", {"Suite > a": "PASSED", "Suite > b": "FAILED"}),
     "tap": ("ok 1 a\nnot ok 2 b", {"a": "PASSED", "b": "FAILED"}),
 }  # fmt: skip
 

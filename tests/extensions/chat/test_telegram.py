@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +16,9 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
 from swe_ai_fleet.extensions.chat.telegram.serving import allowed_chats
+from swe_ai_fleet.extensions.telegram.api import BotApi
+from swe_ai_fleet.extensions.telegram.bot import TelegramBot
+from swe_ai_fleet.extensions.telegram.serving import allowed_chats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.extensions.chat.telegram_server import TOKEN, TelegramServer
 
@@ -126,27 +127,6 @@ async def test_what_was_cut_short_goes_on_at_the_page_that_was_missing(world: Wo
     assert await world.store.entries("inbox.") == ()
 
 
-async def test_what_was_accepted_and_comes_again_is_answered_once(world: World) -> None:
-    world.telegram.say(ME, "one")
-    await world.poll()
-    # As if the process had died between accepting the message and telling Telegram so.
-    await world.store.put("inbox.00000000000000000100", b'[7, "one", 1]')
-    await world.store.put("offset", json.dumps([100, time.time()]).encode())
-    await world.poll()
-    assert [sent.shown for sent in world.telegram.sent] == ["You said: one"]
-    assert await world.store.entries("inbox.") == ()
-
-
-async def test_what_was_written_before_the_last_answer_was_there_is_told_apart(world: World) -> None:
-    world.telegram.say(ME, "start it")
-    world.telegram.say(ME, "yes")
-    world.telegram.say(FRIEND, "yes too")
-    await world.poll()
-    world.telegram.say(ME, "now")
-    await world.poll()
-    assert world.echo.unseen == ["yes"]
-
-
 async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
     slow = asyncio.Event()
     world.echo.holds["slow"] = slow
@@ -185,26 +165,6 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     for text in ("", "me", "7,x", "--7"):
         with pytest.raises(InvalidRequest):
             allowed_chats(text)
-
-
-async def test_it_runs_until_it_is_ended_and_outlives_failures(world: World) -> None:
-    world.telegram.failures.extend([("getUpdates", 502, {}), ("getUpdates", 429, {"parameters": {"retry_after": 3}})])
-    world.echo.faults = [Unavailable("restarting"), PreconditionFailed("busy"), Unavailable("restarting")]
-    running = asyncio.create_task(world.bot().run())
-    world.telegram.say(ME, "hi")
-    await world.telegram.until_sent(1)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert world.slept == [1.0, 3.0, 1.0, 2.0, 4.0]
-    assert world.telegram.sent[0].shown == "You said: hi"
-
-
-@pytest.mark.parametrize(("status", "words"), [(401, "token"), (409, "another process")])
-async def test_what_no_try_can_help_ends_it(world: World, status: int, words: str) -> None:
-    world.telegram.failures.append(("getUpdates", status, {"description": "no"}))
-    with pytest.raises(PreconditionFailed, match=words):
-        await world.bot().run()
 
 
 async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:

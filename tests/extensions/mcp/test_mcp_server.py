@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
@@ -140,16 +138,13 @@ async def test_only_a_person_approves(fleet: FleetUnderTest, repository: Path) -
 
 async def test_wrong_calls_are_told_the_field_and_the_way_out(fleet: FleetUnderTest, tmp_path: Path) -> None:
     repo = str(make_repository(tmp_path / "repository", HELLO_FILES))
-    async with Client(parameters(tmp_path), read_timeout_seconds=60.0) as client:
-        assert "fleet up" in await fault(client, "submit_task", task="x", repo=".")
     async with editor(fleet) as client:
         for arguments, words in (
-            ({"task": None}, ("task", "string")),
             ({"task": " "}, ("task: ", "empty")),
             ({"repo": str(tmp_path / "nowhere")}, ("repo: ", "nowhere")),
             ({"role": "BOSS"}, ("role", "DEV")),
-            ({"agents": -1}, ("agents", "greater than or equal to 0")),
             ({"agents": 999}, ("num_agents",)),
+            ({"approval": "none"}, ("approval: ", "waive approvals")),
             ({"approval": "maybe"}, ("approval", "plan")),
             ({"task_id": "a/b c"}, ("task_id: ",)),
             ({"mode": "deliberate", "branch": "b"}, ("branch: ", "orchestrate")),
@@ -188,63 +183,3 @@ async def test_texts_of_strangers_are_marked_as_data(fleet: FleetUnderTest, repo
         assert "\u202e" not in answer.structured_content["task"] and "\x1b" not in answer.structured_content["task"]
         assert mark not in hostile
         await call(client, "cancel_execution", execution_id=name, reason="enough")
-
-
-@pytest.mark.slow  # quick: wrong calls
-async def test_a_wait_can_be_given_up(fleet: FleetUnderTest, repository: Path) -> None:
-    asked = {
-        "task": f"{HELLO} {SLEEP}",
-        "repo": str(repository),
-        "agents": 1,
-        "mode": "deliberate",
-        "task_id": new_id(),
-    }
-    async with editor(fleet) as client:
-        name = (await call(client, "submit_task", **asked))["execution_id"]
-        waited = await call(client, "wait_for_result", execution_id=name, seconds=0.2)
-        assert not waited["execution"]["ended"]
-        # Whether gRPC or the call's scope says first that it was cancelled is a race, so it is run several times.
-        for _ in range(12):
-            wait = client.call_tool("wait_for_result", {"execution_id": name, "seconds": 600})
-            giving_up = asyncio.create_task(wait)
-            # A call that is answered behind it shows that it has begun.
-            await call(client, "get_execution", execution_id=name)
-            giving_up.cancel()
-            await asyncio.wait([giving_up])
-        # The server is still there, and the execution too.
-        assert not (await call(client, "get_execution", execution_id=name))["ended"]
-        assert not (await call(client, "cancel_execution", execution_id=name, reason="enough"))["already_ended"]
-        ended = await call(client, "wait_for_result", execution_id=name, seconds=100, until="end")
-        assert ended["execution"]["status"] == "cancelled"
-        assert (await call(client, "cancel_execution", execution_id=name))["already_ended"]
-
-
-@pytest.mark.slow  # quick: wrong calls
-async def test_the_server_ends_with_whoever_started_it(fleet: FleetUnderTest) -> None:
-    """Even where that is killed while a call is under way."""
-    script = (
-        "import subprocess, sys\n"
-        "server = subprocess.Popen([sys.executable, '-m', 'swe_ai_fleet.cli.main', 'mcp'],"
-        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        "server.stdin.write(sys.argv[1].encode() + b'\\n')\n"
-        "server.stdin.flush()\n"
-        "print(server.pid, server.stdout.readline().decode(), flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client})
-    parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script, hello),
-        env={**os.environ, "FLEET_HOME": str(fleet.settings.home)},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert parent.stdout is not None
-    async with asyncio.timeout(60):
-        pid, _, answer = (await parent.stdout.readline()).decode().partition(" ")
-        server = psutil.Process(int(pid))
-        assert json.loads(answer)["result"]["serverInfo"]["name"] == "swe-ai-fleet"
-        parent.kill()
-        await parent.wait()
-        await asyncio.to_thread(psutil.wait_procs, [server], 30)
-    assert not server.is_running()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import hmac
 import json
-import socket
-import ssl
-import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -24,22 +18,17 @@ from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.webhooks import InvalidSignature, verify
 from swe_ai_fleet.extensions.webhooks.message import MAX_BODY_BYTES, message
-from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, requested, wants
+from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, requested
 from swe_ai_fleet.extensions.webhooks.retrying import (
     MAX_RETRY_AFTER_SECONDS,
     WAITS,
     Reply,
     Schedule,
-    retry_after_seconds,
 )
-from swe_ai_fleet.extensions.webhooks.sender import WebhookRules, WebhookSender
 from swe_ai_fleet.extensions.webhooks.webhook import (
-    USUAL,
-    EventType,
-    Filter,
     Format,
     Webhook,
     new_secret,
@@ -87,7 +76,6 @@ def headers(**changed: str) -> dict[str, str]:
         ({"id": "msg_other"}, TIMESTAMP, False),
         ({"id": ""}, TIMESTAMP, False),
         ({"timestamp": str(TIMESTAMP + 1)}, TIMESTAMP, False),
-        ({"timestamp": "soon"}, TIMESTAMP, False),
         ({"timestamp": "9" * 5_000}, TIMESTAMP, False),
         ({"signature": SIGNATURE.replace("v1,", "v2,")}, TIMESTAMP, False),
         ({"signature": "v1,"}, TIMESTAMP, False),
@@ -105,22 +93,6 @@ def test_what_is_genuine(changed: dict[str, str], now: float, genuine: bool) -> 
             verify(secret, headers(**changed), BODY, now=now)
 
 
-@given(st.binary(min_size=24, max_size=64), st.text(alphabet="abc/_-123", min_size=1), st.binary())
-def test_signatures_are_those_of_another_implementation(key: bytes, message_id: str, body: bytes) -> None:
-    signed = hmac.digest(key, f"{message_id}.{TIMESTAMP}.".encode() + body, "sha256")
-    expected = headers(id=message_id, signature="v1," + base64.b64encode(signed).decode())
-    secret = "whsec_" + base64.b64encode(key).decode()
-    assert verify(secret, expected, body, now=TIMESTAMP) == message_id
-    with pytest.raises(InvalidSignature):
-        verify(secret, expected, body + b" ", now=TIMESTAMP)
-    # Ours are the same.
-    webhook = a_webhook(secret=secret)
-    sent = message(webhook, replace(nasty(), event_id=message_id), TIMESTAMP)
-    signed = hmac.digest(key, f"{message_id}.{TIMESTAMP}.".encode() + sent.body, "sha256")
-    told = {name.lower(): value for name, value in sent.headers.items()}
-    assert told["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
-
-
 def test_waits_grow_for_about_a_day_unless_the_receiver_says_when_to_come_back() -> None:
     schedule, failed = Schedule(), Reply(error="no answer")
     waits = [schedule.wait(attempt, failed, lambda: 0.0) for attempt in range(1, len(WAITS) + 2)]
@@ -132,14 +104,6 @@ def test_waits_grow_for_about_a_day_unless_the_receiver_says_when_to_come_back()
     for attempt, retry_after, expected in ((1, 90, 90), (3, 1, 120), (1, 1e9, MAX_RETRY_AFTER_SECONDS)):
         reply = Reply(http_status=503, retry_after=retry_after)
         assert Schedule(spread=0).wait(attempt, reply, lambda: 0) == expected
-
-
-@given(st.text(max_size=80))
-def test_retry_after_is_read_as_the_standard_has_it(text: str) -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    told = {"120": 120, "Thu, 01 Jan 2026 00:01:00 GMT": 60, "Wed, 31 Dec 2025 00:01:00 GMT": 0, "-5": 0, "": 0}
-    assert {one: retry_after_seconds(one, now) for one in told} == told
-    assert retry_after_seconds(text, now) >= 0
 
 
 class Told:
@@ -193,31 +157,6 @@ async def test_what_is_asked_and_decided_is_told_once_and_masked() -> None:
         await notification_of(await told.log.tell(told.writer, ended), MemoryLog(), str)
 
 
-async def test_filters() -> None:
-    told = Told(replace(TASK, role=Role.QA))
-    start = await told.tell(told.start)
-    end = await told.tell(ev.ExecutionFinished(status=ev.ExecutionStatus.NO_WINNER))
-    asked = await told.tell(ev.ApprovalAwaited(request=REQUEST), agent_id=ev.CONTROL_SUBJECT)
-    assert start and end and asked
-    fitting = {"task_id_prefix": "task-", "roles": (Role.QA,), "statuses": (ev.ExecutionStatus.NO_WINNER,)}
-    every, part = tuple(EventType), replace(end, part=True)
-    for notification, events, only, heard in (
-        (start, every, {}, True),
-        (start, USUAL, {}, False),
-        (end, USUAL, {}, True),
-        (end, USUAL, fitting, True),
-        (end, every, {"task_id_prefix": "other"}, False),
-        (end, every, {"roles": (Role.DEV,)}, False),
-        (end, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, False),
-        (asked, every, {"statuses": (ev.ExecutionStatus.COMPLETED,)}, True),
-        (part, every, {}, False),
-        (part, every, {"include_parts": True}, True),
-        (replace(asked, part=True), every, {}, True),
-    ):
-        webhook = a_webhook(events=events, filter=replace(Filter(), **only))
-        assert wants(webhook, notification) is heard, (notification.type, events, only)
-
-
 def nasty(text: str = NASTY) -> Notification:
     event = ev.Writer(tenant="default", execution_id="e", task_id="t").event(ev.ResultPublished(), ordinal=1, at="now")
     request = replace(REQUEST, approach=text, goal=text, reasons=(text,), agent_id="agent")
@@ -257,30 +196,6 @@ def test_payloads_are_small_and_secrets_shown_nowhere() -> None:
     assert plain.shown_url == "https://example.org:8443/hook?…"
     shown = repr(plain) + repr(message(plain, nasty(), TIMESTAMP))
     assert "very-secret" not in shown and SECRET not in shown
-
-
-async def test_names_that_nobody_answers_for_take_up_no_threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answered = threading.Semaphore(0), threading.Event()
-
-    def silent(*_: object, **__: object) -> list[object]:
-        asked.release()
-        answered.wait(20)
-        raise OSError("no such name")
-
-    monkeypatch.setattr(socket, "getaddrinfo", silent)
-    senders = [WebhookSender(WebhookRules(), seconds=15, tls=ssl.create_default_context()) for _ in range(10)]
-    sent = replace(message(a_webhook(), nasty(text="x"), TIMESTAMP), url="https://dead.example.org/")
-    sending = [asyncio.create_task(sender.send(sent)) for sender in senders * 4]
-    try:
-        async with asyncio.timeout(10):
-            for _ in senders:
-                assert await asyncio.to_thread(asked.acquire)
-    finally:
-        answered.set()
-        replies = await asyncio.gather(*sending)
-        for sender in senders:
-            await sender.close()
-    assert {reply.error for reply in replies} == {"the name dead.example.org cannot be resolved: no such name"}
 
 
 def test_the_example_for_receivers_runs() -> None:

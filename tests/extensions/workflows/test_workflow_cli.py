@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.fleet_command import Shell, ended
-from tests.workflow_script import CART_FILES, HELD, REVIEW
+from tests.workflow_script import HELD
 
 pytestmark = pytest.mark.slow
 
@@ -26,23 +24,6 @@ edges:
   - {{source: one, target: ask}}
   - {{source: ask, target: two}}
 """
-
-
-async def test_inputs_of_a_file_and_a_list_and_a_failed_run_s_exit_code(shell: Shell, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", CART_FILES)
-    commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"})
-    given = tmp_path / "inputs.json"
-    given.write_text(json.dumps({"base": "HEAD~1"}))
-    command = ("workflow", "run", "review-pull-request", "--repo", str(repository), "--inputs", str(given))
-    ran = await shell.fleet(*command, "--input", f'sides=["{REVIEW} tests"]')
-    assert ran.code == 0, ran.out + ran.err
-    assert "reviews[0]: completed" in ran.err
-    assert "approve" in ran.out
-    ran = await shell.fleet(*command, "--input", "sides=tests")
-    assert (ran.code, "'tests' is no array" in ran.err) == (2, True)
-    ran = await shell.fleet(*command, "--input", "base=nowhere", "--json")
-    assert (ran.code, ran.document["status"]) == (1, "failed")
-    assert ran.document["error"].startswith("changes: ")
 
 
 async def test_a_run_waits_for_people_and_is_stepped(shell: Shell, tmp_path: Path) -> None:

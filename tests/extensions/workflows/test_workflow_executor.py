@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.streams.messages import Messages
-from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import ExecutionFinished, WorkflowFinished
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.workflow import AgentConfig, Edge, Node, NodeStatus, NodeType, Workflow, WorkflowInput
 from swe_ai_fleet.extensions.workflows import (
     ApprovalDecision,
@@ -28,10 +26,9 @@ from swe_ai_fleet.extensions.workflows import (
     read_workflow,
 )
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
 from tests.environments import home_at
-from tests.event_source import a_deliberation, numbered
 
 SECRET = "hunter2-hunter2"
 
@@ -57,9 +54,6 @@ SCRIPT = Script(
                 answer('{"sum": 385}'),
             ),
         ),
-        Conversation(match="What is my favourite colour", regex="(?s)teal.*What is", turns=(Turn(content="Teal."),)),
-        Conversation(match="What is my favourite colour", turns=(Turn(content="You never told me."),)),
-        Conversation(match="My favourite colour is teal", turns=(Turn(content="Noted."),)),
         Conversation(
             match="Add these up", turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14."))
         ),
@@ -67,7 +61,6 @@ SCRIPT = Script(
             match="You make plans for another agent",
             turns=(Turn(content='{"plan": ["Look", "Change"], "reasoning": "In this order."}'),),
         ),
-        Conversation(match="[down]", turns=(Failure(status=400, message="no such model", times=0),)),
         Conversation(match="[secret]", turns=(Turn(content=f"It is {SECRET}."),)),
     ),
     default=Conversation(turns=(Turn(content="Hm."),)),
@@ -98,12 +91,6 @@ def tool(name: str, of: str = "calculator", **arguments: Any) -> Node:
 def one(*nodes: Node, edges: tuple[Edge, ...] = (), inputs: str = "query", **options: Any) -> Workflow:
     declared = tuple(WorkflowInput(name=name, required=False) for name in inputs.split())
     return Workflow(name="flow", nodes=nodes, edges=edges, inputs=declared, **options)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 class TestAgents:
@@ -220,30 +207,6 @@ class TestTogether:
         failed = [u.get("node_state", {}) for u in updates if u.get("node_id") == "flaky"][1]
         assert (failed["status"], failed["inputs"]) == ("pending", {"number": 9})
         assert "not now" in failed["error"]
-        # The messages are those that the gateway makes of a run on the fleet.
-        begun, *_ = a_deliberation(agents=1, steps=1)
-        nodes = [("_", each) for each in state.nodes.values()]
-        ended = ("_", WorkflowFinished(output=json.dumps(state.outputs)))
-        told, fold = dict[str, Any](), Messages()
-        for event in numbered("e", [begun, *nodes, ended, ("_", ExecutionFinished(status=state.status))]):
-            message = json.loads(fold.of(event).body(events=False))
-            told[message["type"]] = message
-        for kind, part in (("status", "data"), ("node_update", "node_state"), ("completion", "result")):
-            own: Any = next(u for u in updates[::-1] if u["type"] == kind)
-            assert own.keys() == told[kind].keys(), kind
-            assert {"step", "percent", "message"} <= own[part].keys() if kind == "status" else True
-            assert told[kind][part].keys() <= own[part].keys() or kind == "status"
-        assert told["completion"]["result"]["output"] == updates[-1].get("result", {})["output"]
-
-    @pytest.mark.parametrize(
-        ("decided", "status"),
-        [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed"), (None, "failed")],
-    )
-    async def test_decisions_in_short(self, chosen: Settings, decided: Any, status: str) -> None:
-        ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")
-        approve = None if decided is None else lambda _: decided
-        state = await WorkflowExecutor(one(ask), settings=chosen, approve=approve).execute()
-        assert (state.status, "ask: no approver is configured" in state.error) == (status, decided is None)
 
 
 class TestState:
@@ -286,45 +249,6 @@ class TestState:
             with pytest.raises(PreconditionFailed, match=r"not a workflow state|another workflow"):
                 await WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=file).execute()
             assert file.read_text() == text
-
-    async def test_one_run_at_a_time(self, chosen: Settings, tmp_path: Path) -> None:
-        def executor() -> WorkflowExecutor:
-            return WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=tmp_path / "run.jsonl")
-
-        first = executor()
-        first.pause()
-        running = asyncio.create_task(first.execute())
-        await until(lambda: first.paused)
-        with pytest.raises(PreconditionFailed, match="another run is using"):
-            await executor().execute()
-        with pytest.raises(PreconditionFailed, match="is running"):
-            first.execute()
-        first.continue_()
-        assert (await running).status is ExecutionStatus.COMPLETED
-
-
-class TestSteering:
-    async def test_pause_inspect_step_continue(self, chosen: Settings) -> None:
-        workflow = one(
-            tool("a", expression="2"),
-            tool("b", expression="${nodes.a.output.data.result} + 1"),
-            tool("c", expression="${nodes.b.output.data.result} + 1"),
-            edges=(Edge(source="a", target="b"), Edge(source="b", target="c")),
-        )
-        executor = WorkflowExecutor(workflow, settings=chosen)
-        executor.pause()
-        running = asyncio.create_task(executor.execute())
-        await until(lambda: executor.paused == ("a",))
-        executor.step()
-        await until(lambda: executor.paused == ("b",))
-        assert executor.inspect("b")["inputs"] == {"expression": "2 + 1"}
-        assert executor.inspect("a")["status"] == "completed"
-        with pytest.raises(NotFound):
-            executor.inspect("c")
-        assert executor.state.status is ExecutionStatus.IN_PROGRESS
-        executor.continue_()
-        state = await running
-        assert state.outputs["c"]["data"]["result"] == 4
 
 
 async def test_the_document(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
     AgentMode,
@@ -31,6 +30,7 @@ from swe_ai_fleet.extensions.workflows import (
     InvalidWorkflow,
     WorkflowExecutor,
     WorkflowFault,
+    mermaid,
     read_workflow,
     workflow_schema,
 )
@@ -115,9 +115,8 @@ class TestReading:
     @pytest.mark.parametrize(
         ("text", "kind", "value"),
         [
-            ("yes", "string", "yes"), ("off", "string", "off"), ("010", "integer", 10), ("1_000", "string", "1_000"),
-            ("2024-01-01", "string", "2024-01-01"), ("0x10", "integer", 16), ("1e3", "number", 1000.0),
-            (".5", "number", 0.5), ("[~, yes]", "array", [None, "yes"]),
+            ("yes", "string", "yes"), ("010", "integer", 10), ("2024-01-01", "string", "2024-01-01"),
+            ("1e3", "number", 1000.0), ("[~, yes]", "array", [None, "yes"]),
         ],
     )  # fmt: skip
     def test_yes_no_and_dates_are_texts(self, text: str, kind: str, value: object) -> None:
@@ -130,9 +129,6 @@ class TestReading:
         Draft202012Validator(schema).validate(yaml.safe_load(WHOLE))
         kept = Path(__file__).parents[3] / "docs/schemas/workflow.json"
         assert json.loads(kept.read_text()) == schema, "write workflow_schema() to docs/schemas/workflow.json"
-
-
-HEAD = "name: flow\nnodes:\n"
 
 
 def invalid() -> list[Any]:
@@ -159,27 +155,6 @@ class TestFaults:
         assert (matching[0].line, matching[0].node, matching[0].file) == (line, node, "flow.yaml")
         assert len(found) == 1 or "never" in said or "two cases" in said, [str(fault) for fault in found]
 
-    def test_all_are_told(self) -> None:
-        found = faults(
-            f"""{HEAD}  - {{id: a, type: tool, tool: abacus}}
-  - {{id: b, type: agent, query: "${{inputs.q}}"}}
-  - {{id: c, type: tool, tool: calculator, colour: red}}
-edges:
-  - {{source: a, target: d}}
-  - {{source: c, target: a}}
-outputs: {{x: "${{nodes.c.output.y}}"}}
-"""
-        )
-        assert [(fault.line, fault.node) for fault in found] == [(3, "a"), (4, "b"), (5, "c"), (7, "a")]
-
-    def test_what_is_told(self) -> None:
-        text = f"{HEAD}  - id: a\n    type: tool\n    tool: calculater\n"
-        with pytest.raises(InvalidRequest) as caught:
-            read(text)
-        assert str(caught.value) == ("flow.yaml:5: node a: there is no tool 'calculater' (did you mean 'calculator'?)")
-        again = pickle.loads(pickle.dumps(caught.value))
-        assert again.faults == caught.value.faults  # type: ignore[attr-defined]
-
     def test_hostile_files(self) -> None:
         for text, said in (
             (b"a: \xff", "it is not UTF-8"),
@@ -196,7 +171,7 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
             with pytest.raises(InvalidWorkflow, match=said):
                 read_workflow(text)
 
-    @settings(max_examples=150)
+    @settings(max_examples=50)
     @given(data=st.data())
     def test_a_broken_file_is_refused_with_faults_that_have_lines(self, data: st.DataObject) -> None:
         lines = WHOLE.splitlines()
@@ -210,6 +185,14 @@ outputs: {{x: "${{nodes.c.output.y}}"}}
             assert error.faults
             assert all(1 <= fault.line <= len(lines) + 1 for fault in error.faults)
             assert error.faults == tuple(sorted(error.faults, key=lambda fault: fault.line))
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_is_drawn_safely(tool: str, label: str) -> None:
+    nodes = (Node(id="a", type=NodeType.TOOL, tool=tool), Node(id="b", type=NodeType.TOOL, tool="t"))
+    lines = mermaid(Workflow(name=label, nodes=nodes, edges=(Edge(source="a", target="b", label=label),))).splitlines()
+    assert (len(lines), lines[1].count('"')) == (4, 2)
 
 
 def checked(made: Workflow, **options: Any) -> Workflow:
@@ -231,15 +214,6 @@ LEAF = Workflow(name="leaf", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),)
 
 
 class TestPython:
-    def test_lists_and_plain_words_will_do(self) -> None:
-        config: Any = AgentConfig(mode="deliberate")  # type: ignore[arg-type]
-        nodes: Any = [Node(id="a", type="agent", agent_config=config), Node(id="b", type="tool", tool="t")]  # type: ignore[arg-type]
-        edges: Any = [Edge(source="a", target="b")]
-        made = checked(Workflow(name="flow", nodes=nodes, edges=edges, inputs=(WorkflowInput(name="query"),)))
-        assert (made.nodes[0].type, config.mode, made.edges) == (NodeType.AGENT, AgentMode.DELIBERATE, tuple(edges))
-        with pytest.raises(ValueError, match="agnt"):
-            Node(id="a", type="agnt")  # type: ignore[arg-type]
-
     def test_workflows_do_not_grow_without_end(self) -> None:
         odd = Workflow(name="flow", nodes=(Node(id="a", type=NodeType.TOOL, tool="t", arguments={"x": {1}}),))
         assert "x is not valid JSON" in said(odd)[0]

@@ -86,16 +86,6 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     events = [event async for event in client.executions.StreamExecution(request, **client.call)]
     read = [e for e in events if e.type == "tool_finished" and e.agent_id == "node-review-1"]
     assert "return sum(prices)" in read[0].payload_json
-    child = await client.executions.GetExecution(
-        orchestrator.GetExecutionRequest(execution_id=nodes["fix"].execution_id), **client.call
-    )
-    assert child.execution.parent_execution_id == run.execution_id
-    assert git(repository, "status", "--porcelain") == ""
-    listed = await client.executions.ListExecutions(
-        orchestrator.ListExecutionsRequest(task_id=run.task_id), **client.call
-    )
-    assert [one.kind for one in listed.executions] == [orchestrator.EXECUTION_KIND_WORKFLOW]
-    assert listed.executions[0].title.startswith("fix-issue: ") and "IndexError" in listed.executions[0].title
     result = json.loads(nodes["verify"].output_json)
     assert result["exit_code"] == 0
 
@@ -107,8 +97,6 @@ async def test_a_branch_is_reviewed_from_several_sides(client: Client, repositor
     assert set(_statuses(run)) == {"changes", "history", "reviews", "reviews[0]", "reviews[1]", "verdict"}
     outputs = json.loads(run.outputs_json)
     assert (outputs["verdict"], len(outputs["reviews"])) == ("approve", 2)
-    changes = next(one for one in run.nodes if one.node_id == "changes")
-    assert "+    return sum(prices)" in json.loads(changes.output_json)["content"]
 
 
 async def test_a_report_is_researched_without_a_repository(client: Client, search_server: SearchServer) -> None:
@@ -128,14 +116,8 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     names = ["fix-issue", "research-report", "review-pull-request", "upgrade-dependency"]
     assert ([one.name for one in listed.workflows], list(listed.broken)) == (names, [])
     found = await client.workflows.GetWorkflow(pb.GetWorkflowRequest(name="fix-issue"), **client.call)
-    assert (found.mermaid.partition(" ")[0], found.svg) == ("flowchart", "")
-    assert "name: fix-issue" in found.definition
-    nodes = {one.id: (one.type, one.label, one.breakpoint, one.line > 1) for one in found.graph.nodes}
-    assert (list(nodes), nodes["verify"]) == (
-        ["reproduce", "fix", "verify", "review"],
-        ("tool", "tests_run", False, True),
-    )
-    assert ("fix", "verify") in {(one.source, one.target) for one in found.graph.edges}
+    assert found.mermaid.startswith("flowchart") and "name: fix-issue" in found.definition
+    assert [one.id for one in found.graph.nodes] == ["reproduce", "fix", "verify", "review"]
     bad = "name: bad\nnodes:\n  - id: one\n    type: tool\n    tool: no_such_tool\n"
     told = await client.workflows.ValidateWorkflow(pb.ValidateWorkflowRequest(definition=bad), **client.call)
     assert [(one.line, one.node) for one in told.faults] == [(5, "one")]
