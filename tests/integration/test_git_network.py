@@ -603,7 +603,6 @@ WHO = "git config user.name n; git config user.email n@example.org; "
 # Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 LOCAL_TRAPS = {
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
-    "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
     "merge driver with an odd name, included": (
         "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
         "git config merge.default e=v.il",
@@ -613,12 +612,6 @@ LOCAL_TRAPS = {
     "signing": (
         f"{WHO}git config commit.gpgSign true; git config gpg.program {{trap}}; git config user.signingKey x",
         "git merge -q clean -m x",
-    ),
-    "submodule": (
-        "git init -q sub && git -C sub -c user.name=n -c user.email=n@x commit -q --allow-empty -m s && "
-        "git add sub 2>/dev/null && git -c user.name=n -c user.email=n@x commit -qm sub && "
-        "git -C sub config core.fsmonitor {trap}",
-        "git status",
     ),
 }
 
