@@ -45,10 +45,6 @@ class Room:
         """Where it is called from."""
         return context.peer().encode()
 
-    async def fail(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
-        raise TimeoutError
-        yield b""
-
 
 @asynccontextmanager
 async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
@@ -58,7 +54,6 @@ async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenera
     handlers = {
         "StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes),
         "GetStatus": grpc.unary_unary_rpc_method_handler(room.peer, bytes, bytes),
-        "StreamDeliberation": grpc.unary_stream_rpc_method_handler(room.fail, bytes, bytes),
     }
     service = Service(
         name=_NAME,
@@ -72,8 +67,8 @@ async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenera
         yield channel
 
 
-def opened(channel: grpc.aio.Channel, token: str, path: str = _PATH) -> Any:
-    return channel.unary_stream(path)(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_SECONDS)
+def opened(channel: grpc.aio.Channel, token: str) -> Any:
+    return channel.unary_stream(_PATH)(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_SECONDS)
 
 
 async def refused(call: Any) -> grpc.StatusCode:
@@ -136,27 +131,6 @@ async def test_a_rotated_token_and_the_new_one_are_one_person_until_the_overlap_
         now += 60.0
         assert await refused(watching) is grpc.StatusCode.UNAUTHENTICATED
         assert (await who("new")).name == name
-
-
-async def test_who_may_stay_stays_and_streams_end_as_they_did() -> None:
-    room, looks = Room(), asyncio.Semaphore(0)
-
-    class Counting(OneToken):
-        async def authenticate(self, presented: Any) -> Any:
-            looks.release()
-            return await super().authenticate(presented)
-
-    async with serving(room, Counting("x")) as channel:
-        call = opened(channel, "x")
-        async with asyncio.timeout(_SECONDS):
-            for _ in range(4):
-                await looks.acquire()
-        for item in (b"one", b"two", b""):
-            room.items.put_nowait(item)
-        assert [await call.read(), await call.read(), await call.read()] == [b"one", b"two", grpc.aio.EOF]
-        assert await call.code() is grpc.StatusCode.OK
-        # A timeout of ours is not taken for a refusal.
-        assert await refused(opened(channel, "x", f"/{_NAME}/StreamDeliberation")) is grpc.StatusCode.INTERNAL
 
 
 async def test_a_connection_that_is_old_ends_for_new_calls_and_not_for_those_it_has() -> None:

@@ -12,13 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
-from swe_ai_fleet.cli.doctor import examine, model
+from swe_ai_fleet.cli.doctor import model
 from swe_ai_fleet.cli.findings import Finding, Health, disk, open_files, ports
 from swe_ai_fleet.cli.service_findings import access, judged, nats, traces, transport, ways
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry.certificate_figures import certificate_figures, certificates
 from tests.access_world import Authority
 from tests.trace_collector import TraceCollector
 
@@ -90,16 +89,12 @@ def test_the_machine_is_tried(tmp_path: Path) -> None:
         _fault(disk(Settings(home=tmp_path)), "cannot be written")
 
 
-async def test_certificates_are_tried_and_their_end_told_to_prometheus(tmp_path: Path) -> None:
+def test_certificates_are_tried(tmp_path: Path) -> None:
     cert, key = _certificate(tmp_path, days=100)
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
     (found,) = transport(Settings(tls_cert=cert, tls_key=key))
     assert found.state is Health.OK and ("99 days" in found.cause or "100 days" in found.cause)
-    (family,) = await certificate_figures(certificates(Settings(tls_cert=cert, nats_ca=broken)))
-    ends = {one.labels["use"]: one.value for one in family.samples}
-    assert ends["nats_ca"] == 0
-    assert abs(ends["server"] - (datetime.now(UTC) + timedelta(days=100)).timestamp()) < 60
     _fault(transport(Settings(tls_cert=cert))[0], "needs its key")
     _fault(transport(Settings(tls_cert=broken, tls_key=key))[0])
     _fault(transport(Settings(nats_ca=broken))[0], "FLEET_NATS_CA")
@@ -155,11 +150,3 @@ async def test_a_model_server_that_nobody_named_is_the_running_fleets_matter(tmp
     asked = await model(Settings(home=tmp_path, model_url=""), server="127.0.0.1:1", token="t")
     assert (asked.state, asked.cause) == (Health.ABSENT, "none is set here; the fleet's own is below")
     _fault(await model(named, server="127.0.0.1:1", token="t"), "127.0.0.1:9")
-
-
-async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:
-    nowhere = {"nats_url": "nats://127.0.0.1:9", "ray_address": "127.0.0.1:9", "model_url": "http://127.0.0.1:9/v1"}
-    found = await examine(Settings(home=tmp_path, listen="127.0.0.1:0", **nowhere))
-    faults = {one.part: one for one in found if one.state is Health.FAULT}
-    assert {"nats", "ray", "model server"} <= faults.keys() and all(one.cause and one.mend for one in faults.values())
-    assert {"git", "disk", "open files", "sandbox", "tls", "access", "traces"} <= {one.part for one in found}

@@ -68,7 +68,7 @@ async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypa
             return await built.client.get(path, headers={"Accept-Encoding": encodings} | headers)
 
         tags: dict[bool, str] = {}
-        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "", "br", "gzip;q=0", "gzip; q=0.000, *", "*;q=0", "gzipped"):
+        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "", "br", "gzip;q=0"):
             packed = encodings in ("gzip", "br, GZIP;q=0.5", "*")
             answer = await asked(encodings)
             assert (answer.headers.get("content-encoding") == "gzip", answer.text) == (packed, script), encodings

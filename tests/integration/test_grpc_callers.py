@@ -19,40 +19,11 @@ from services.grpc_server import serve_grpc
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
 from tests.documented import blocks
-from tests.orchestrator_service import Service, deliberation, field_named, refusal
+from tests.orchestrator_service import Service, deliberation, refusal
 from tests.scripted_fleet import ScriptedRun
 
 TOKEN = "a-token-for-tests"
 SERVICE = "fleet.orchestrator.v1.OrchestratorService"
-
-
-async def test_with_the_token_everything_is_served_and_without_it_nothing():
-    async with Service().running(TOKEN) as service:
-        for metadata in (
-            (),
-            (("authorization", "Bearer wrong"),),
-            (("authorization", "Bearer wrong"), ("authorization", f"Bearer {TOKEN}")),
-        ):
-            for call in (
-                service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
-                service.stub.StreamDeliberation(deliberation(), metadata=metadata),
-                service.stub.UploadRepository(iter([pb.UploadRepositoryRequest()]), metadata=metadata),
-                service.channel.unary_unary(f"/{SERVICE}/Nothing")(b"", metadata=metadata),
-            ):
-                code, message, details = await refusal(call)
-                assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
-                assert TOKEN not in message
-        check = health_pb2_grpc.HealthStub(service.channel).Check
-        assert (await check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
-        # A caller has one name.
-        metadata = (("authorization", f"bearer {TOKEN}"),)
-        for names in (("a b",), ("x" * 65,), ("ada", "bob"), ("",)):
-            named = (*metadata, *(("fleet-caller", name) for name in names))
-            code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=named))
-            assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "fleet-caller")
-        assert service.log.events == []
-        call = service.stub.StreamDeliberation(deliberation(), metadata=metadata)
-        assert [update async for update in call][-1].final.winner_id == "agent-dev-1"
 
 
 async def test_readiness_follows_what_the_fleet_stands_on():
